@@ -1,0 +1,50 @@
+"""Groupwise: Group Relative Policy Optimization for any policy that exposes log-probs."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from groupwise.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from groupwise import advantages, objective
+    from groupwise.algorithm import Algorithm
+    from groupwise.callback import Callback
+    from groupwise.policy import Policy
+    from groupwise.rollouts import LogProbs, Rollouts
+    from groupwise.run import RunResult, train
+
+__version__ = "0.1.0"
+
+# Imported at first use, so that `groupwise plugins` and a plugin's module import no torch.
+_LAZY = {
+    "advantages": "groupwise.advantages",
+    "objective": "groupwise.objective",
+    "Algorithm": "groupwise.algorithm:Algorithm",
+    "Callback": "groupwise.callback:Callback",
+    "Policy": "groupwise.policy:Policy",
+    "LogProbs": "groupwise.rollouts:LogProbs",
+    "Rollouts": "groupwise.rollouts:Rollouts",
+    "RunResult": "groupwise.run:RunResult",
+    "train": "groupwise.run:train",
+}
+
+__all__ = [
+    "Algorithm",
+    "Callback",
+    "LogProbs",
+    "Policy",
+    "Rollouts",
+    "RunResult",
+    "advantages",
+    "hookimpl",
+    "objective",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'groupwise' has no attribute {name!r}")
+    module, _, attribute = _LAZY[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found

@@ -1,0 +1,71 @@
+"""Rewards to advantages: pure functions, one per published estimator."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scale = Literal["group", "batch", "none"]
+
+
+def group_relative(
+    rewards: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
+) -> Tensor:
+    """A = (r - mean of its group) / (std + epsilon); DeepSeekMath, arXiv:2402.03300, eq. 3.
+
+    rewards: [B] float; NaN marks a rollout that no reward applied to: it enters no mean and no
+        std, and its advantage is 0.
+    groups: [B] int64, equal within a group.
+    scale: the std of the "group" (GRPO), of the whole "batch" (as in REINFORCE++), or "none"
+        (Dr. GRPO, arXiv:2503.20783). The std is the unbiased one, as in TRL; of a single rollout
+        it is 0.
+    Returns [B], in the rewards' dtype.
+    """
+    if rewards.ndim != 1 or rewards.shape != groups.shape:
+        raise ValueError(
+            f"group_relative: rewards and groups must be [B], received "
+            f"{list(rewards.shape)} and {list(groups.shape)}"
+        )
+    valid = ~rewards.isnan()
+    values = rewards.nan_to_num()
+    centred = torch.where(valid, values - _group_mean(values, groups, valid), 0.0)
+    if scale == "none":
+        return centred
+    if scale == "group":
+        return centred / (_group_std(centred, groups, valid) + epsilon)
+    if scale == "batch":
+        spread = rewards[valid].std() if int(valid.sum()) > 1 else rewards.new_zeros(())
+        return centred / (spread + epsilon)
+    raise ValueError(f'group_relative: scale must be "group", "batch" or "none", received {scale!r}')
+
+
+def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
+    """[B] bool: the rollout's group has no two different rewards (NaN apart), so nothing to learn.
+
+    Compared exactly, not by a computed std, so that rounding never makes a dead group look alive.
+    """
+    _, index = groups.unique(return_inverse=True)
+    count = int(index.max()) + 1 if len(index) else 0
+    lowest = rewards.new_full((count,), torch.inf)
+    highest = rewards.new_full((count,), -torch.inf)
+    lowest.scatter_reduce_(0, index, rewards.nan_to_num(nan=torch.inf), "amin")
+    highest.scatter_reduce_(0, index, rewards.nan_to_num(nan=-torch.inf), "amax")
+    return (lowest >= highest)[index]
+
+
+def _group_mean(values: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
+    """[B]: the mean over the valid members of each rollout's group."""
+    _, index = groups.unique(return_inverse=True)
+    size = int(index.max()) + 1 if len(index) else 0
+    total = values.new_zeros(size).index_add_(0, index, torch.where(valid, values, 0.0))
+    count = values.new_zeros(size).index_add_(0, index, valid.to(values.dtype))
+    return (total / count.clamp(min=1))[index]
+
+
+def _group_std(centred: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
+    """[B]: the unbiased std of each rollout's group, from values already centred."""
+    _, index = groups.unique(return_inverse=True)
+    size = int(index.max()) + 1 if len(index) else 0
+    squares = centred.new_zeros(size).index_add_(0, index, centred.square())
+    count = centred.new_zeros(size).index_add_(0, index, valid.to(centred.dtype))
+    return (squares / (count - 1).clamp(min=1)).sqrt()[index]

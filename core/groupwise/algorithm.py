@@ -1,0 +1,196 @@
+"""Named compositions of advantages and objective: GRPO and its published variants.
+
+An algorithm says two things: what every decision of an update aims at (`targets`, once, over all
+of it) and what a decision costs (`loss`, micro-batch by micro-batch).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from groupwise import advantages, objective
+from groupwise.rollouts import LogProbs, Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.policy import Policy
+    from groupwise.rewards import Scores
+
+Batch = Mapping[str, Tensor]
+
+
+class Algorithm(ABC):
+    """What to learn from scored rollouts.
+
+    needs: what the policy must provide; checked before the run.
+    couples_decisions: True when the loss of one decision depends on others of its rollout (a
+        sequence-level ratio), so that a micro-batch must hold whole rollouts.
+    refills: True to replace groups of equal reward by fresh ones while sampling.
+    needs_reference: True to have `reference_log_probs` in the batch.
+    """
+
+    needs: frozenset[str] = frozenset({"log_probs"})
+    couples_decisions: bool = False
+    refills: bool = False
+    needs_reference: bool = False
+
+    @abstractmethod
+    def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
+        """Tensors with B first, over a whole update and all processes.
+
+        `weights` [B, T] is required; a rollout whose `weights` are all 0 or which `active` leaves
+        out gets no backward pass.
+        """
+
+    @abstractmethod
+    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t], already weighted: the update's loss is its plain sum over micro-batches.
+
+        batch: the rows and decisions of `targets`, `mask`, `old_log_probs` and, when asked for,
+        `reference_log_probs`.
+        """
+
+    def prepare(self, policy: "Policy") -> None:
+        """Called once before the run, to take from the policy what the algorithm must know."""
+
+    def active(self, targets: Mapping[str, Tensor]) -> Tensor:
+        """[B] bool: the rollouts that can have a gradient at all."""
+        return (targets["weights"] != 0).any(dim=1)
+
+    def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+        """[b, t] per-decision quantities worth logging; the trainer averages them over decisions."""
+        return {}
+
+
+class GRPO(Algorithm):
+    """Group Relative Policy Optimization: no critic, the group is the baseline.
+
+    Each decision's loss is `clipped(rho, A)` plus beta times a KL estimate to the reference minus
+    an entropy bonus; DeepSeekMath, arXiv:2402.03300, eq. 3. Defaults are TRL's.
+    """
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        clip_low: float = Field(0.2, gt=0, description="clip range below 1")
+        clip_high: float | None = Field(None, gt=0, description="clip range above 1; clip_low if unset")
+        beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
+        kl: objective.Estimator = Field("k3", description="KL estimator: k1, k2 or k3")
+        entropy: float = Field(0.0, description="weight of an entropy bonus")
+        scale: advantages.Scale = Field("group", description="divide advantages by the std of")
+        normalize: objective.Normalize = Field("sequence", description="what losses are averaged over")
+        length: int | None = Field(None, ge=1, description="length of normalize: constant")
+        epsilon: float = Field(1e-4, gt=0, description="added to the std")
+        refill: bool = Field(False, description="replace groups of equal reward while sampling")
+        mask_truncated: bool = Field(False, description="learn nothing from truncated completions")
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+        self.length = self.config.length
+        self.needs_reference = self.config.beta > 0
+        self.refills = self.config.refill
+        self.needs = frozenset(
+            {"log_probs"}
+            | ({"reference"} if self.config.beta > 0 else set())
+            | ({"entropy"} if self.config.entropy else set())
+        )
+
+    def prepare(self, policy: "Policy") -> None:
+        """The constant that `normalize: constant` divides by is the longest completion allowed."""
+        self.length = self.config.length or policy.max_decisions
+
+    def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
+        """`advantages` [B] float32 and `weights` [B, T] float32."""
+        config = self.config
+        relative = advantages.group_relative(
+            scores.total, rollouts.groups, scale=config.scale, epsilon=config.epsilon
+        )
+        # A group of equal rewards has advantage 0 by definition; rounding in its mean must not
+        # leave 1e-17 / epsilon behind and cost it a backward pass.
+        relative = relative.masked_fill(advantages.zero_variance(scores.total, rollouts.groups), 0.0)
+        mask = rollouts.mask
+        if config.mask_truncated:
+            mask = mask & ~rollouts.truncated.unsqueeze(1)
+        return {
+            "advantages": relative.to(torch.float32),
+            "weights": objective.weights(mask, normalize=config.normalize, length=self.length),
+        }
+
+    def active(self, targets: Mapping[str, Tensor]) -> Tensor:
+        """Rollouts with weight, and an advantage unless KL or entropy give a gradient anyway."""
+        weighted = (targets["weights"] != 0).any(dim=1)
+        if self.config.beta > 0 or self.config.entropy != 0:
+            return weighted
+        return weighted & (targets["advantages"] != 0)
+
+    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: weights x (clipped objective + beta KL - entropy bonus)."""
+        config = self.config
+        loss = objective.clipped(
+            self.log_ratio(current, batch), batch["advantages"], low=config.clip_low, high=self.clip_high
+        )
+        if config.beta > 0:
+            loss = loss + config.beta * self._kl(current, batch)
+        if config.entropy:
+            assert current.entropy is not None
+            loss = loss - config.entropy * current.entropy
+        # where, not a product alone: padding may hold anything, and 0 x inf is NaN.
+        return torch.where(batch["mask"], loss * batch["weights"], 0.0)
+
+    def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+        """Clip fraction, and KL and entropy where there are any."""
+        clipped = objective.is_clipped(
+            self.log_ratio(current, batch),
+            batch["advantages"],
+            low=self.config.clip_low,
+            high=self.clip_high,
+        )
+        measured = {"clip_fraction": clipped.to(torch.float32)}
+        if self.config.beta > 0:
+            measured["kl"] = self._kl(current, batch)
+        if current.entropy is not None:
+            measured["entropy"] = current.entropy
+        return measured
+
+    @property
+    def clip_high(self) -> float:
+        return self.config.clip_low if self.config.clip_high is None else self.config.clip_high
+
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the importance log-ratio of each decision; variants override this."""
+        assert current.log_probs is not None
+        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
+
+    def _kl(self, current: LogProbs, batch: Batch) -> Tensor:
+        assert current.log_probs is not None
+        return objective.kl(
+            current.log_probs, batch["reference_log_probs"], estimator=self.config.kl
+        ).masked_fill(~batch["mask"], 0.0)
+
+
+class DrGRPO(GRPO):
+    """Dr. GRPO, arXiv:2503.20783: no std and no own length, the two sources of GRPO's bias.
+
+    `length` is the policy's longest completion unless it is set.
+    """
+
+    class Config(GRPO.Config):
+        scale: advantages.Scale = "none"
+        normalize: objective.Normalize = "constant"
+
+
+class DAPO(GRPO):
+    """DAPO, arXiv:2503.14476: clip higher above, average over tokens, refill dead groups.
+
+    The soft overlong punishment of the paper is a reward of its own, `soft_overlong`.
+    """
+
+    class Config(GRPO.Config):
+        clip_high: float | None = 0.28
+        normalize: objective.Normalize = "token"
+        refill: bool = True
+
+

@@ -1,0 +1,112 @@
+"""build: a plugin's target and its options made into the object that a run uses."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from groupwise.errors import UserError
+from groupwise.mistakes import explain, found, unknown_key
+from groupwise.yaml_lines import KeyPath
+
+if TYPE_CHECKING:
+    from groupwise.config import LoadedConfig
+
+
+def build(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Any,
+    name: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """The object that a section of the configuration names.
+
+    A class with a nested `Config` gets one; another class gets the options as arguments. A reward
+    that is a function has them bound; any other function is called with them. Whatever is an
+    object already is returned.
+    """
+    is_reward = section_path[:1] == ("rewards",)
+    if isinstance(target, type):
+        if has_config(target):
+            return target(validate(loaded, section_path, target, options))
+        _check_arguments(loaded, section_path, target, options, whole=True)
+        return target(**options)
+    if callable(target) and is_reward:
+        _check_arguments(loaded, section_path, target, options, whole=False)
+        return partial(target, **options) if options else target
+    if inspect.isroutine(target):
+        _check_arguments(loaded, section_path, target, options, whole=True)
+        return target(**options)
+    if options:
+        problem = f"{name!r} is an object already and takes no options, found {found(options)}"
+        raise UserError(loaded.origin.message(section_path, problem))
+    return target
+
+
+def has_config(target: Any) -> bool:
+    """Whether a target is built from a nested pydantic `Config`."""
+    config = getattr(target, "Config", None)
+    return isinstance(config, type) and issubclass(config, BaseModel)
+
+
+def validate(
+    loaded: "LoadedConfig", section_path: KeyPath, target: Any, options: Mapping[str, Any]
+) -> Any:
+    """The target's `Config` of these options; raises UserError with lines and suggestions."""
+    config: type[BaseModel] = target.Config
+    try:
+        return config.model_validate(dict(options), context={"folder": loaded.folder})
+    except ValidationError as error:
+        known = _section_names(loaded, section_path)
+        raise explain(error, config, loaded.origin, section_path, known) from error
+
+
+def _section_names(loaded: "LoadedConfig", section_path: KeyPath) -> list[str]:
+    """The section's own keys, which a misspelt option may have meant."""
+    section: Any = loaded.config
+    for part in section_path:
+        section = section[part] if isinstance(part, int) else getattr(section, part, None)
+    return list(type(section).model_fields) if isinstance(section, BaseModel) else []
+
+
+def _check_arguments(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    whole: bool,
+) -> None:
+    """Raise UserError unless the options fit the signature.
+
+    whole: the options are all the arguments there will be. Those of a reward are not: its
+    `**columns` stand for columns of the dataset, so an option must be an argument by name.
+    """
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except ValueError:  # some built-in types do not tell
+        return
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    reserved = () if whole else _reward_arguments()
+    known = [p.name for p in named if p.name not in reserved]
+    takes_any = whole and any(p.kind is p.VAR_KEYWORD for p in parameters)
+    missing = [p.name for p in named if whole and p.default is p.empty and p.name not in options]
+    suggested = known + _section_names(loaded, section_path)
+    problems = [
+        loaded.origin.message((*section_path, key), unknown_key(key, suggested))
+        for key in options
+        if key not in known and not takes_any
+    ] + [
+        loaded.origin.message((*section_path, key), "missing, it has no default") for key in missing
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _reward_arguments() -> tuple[str, ...]:
+    from groupwise.rewards import OWN_ARGUMENTS
+
+    return OWN_ARGUMENTS

@@ -1,0 +1,19 @@
+"""Callback: watch a run without changing it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from groupwise.policy import Policy
+
+
+class Callback:
+    """Override what you need; a callback that raises stops the run."""
+
+    def on_start(self, policy: Policy) -> None:
+        """Before the first evaluation."""
+
+    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """After each step, with what metrics.jsonl gets for it."""
+
+    def on_end(self, result: Mapping[str, Any]) -> None:
+        """After the last evaluation, with what result.json gets."""

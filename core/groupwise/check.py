@@ -1,0 +1,108 @@
+"""describe: what a configuration will do and what it will take, before anything is loaded."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from groupwise import plugins
+from groupwise.building import has_config, validate
+from groupwise.config import LoadedConfig, PluginSection, derive
+from groupwise.errors import UserError
+from groupwise.suggest import did_you_mean
+from groupwise.yaml_lines import KeyPath
+
+
+def describe(loaded: LoadedConfig) -> str:
+    """Batch arithmetic, memory by purpose and warnings, as text in columns.
+
+    Raises UserError for unknown names and for options that their plugin does not accept.
+    """
+    _check_accuracy(loaded)
+    settings: dict[KeyPath, Any] = {}
+    targets: dict[KeyPath, Any] = {}
+    for kind, path, section in _sections(loaded):
+        targets[path] = _load(loaded, kind, path, section.name)
+        if has_config(targets[path]):
+            settings[path] = validate(loaded, path, targets[path], section.options)
+    counts = {name: f"{count:,}" for name, count in derive(loaded.config).items()}
+    parts = [
+        _table("batch arithmetic", counts),
+        _memory(loaded, targets[("policy",)], settings.get(("policy",))),
+        *(f"warning: {text}" for text in warnings(loaded, settings.get(("algorithm",)))),
+    ]
+    return "\n".join(parts)
+
+
+def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
+    """What is allowed and still seldom meant; algorithm: its `Config`, where it has one."""
+    train, prompts, evaluation = (
+        loaded.config.train,
+        loaded.config.prompts,
+        loaded.config.evaluation,
+    )
+    if train.group_size < 4:
+        yield f"group_size {train.group_size}: advantages of so few completions are mostly noise"
+    if train.microbatch < train.group_size:
+        yield f"microbatch {train.microbatch}: decisions, not rollouts; so few make many passes"
+    if train.steps and train.warmup_steps >= train.steps:
+        yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
+    if train.learning_rate == 0:
+        yield "learning_rate 0: nothing will be learned"
+    if evaluation.prompts and evaluation.source is None and prompts.held_out == 0:
+        yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
+    if getattr(algorithm, "beta", 0) > 0:
+        yield "beta > 0: a reference pass over every rollout, and a second copy of what is trained"
+
+
+def size(count: int) -> str:
+    """Bytes in GiB or MiB."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _sections(loaded: LoadedConfig) -> Iterator[tuple[str, KeyPath, PluginSection]]:
+    config = loaded.config
+    yield "algorithms", ("algorithm",), config.algorithm
+    for number, reward in enumerate(config.rewards):
+        yield "rewards", ("rewards", number), reward
+    yield "prompts", ("prompts",), config.prompts
+    if config.evaluation.source is not None:
+        yield "prompts", ("evaluation", "source"), config.evaluation.source
+    for number, callback in enumerate(config.callbacks):
+        yield "callbacks", ("callbacks", number), callback
+    yield "policies", ("policy",), config.policy
+
+
+def _load(loaded: LoadedConfig, kind: str, path: KeyPath, name: str) -> Any:
+    try:
+        return plugins.installed().load(kind, name)
+    except UserError as error:
+        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
+
+
+def _check_accuracy(loaded: LoadedConfig) -> None:
+    name = loaded.config.evaluation.accuracy
+    known = [r.label or r.name.rpartition(":")[2] for r in loaded.config.rewards]
+    if name is not None and name not in known:
+        problem = f"no reward {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}"
+        raise UserError(loaded.origin.message(("evaluation", "accuracy"), problem))
+
+
+def _memory(loaded: LoadedConfig, policy: Any, settings: Any) -> str:
+    """The policy's own estimate for training; a policy that makes none is said to make none."""
+    estimate = getattr(policy, "estimate", None)
+    decisions = loaded.config.train.microbatch
+    sizes: Mapping[str, int] = (
+        estimate(settings, decisions=decisions, training=True) if estimate else {}
+    )
+    if not sizes:
+        return f"memory\n  policy {loaded.config.policy.name!r} makes no estimate\n"
+    rows = {purpose: size(count) for purpose, count in sizes.items()}
+    return _table(
+        f"memory, estimated for {decisions:,} decisions at once",
+        {**rows, "in total": size(sum(sizes.values()))},
+    )
+
+
+def _table(title: str, rows: Mapping[str, str]) -> str:
+    names, values = max(map(len, rows)), max(map(len, rows.values()))
+    lines = [f"  {name:<{names}}  {value:>{values}}" for name, value in rows.items()]
+    return "\n".join([title, *lines, ""])

@@ -1,0 +1,87 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped; no pickle in it.
+
+A sample's randomness is a function of its name (seed, draw, index), so there is no generator to
+save: weights, the optimizer's state, the position in the prompts and the step are all.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from groupwise.errors import UserError
+
+NAME = "last"
+
+
+def save_checkpoint(
+    folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+) -> Path:
+    """Write folder/last, replacing the previous one only when the new one is whole."""
+    target, fresh = folder / NAME, folder / f"{NAME}.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    save_file(_trained(policy), fresh / "weights.safetensors")
+    save_file(_optimizer_tensors(optimizer), fresh / "optimizer.safetensors")
+    (fresh / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
+    return target
+
+
+def load_checkpoint(
+    folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer
+) -> Mapping[str, Any]:
+    """Restore weights and optimizer in place and return the state; UserError where there is none."""
+    source, state = folder / NAME, read_state(folder)
+    weights = load_file(source / "weights.safetensors")
+    trained = dict(_named(policy))
+    if trained.keys() != weights.keys():
+        odd = sorted(trained.keys() ^ weights.keys())[0]
+        raise UserError(f"the checkpoint in {folder} is of another model: they differ in {odd!r}")
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.copy_(weights[name])
+    _restore_optimizer(optimizer, load_file(source / "optimizer.safetensors"))
+    return state
+
+
+def read_state(folder: Path) -> Mapping[str, Any]:
+    """What was saved beside the weights; UserError where there is no checkpoint."""
+    path = folder / NAME / "state.json"
+    if not path.exists():
+        raise UserError(f"no checkpoint in {folder}")
+    state: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return state
+
+
+def _named(policy: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+
+
+def _trained(policy: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().cpu().contiguous() for name, p in _named(policy)}
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """AdamW's state, flattened: "3/exp_avg" is the first moment of the fourth parameter."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{index}/{name}": torch.as_tensor(value).detach().cpu().contiguous()
+        for index, values in state.items()
+        for name, value in values.items()
+    }
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, _, name = key.partition("/")
+        state.setdefault(int(index), {})[name] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

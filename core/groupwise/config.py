@@ -1,0 +1,148 @@
+"""A run's configuration: a YAML file, or a mapping, made into validated objects.
+
+Every mistake is a `UserError` that names the line, the key and what was expected there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from groupwise import yaml_lines
+from groupwise.building import build
+from groupwise.errors import UserError
+from groupwise.mistakes import Origin, explain, found
+from groupwise.overrides import apply, key_path, parse
+from groupwise.sections import (
+    EvaluationSection,
+    PathOrName,
+    PluginSection,
+    PromptsSection,
+    RewardSection,
+    RunConfig,
+    TrainSection,
+)
+from groupwise.yaml_lines import KeyPath, Lines
+
+__all__ = [
+    "EvaluationSection",
+    "LoadedConfig",
+    "PathOrName",
+    "PluginSection",
+    "PromptsSection",
+    "RewardSection",
+    "RunConfig",
+    "TrainSection",
+    "build",
+    "derive",
+    "dump",
+    "load_config",
+    "parse_config",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedConfig:
+    """A validated configuration, and where its values came from.
+
+    folder: what relative paths in plugins' options are relative to.
+    """
+
+    config: RunConfig
+    folder: Path
+    origin: Origin
+
+    @property
+    def lines(self) -> Mapping[KeyPath, int]:
+        """The line of each key path; empty for a configuration from Python."""
+        return self.origin.lines
+
+    @property
+    def source(self) -> str:
+        """The file's name as given, or "configuration"."""
+        return self.origin.source
+
+
+def load_config(
+    path: Path, overrides: Sequence[str] = (), *, folder: Path | None = None
+) -> LoadedConfig:
+    """Read a YAML file; overrides are `dotted.key=value`.
+
+    folder: what relative paths are relative to, when it is not the file's own folder.
+    """
+    path = Path(path)
+    data, lines = yaml_lines.read(_text(path), str(path))
+    if data is None:
+        raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
+    if not isinstance(data, Mapping):
+        raise UserError(f"{path}, line 1: expected a section of keys, found {found(data)}")
+    laid = [(*parse(text), text) for text in overrides]
+    data, given = apply(data, laid, lines)
+    origin = Origin(source=str(path), lines=lines, overridden=given)
+    output = {"output": f"runs/{path.stem}"}
+    return _validated({**output, **_given(data)}, folder or path.parent, origin)
+
+
+def parse_config(
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> LoadedConfig:
+    """The same from a mapping; overrides are `{"dotted.key": value}`, folder the current one."""
+    laid = [
+        (key_path(key, f"{key}={value}"), value, f"{key}={value}")
+        for key, value in (overrides or {}).items()
+    ]
+    data, given = apply(data, laid, Lines())
+    origin = Origin(source="configuration", overridden=given)
+    return _validated(_given(data), folder or Path.cwd(), origin)
+
+
+def dump(config: RunConfig) -> str:
+    """The configuration as YAML, defaults included, that `load_config` reads back equal."""
+    return yaml_lines.write(config.model_dump())
+
+
+def derive(config: RunConfig) -> dict[str, int]:
+    """The batch arithmetic: every count that follows from the configuration."""
+    train, evaluation = config.train, config.evaluation
+    per_step = train.groups_per_step * train.group_size
+    updates = train.updates_per_rollout * train.epochs
+    return {
+        "rollouts per step": per_step,
+        "groups per update": train.groups_per_step // train.updates_per_rollout,
+        "rollouts per update": per_step // train.updates_per_rollout,
+        "updates per step": updates,
+        "updates in total": train.steps * updates,
+        "rollouts in total": train.steps * per_step,
+        "rollouts per evaluation": evaluation.prompts * (evaluation.samples + evaluation.greedy),
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        # Windows editors put a byte order mark before UTF-8; it is no part of the first key.
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: expected a YAML file, found a folder") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: expected UTF-8 text, byte {error.start} is not") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the empty sections: `train:` with every key commented out means its defaults."""
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def _validated(data: Mapping[str, Any], folder: Path, origin: Origin) -> LoadedConfig:
+    try:
+        config = RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise explain(error, RunConfig, origin) from error
+    return LoadedConfig(config=config, folder=folder, origin=origin)

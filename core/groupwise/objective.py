@@ -1,0 +1,95 @@
+"""Log-probs and advantages to a loss: pure functions, one per published form.
+
+Every function works on [B, T] per-decision values and returns the same shape, so that clips, KL
+and weights combine freely and a micro-batch is just fewer rows or columns.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Normalize = Literal["sequence", "token", "constant"]
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def token_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """log rho = log_probs - old_log_probs where mask, else 0. All [B, T]."""
+    # Masked before the exponential: padding holds arbitrary values, and inf * 0 is NaN.
+    return (log_probs - old_log_probs).masked_fill(~mask, 0.0)
+
+
+def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """The masked mean of each row's log-ratio, at every decision of the row; GSPO, arXiv:2507.18071.
+
+    All [B, T]. The importance ratio of a rollout is then exp of it; rows without decisions give 0.
+    """
+    ratio = token_log_ratio(log_probs, old_log_probs, mask)
+    mean = ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return mean.expand_as(ratio).masked_fill(~mask, 0.0)
+
+
+def clipped(log_ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A), not yet weighted; PPO, arXiv:1707.06347, eq. 7.
+
+    log_ratio: [B, T]; advantages: [B], or [B, T] where decisions of a rollout differ.
+    low, high: the clip range below and above 1; DAPO (arXiv:2503.14476) takes high > low.
+    """
+    advantages = per_decision(advantages)
+    ratio = log_ratio.exp()
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+
+
+def is_clipped(log_ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """[B, T] bool: the decisions whose gradient `clipped` has cut off."""
+    advantages = per_decision(advantages)
+    ratio = log_ratio.exp()
+    return ((ratio < 1 - low) & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
+
+
+def kl(log_probs: Tensor, reference_log_probs: Tensor, *, estimator: Estimator = "k3") -> Tensor:
+    """Per-decision estimate of KL(policy || reference) from samples of the policy, [B, T].
+
+    With d = log_probs - reference_log_probs: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
+    k3 is what DeepSeekMath's eq. 4 puts into the loss: unbiased as a value and never negative
+    (Schulman, "Approximating KL Divergence", 2020). As a loss, k2 is the one whose gradient is
+    that of the KL in expectation; the gradient of k1 has expectation 0.
+    """
+    difference = log_probs - reference_log_probs
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference.square() / 2
+    if estimator == "k3":
+        # expm1 keeps the digits that exp(-d) - 1 loses near 0, where most decisions are.
+        return torch.expm1(-difference) + difference
+    raise ValueError(f'kl: estimator must be "k1", "k2" or "k3", received {estimator!r}')
+
+
+def weights(mask: Tensor, *, normalize: Normalize, length: int | None = None) -> Tensor:
+    """[B, T] float32 weights that turn per-decision losses into the batch's loss by a plain sum.
+
+    mask: [B, T] bool of the whole update, so that the weights know every denominator before any
+        micro-batch is cut: that is what makes the gradient independent of the cutting.
+    normalize: "sequence": 1 / (B x own length), GRPO; "token": 1 / all decisions, DAPO and BNPO;
+        "constant": 1 / (B x length), Dr. GRPO, with `length` the longest completion allowed.
+    A rollout without decisions weighs 0 and still counts in B.
+    """
+    real = mask.to(torch.float32)
+    rollouts = max(1, mask.shape[0])
+    if normalize == "sequence":
+        return real / (rollouts * real.sum(dim=1, keepdim=True).clamp(min=1))
+    if normalize == "token":
+        return real / real.sum().clamp(min=1)
+    if normalize == "constant":
+        if length is None or length < 1:
+            raise ValueError(f"weights: normalize='constant' needs a length >= 1, received {length}")
+        return real / (rollouts * length)
+    raise ValueError(
+        f'weights: normalize must be "sequence", "token" or "constant", received {normalize!r}'
+    )
+
+
+def per_decision(advantages: Tensor) -> Tensor:
+    """[B] -> [B, 1]; [B, T] stays."""
+    return advantages.unsqueeze(1) if advantages.ndim == 1 else advantages

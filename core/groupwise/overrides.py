@@ -1,0 +1,77 @@
+"""Overrides: `train.steps=5` laid over the data of a configuration."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise import yaml_lines
+from groupwise.errors import UserError
+from groupwise.mistakes import found
+from groupwise.yaml_lines import KeyPath, Lines
+
+_PLUGIN_SECTIONS = ("policy", "prompts", "algorithm")
+_PLUGIN_LISTS = ("rewards", "callbacks")
+
+
+def parse(text: str) -> tuple[KeyPath, Any]:
+    """Key path and value of `key.sub=value`; the value is YAML."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"override {text!r}: expected key=value, found no '='")
+    data, _ = yaml_lines.read(value, f"override {text!r}")
+    return key_path(key, text), data
+
+
+def key_path(key: str, text: str) -> KeyPath:
+    """The path of a dotted key; list items are numbers from 0."""
+    parts = key.strip().split(".")
+    if not all(parts):
+        raise UserError(f"override {text!r}: expected a dotted key before '=', found {key!r}")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
+
+
+def apply(
+    data: Any, overrides: Sequence[tuple[KeyPath, Any, str]], lines: Lines
+) -> tuple[Any, dict[KeyPath, str]]:
+    """A copy of the data with overrides (path, value, text) laid over it, and who gave what.
+
+    Lines of what an override replaces are dropped from `lines`.
+    """
+    given: dict[KeyPath, str] = {}
+    for path, value, text in overrides:
+        data = _set(data, path, (), value, text)
+        for known in [known for known in lines if known[: len(path)] == path]:
+            del lines[known]
+        for known in [known for known in given if known[: len(path)] == path]:
+            del given[known]
+        given[path] = text
+    return data, given
+
+
+def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
+    if not rest:
+        return value
+    here, key = (*done, rest[0]), rest[0]
+    if isinstance(data, str) and _is_plugin(done):
+        data = {"name": data}
+    if isinstance(data, list):
+        if not isinstance(key, int) or key > len(data):
+            raise UserError(
+                f"override {text!r}: {'.'.join(map(str, done))} is a list of {len(data)}: "
+                f"expected a number from 0 to {len(data)}, found {key!r}"
+            )
+        inner = data[key] if key < len(data) else None
+        return [*data[:key], _set(inner, rest[1:], here, value, text), *data[key + 1 :]]
+    if data is None or isinstance(data, Mapping):
+        old = {} if data is None else dict(data)
+        return {**old, str(key): _set(old.get(str(key)), rest[1:], here, value, text)}
+    raise UserError(
+        f"override {text!r}: {'.'.join(map(str, done))} is {found(data)}, which has no keys"
+    )
+
+
+def _is_plugin(path: KeyPath) -> bool:
+    return (
+        (len(path) == 1 and path[0] in _PLUGIN_SECTIONS)
+        or (len(path) == 2 and path[0] in _PLUGIN_LISTS)
+        or path == ("evaluation", "source")
+    )

@@ -1,0 +1,167 @@
+"""Discovery of plugins: entry points through pluggy, registries of lazy targets, clear errors."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from groupwise import hookspecs
+from groupwise.errors import UserError
+from groupwise.suggest import did_you_mean
+
+KINDS = ("policies", "rewards", "algorithms", "prompts", "callbacks")
+SINGULAR = {
+    "policies": "policy",
+    "rewards": "reward",
+    "algorithms": "algorithm",
+    "prompts": "prompt source",
+    "callbacks": "callback",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A registered name: what it stands for, who registered it, which extra it needs."""
+
+    kind: str
+    name: str
+    target: str
+    extra: str | None
+    plugin: str
+    distribution: str
+
+
+@dataclass
+class Registry:
+    """All registered names, and the plugins that could not be loaded with the reason."""
+
+    entries: list[Entry] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def named(self, kind: str, name: str) -> list[Entry]:
+        return [entry for entry in self.entries if (entry.kind, entry.name) == (kind, name)]
+
+    def load(self, kind: str, name: str) -> Any:
+        """The target registered as `name`, or the attribute that "module:attribute" names.
+
+        Raises UserError for unknown and doubly registered names, broken targets and missing extras.
+        """
+        if ":" in name:
+            return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
+        found = self.named(kind, name)
+        if not found:
+            raise UserError(self._unknown(kind, name))
+        if len(found) > 1:
+            both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in found)
+            raise UserError(f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}")
+        return _import(found[0].target, f"{SINGULAR[kind]} {name!r}", found[0].extra)
+
+    def _unknown(self, kind: str, name: str) -> str:
+        known = sorted({entry.name for entry in self.entries if entry.kind == kind})
+        broken = "".join(
+            f"\n  plugin {plugin!r} could not be loaded and may bring it: {reason}"
+            for plugin, reason in self.failures.items()
+        )
+        return (
+            f"unknown {SINGULAR[kind]} {name!r}{did_you_mean(name, known)}; "
+            f"registered are {', '.join(known) or 'none'}{broken}"
+        )
+
+
+def _import(target: str, what: str, extra: str | None) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if extra is not None and missing != module.partition(".")[0]:
+            raise UserError(
+                f"{what} needs an extra: pip install 'groupwise[{extra}]' ({error})"
+            ) from error
+        raise UserError(f"{what}: cannot import {module!r}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_")]
+            raise UserError(f"{what}: {module!r} has no {part!r}{did_you_mean(part, names)}")
+        found = getattr(found, part)
+    return found
+
+
+def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
+    """Load every entry point of the group `groupwise`; one that fails never breaks the others."""
+    registry = Registry()
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    for point in points if points is not None else entry_points(group=hookspecs.PROJECT):
+        # Whatever a stranger's module does at import, it is told and the rest goes on.
+        try:
+            plugin = point.load()
+            manager.register(plugin, name=point.name)
+            _collect(manager, point, registry)
+        except Exception as error:
+            if manager.has_plugin(point.name):
+                manager.unregister(name=point.name)
+            registry.failures[point.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return registry
+
+
+def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registry) -> None:
+    """Call one plugin's hooks; its names count only when all of them went well."""
+    manager.check_pending()
+    others = [plugin for name, plugin in manager.list_name_plugin() if name != point.name]
+    distribution = point.dist.name if point.dist else "?"
+    entries: list[Entry] = []
+
+    def registrar(kind: str) -> Callable[..., None]:
+        def register(name: str, target: str, *, extra: str | None = None) -> None:
+            if ":" in name or not target.partition(":")[2]:
+                raise ValueError(f"register({name!r}, {target!r}): target must be 'module:attribute'")
+            entries.append(
+                Entry(
+                    kind=kind,
+                    name=name,
+                    target=target,
+                    extra=extra,
+                    plugin=point.name,
+                    distribution=distribution,
+                )
+            )
+
+        return register
+
+    for kind in KINDS:
+        hook = manager.subset_hook_caller(f"register_{kind}", remove_plugins=others)
+        hook(register=registrar(kind))
+    registry.entries.extend(entries)
+
+
+@cache
+def installed() -> Registry:
+    """The registry of this environment, discovered once per process."""
+    return discover()
+
+
+def missing_requirements(entry: Entry) -> list[str]:
+    """The distributions of the entry's extra that are not installed, by their metadata alone."""
+    from importlib.metadata import PackageNotFoundError, distribution, requires
+
+    from packaging.requirements import Requirement
+
+    if entry.extra is None:
+        return []
+    missing = []
+    for line in requires(entry.distribution) or []:
+        requirement = Requirement(line)
+        if requirement.marker is None or not requirement.marker.evaluate({"extra": entry.extra}):
+            continue
+        if requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            distribution(requirement.name)
+        except PackageNotFoundError:
+            missing.append(requirement.name)
+    return missing

@@ -1,0 +1,103 @@
+"""Policy: anything that samples completions and tells the log-probabilities of its decisions.
+
+A policy is an `nn.Module` whose forward *is* the log-prob, so accelerate can wrap any of them in
+DDP, FSDP or DeepSpeed without knowing more.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.rollouts import LogProbs, Rollouts
+
+Purpose = Literal["train", "evaluate", "greedy"]
+Decisions = slice
+Microbatch = tuple[Tensor, Decisions]
+
+
+class Policy(nn.Module, ABC):
+    """The contract between the core and a modality.
+
+    provides: what `forward` fills in: "log_probs", "entropy", "mean", "value", "velocity", and
+        "reference" where `using("reference")` works.
+    unit: what a decision is called in progress lines ("tokens", "steps").
+    max_decisions: the most decisions a rollout can have, where there is such a limit.
+    notes: what the user should know of how this policy runs; printed once at start.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
+    unit: ClassVar[str] = "decisions"
+    max_decisions: int | None = None
+    notes: Sequence[str] = ()
+
+    @abstractmethod
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+    ) -> Rollouts:
+        """Sample `group_size` rollouts for each row, those of a row adjacent and in order.
+
+        seeds: one per rollout; a rollout's randomness is a function of its own seed alone, so
+            neither batching nor the number of processes changes it.
+        purpose: "train" samples from the distribution that `forward` scores; "evaluate" may take
+            the better settings of actual use; "greedy" takes the likeliest decisions.
+
+        `groups` numbers the rows 0, 1, ... and is renumbered by the trainer. Log-probs must be
+        those `forward` would give.
+        """
+
+    @abstractmethod
+    def forward(self, rollouts: Rollouts, decisions: Decisions = slice(None)) -> LogProbs:
+        """Log-probs [b, t] of the given decisions of every rollout, with gradients.
+
+        Values at masked places are ignored but must be finite.
+        """
+
+    def microbatches(
+        self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
+    ) -> Sequence[Microbatch]:
+        """Split rollouts into parts that fit in memory: (rows, decisions) each.
+
+        budget: the most decisions in one part, padding included; a single rollout may exceed it.
+        cut_decisions: whether the loss allows a rollout's decisions to be cut apart.
+        """
+        order = torch.argsort(rollouts.lengths, descending=True, stable=True)
+        parts: list[Microbatch] = []
+        start = 0
+        while start < len(order):
+            longest = max(1, int(rollouts.lengths[order[start]]))
+            rows = order[start : start + max(1, budget // longest)]
+            parts.append((rows, slice(0, longest)))
+            start += len(rows)
+        return parts
+
+    def keep(self, name: str) -> None:
+        """Keep the present weights as `name`, for `using(name)`; called before training."""
+
+    def using(self, name: str) -> AbstractContextManager[None]:
+        """Answer with other weights inside the context: "reference", "old" or "ema"."""
+        raise ValueError(f"{type(self).__name__} keeps no {name!r} weights")
+
+    def save_pretrained(self, path: Path) -> None:
+        """Write the trained weights in the ecosystem's own format; the default is safetensors."""
+        from safetensors.torch import save_model
+
+        path.mkdir(parents=True, exist_ok=True)
+        save_model(self, str(path / "model.safetensors"))
+
+    @classmethod
+    def estimate(cls, config: Any, *, decisions: int, training: bool) -> Mapping[str, int]:
+        """Bytes by purpose ("weights", "optimizer", ...) without loading anything.
+
+        decisions: the micro-batch budget. The default knows nothing and says so with {}.
+        """
+        return {}

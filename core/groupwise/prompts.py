@@ -1,0 +1,171 @@
+"""Prompts: which rows are held out, and which group comes next; resumable by one number."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise.errors import UserError
+
+Row = Mapping[str, Any]
+SCAN = 200_000
+"""Rows looked through for the held-out split before giving up; sources may be endless."""
+
+
+class PromptSource(Protocol):
+    """A map-style dataset of rows, each with at least a `prompt`: a string or chat messages."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
+class Rows:
+    """Rows given in Python or in the configuration."""
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        rows: list[dict[str, Any]] = Field(description="the rows, each with a prompt")
+
+    def __init__(self, config: Config) -> None:
+        self.rows: Sequence[Row] = config.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int, /) -> Row:
+        return self.rows[index]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One prompt drawn for one group: its number in the run, and the row."""
+
+    number: int
+    row: Row
+
+
+def held_out(prompt: Any, fraction: float) -> bool:
+    """Whether a prompt belongs to the held-out split: by a hash of its text, so by nothing else.
+
+    The split survives shuffling, appending and other seeds; two rows that ask the same thing are
+    on the same side.
+    """
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+def seed_for(run_seed: int, space: str, draw: int, index: int) -> int:
+    """The seed that names one sample: a 63-bit hash of run seed, name space, draw and index."""
+    key = f"{run_seed}/{space}/{draw}/{index}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
+
+
+def split_key(row: Row) -> Any:
+    """What the held-out hash looks at: the question where a source states it, else the prompt."""
+    return row.get("question", row["prompt"])
+
+
+class Prompts:
+    """Draws training prompts in a seeded order, epoch after epoch, the held-out ones left out.
+
+    Its whole state is `position`, the number of rows looked at, and `drawn`, the number of draws.
+    """
+
+    def __init__(
+        self, source: PromptSource, *, seed: int = 0, fraction: float = 0.1, shuffle: bool = True
+    ) -> None:
+        if len(source) == 0:
+            raise UserError("the prompts are empty: the source has no rows")
+        self.source, self.seed, self.fraction, self.shuffle = source, seed, fraction, shuffle
+        self.position = self.drawn = 0
+        self._epoch, self._order = -1, torch.empty(0)
+        check_row(source[0], 0)
+
+    def take(self, count: int) -> list[Draw]:
+        """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
+        draws: list[Draw] = []
+        skipped = 0
+        while len(draws) < count:
+            row = self._row(self.position)
+            self.position += 1
+            if self.fraction and held_out(split_key(row), self.fraction):
+                skipped += 1
+                if skipped > len(self.source) + SCAN or (skipped >= 2 * len(self.source) and not draws):
+                    raise UserError(
+                        f"held_out={self.fraction} leaves none of {len(self.source)} prompts to train on"
+                    )
+                continue
+            draws.append(Draw(self.drawn, row))
+            self.drawn += 1
+        return draws
+
+    def evaluation(self, count: int) -> list[Draw]:
+        """The first `count` distinct held-out prompts, in the source's own order; the same always.
+
+        Raises UserError when there are fewer.
+        """
+        draws, seen = [], set()
+        for index in range(min(len(self.source), SCAN)):
+            if len(draws) == count:
+                break
+            row = self.source[index]
+            check_row(row, index)
+            key = json.dumps(split_key(row), sort_keys=True)
+            if key in seen or (self.fraction < 1 and not held_out(split_key(row), self.fraction)):
+                continue
+            seen.add(key)
+            draws.append(Draw(len(draws), row))
+        if len(draws) < count:
+            raise UserError(
+                f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
+                f"{len(self.source)} rows are held out (held_out: {self.fraction}); "
+                f"lower the one or raise the other"
+            )
+        return draws
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "drawn": self.drawn}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.position, self.drawn = state["position"], state["drawn"]
+
+    def _row(self, position: int) -> Row:
+        epoch, offset = divmod(position, len(self.source))
+        index = offset
+        if self.shuffle:
+            if epoch != self._epoch:
+                generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch, 0))
+                self._order = torch.randperm(len(self.source), generator=generator)
+                self._epoch = epoch
+            index = int(self._order[offset])
+        row = self.source[index]
+        check_row(row, index)
+        return row
+
+
+def check_row(row: Any, index: int) -> None:
+    """Raise UserError, naming the row, when it is no row with a usable prompt."""
+    if not isinstance(row, Mapping):
+        raise UserError(f"prompts, row {index}: expected a mapping, found {type(row).__name__}")
+    if "prompt" not in row:
+        columns = ", ".join(map(str, row)) or "none"
+        raise UserError(f"prompts, row {index}: no column 'prompt' (it has {columns})")
+    prompt = row["prompt"]
+    if isinstance(prompt, str) and prompt:
+        return
+    if (
+        isinstance(prompt, Sequence)
+        and prompt
+        and all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt)
+    ):
+        return
+    raise UserError(
+        f"prompts, row {index}: 'prompt' must be a non-empty string or a list of messages with "
+        f"'role' and 'content', found {prompt!r}"[:400]
+    )

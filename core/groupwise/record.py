@@ -1,0 +1,117 @@
+"""The record a run leaves in its folder, read back as far as it is readable.
+
+A run may have been killed at any byte, so a missing file or a damaged line is no error here.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from groupwise.wording import number
+
+Row = Mapping[str, object]
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a run's folder holds, by step; `unreadable` counts damaged lines."""
+
+    folder: Path
+    config: str
+    steps: Mapping[int, Row]
+    result: Row
+    samples: Mapping[str, Sequence[Row]]
+    unreadable: int
+
+    @property
+    def last_step(self) -> int:
+        return max(self.steps, default=0)
+
+    @property
+    def trained_steps(self) -> int:
+        return sum(step > 0 for step in self.steps)
+
+    def points(self, key: str) -> list[Point]:
+        values = ((step, number(row.get(key))) for step, row in sorted(self.steps.items()))
+        return [(step, value) for step, value in values if value is not None]
+
+    def names(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the keys of any step, in order of appearance."""
+        keys = dict.fromkeys(key for row in self.steps.values() for key in row)
+        return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+
+    def configured(self, key: str) -> str:
+        """A top-level value of the YAML, or the `name` inside it: enough for a headline."""
+        found = re.search(rf"^{key}:[ \t]*(.*)\n?((?:[ \t]+.*\n?)*)", self.config, re.MULTILINE)
+        if not found:
+            return ""
+        value, block = found[1].strip(), found[2]
+        if not value or value.startswith("{"):
+            inner = re.search(r"^\s*[{ \t]\s*name:\s*([^,}\n]+)", value or block, re.MULTILINE)
+            value = inner[1] if inner else ""
+        return re.sub(r"\s+#.*", "", value).strip().strip("'\"")
+
+    def evaluations(self) -> tuple[Row, Row, str]:
+        """The evaluations to compare, and a word on the later one where training did not end."""
+        before, after = self.result.get("before"), self.result.get("after")
+        if isinstance(before, dict) and isinstance(after, dict):
+            counts = dict(self.points("evaluation/prompts")).values()
+            common = {"prompts": max(counts)} if counts else {}
+            return common | _unprefixed(before), common | _unprefixed(after), ""
+        found = {step: _evaluated(row) for step, row in sorted(self.steps.items())}
+        found = {step: row for step, row in found.items() if row}
+        if len(found) < 2:
+            return found[min(found)] if found else {}, {}, ""
+        last = max(found)
+        return found[min(found)], found[last], f"after step {last}"
+
+
+def _evaluated(row: Row) -> dict[str, object]:
+    return _unprefixed({key: row[key] for key in row if key.startswith("evaluation/")})
+
+
+def _unprefixed(row: Row) -> dict[str, object]:
+    return {key.removeprefix("evaluation/"): value for key, value in row.items()}
+
+
+def read_record(run: Path) -> Record:
+    rows, unreadable = _read_lines(run / "metrics.jsonl")
+    steps: dict[int, dict[str, object]] = {}
+    for row in rows:
+        step = number(row.get("step"))
+        key = int(step) if step is not None else max(steps, default=0) + 1
+        steps.setdefault(max(key, 0), {}).update(row)  # a resumed run repeats steps: the last holds
+    result, _ = _read_lines(run / "result.json", whole=True)
+    sides = {side: _read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
+    return Record(
+        folder=run,
+        config=read_text(run / "config.yaml"),
+        steps=steps,
+        result=result[0] if result else {},
+        samples={side: rows for side, (rows, _) in sides.items()},
+        unreadable=unreadable,
+    )
+
+
+def read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, object]], int]:
+    """The JSON objects of a file, one a line (or the whole file), and how many were damaged."""
+    content = read_text(path)
+    lines = [content] if whole else content.split("\n")
+    objects, damaged = [], 0
+    for line in filter(str.strip, lines):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            objects.append(value)
+        else:
+            damaged += 1
+    return objects, damaged

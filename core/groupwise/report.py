@@ -1,0 +1,289 @@
+"""A run as one HTML page: what it learned, how training went, what it says now.
+
+The page is made from the run's folder alone and stands alone: no script, style, font or image is
+fetched. Everything from the run is escaped, and the page's own policy forbids any script but ours.
+An interrupted run has a page too: whatever is missing is left out.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from groupwise.charts import (
+    SMOOTH_FROM,
+    Chart,
+    Series,
+    Spread,
+    draw,
+    draw_stacked,
+    share_bar,
+)
+from groupwise.comparison import compare
+from groupwise.record import Record, Row, read_record, read_text
+from groupwise.wording import MINUS, display, duration, number, text, wilson
+
+_HERE = Path(__file__).parent
+_LOSS = (
+    "There is no chart of the loss: it reads near 0 by construction, since the advantages of a "
+    "group sum to 0. Look at reward."
+)
+_PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours in every run
+_CHARTS = (  # title, unit, [(key, name)], percent, note
+    ("KL", "nats", [("kl", "KL")], False, "Distance from the reference policy, per decision."),
+    ("Entropy", "nats", [("entropy", "entropy")], False, "Near 0, exploration has ended."),
+    ("Length", "decisions", [("length", "mean"), ("length_max", "longest")], False, ""),
+    ("Truncated", "", [("truncated", "truncated")], True, "Completions cut off by a limit."),
+    ("Clipped ratios", "", [("clip_fraction", "clipped")], True, "Decisions the clip cut off."),
+    ("Groups without variance", "", [("zero_variance", "share")], True,
+     "All rewards in the group are equal: nothing to learn from it."),
+    ("Ratio error", "nats", [("ratio_error", "error")], False,
+     "Largest |log ratio| at the first update after sampling: near 0 if all is well."),
+    ("Gradient norm", "", [("grad_norm", "norm")], False, "Before clipping."),
+    ("Learning rate", "", [("learning_rate", "rate")], False, ""),
+)  # fmt: skip
+
+
+def write_report(run: Path) -> Path:
+    """Write `report.html` into a run's folder, from what the folder holds; return its path."""
+    if not (run / "metrics.jsonl").is_file():
+        raise ValueError(f"{run} is not the folder of a run: it has no metrics.jsonl")
+    path = run / "report.html"
+    # A model can write half a surrogate pair, which no encoding has.
+    path.write_text(_page(read_record(run)), encoding="utf-8", errors="replace")
+    return path
+
+
+def _page(run: Record) -> str:
+    style, script = read_text(_HERE / "report.css"), read_text(_HERE / "report.js")
+    digest = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{digest}'"
+    parts = (_header, _tiles, _learning, _training, _time, _samples, _config)
+    sections = [part(run) for part in parts]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{text(_name(run))}</title><style>{style}</style></head>"
+        f'<body><main data-last="{max(run.last_step, 1)}">'
+        f"{''.join(sections)}</main><script>{script}</script></body></html>\n"
+    )
+
+
+def _section(title: str, intro: str, *parts: str) -> str:
+    body = "".join(parts)
+    intro = f'<p class="intro">{intro}</p>' if intro else ""
+    return f"<section><h2>{title}</h2>{intro}{body}</section>" if body else ""
+
+
+def _charts(charts: Iterable[Chart], run: Record) -> str:
+    figures = "".join(draw(chart, max(run.last_step, 1)) for chart in charts)
+    return f'<div class="charts">{figures}</div>' if figures else ""
+
+
+def _name(run: Record) -> str:
+    return str(run.result.get("name") or run.configured("name") or run.folder.resolve().name)
+
+
+def _header(run: Record) -> str:
+    count = int(number(run.result.get("steps")) or run.trained_steps)
+    facts = [f"{count:,} step{'' if count == 1 else 's'}"]
+    seconds = number(run.result.get("seconds"))
+    facts += [duration(seconds)] if seconds is not None else []
+    for key in ("policy", "algorithm"):
+        value = run.configured(key)
+        facts += [f"{key} {text(value)}"] if value else []
+    warnings = []
+    if not run.result:
+        warnings.append("There is no result.json: the run was interrupted, or is still training.")
+    if run.unreadable:
+        lines = f"{run.unreadable} line{'' if run.unreadable == 1 else 's'}"
+        warnings.append(f"{lines} of metrics.jsonl could not be read: left out.")
+    note = f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
+    summary = f'<p class="summary">{" · ".join(facts)}</p>'
+    return f"<header><h1>{text(_name(run))}</h1>{summary}{note}</header>"
+
+
+def _tiles(run: Record) -> str:
+    before, after, note = run.evaluations()
+    keys = dict.fromkeys(("accuracy", "greedy_accuracy"))
+    keys |= dict.fromkeys(k for k in {**before, **after} if k.startswith("pass_at_"))
+    keys |= dict.fromkeys(["length", *(k for k in {**before, **after} if k.startswith("rewards/"))])
+    tiles = (_tile(key, before, after, note) for key in keys)
+    shown = [tile for tile in tiles if tile][:8]
+    return f'<dl class="tiles">{"".join(shown)}</dl>' if shown else ""
+
+
+def _tile(key: str, before: Row, after: Row, note: str) -> str:
+    old, new = number(before.get(key)), number(after.get(key))
+    if old is None and new is None:
+        return ""
+    percent = key.startswith("pass_at_") or key.endswith("accuracy")
+    shown = [display(v, percent=percent) if v is not None else "\N{EN DASH}" for v in (old, new)]
+    words = []
+    if old is not None and new is not None:
+        change = f"{100 * (new - old):+.1f} points" if percent else f"{new - old:+.3g}"
+        words.append(change.replace("-", MINUS))
+    if key.endswith("accuracy"):
+        ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
+        words += ["95 %: " + " → ".join(ranges)] if ranges else []
+    words += [note] if note else []
+    value = f"<dd><span>{shown[0]} →</span> {shown[1]}</dd>"
+    small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
+    return f'<div class="tile"><dt>{_title(key)}</dt>{value}{small}</div>'
+
+
+def _interval(share: float | None, row: Row) -> str:
+    count = number(row.get("prompts"))
+    if share is None or not count or not 0 <= share <= 1:
+        return ""
+    return "\N{EN DASH}".join(f"{100 * bound:.0f}" for bound in wilson(share, count))
+
+
+def _title(key: str) -> str:
+    titles = {
+        "accuracy": "Accuracy, sampled",
+        "greedy_accuracy": "Accuracy, greedy",
+        "length": "Length, decisions",
+    }
+    key = key.replace("pass_at_", "Pass@").replace("rewards/", "Reward ")
+    return titles.get(key, text(key))
+
+
+def _learning(run: Record) -> str:
+    spread = dict(run.points("reward_std"))
+    points = run.points("reward")
+    band = [(x, y - spread[x], y + spread[x]) for x, y in points if x in spread]
+    note = "Mean of all completions; the band is one standard deviation within groups."
+    reward = Series(name="reward", points=points, spread=band)
+    charts = [Chart(title="Reward", series=[reward], note=note if band else "", wide=True)]
+    charts += [_accuracy(run)]
+    names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
+    charts += [_reward(run, name, wide=len(names) < 3) for name in names]
+    intro = "Charts run over training steps; point at one to read all of them at that step."
+    if run.trained_steps > SMOOTH_FROM:
+        intro += " Bold lines smooth the faint ones, which show every step."
+    return _section("What it learned", intro, _charts(charts, run))
+
+
+def _accuracy(run: Record) -> Chart:
+    intervals = [_intervals(run, key) for key in ("accuracy", "greedy_accuracy")]
+    series = [
+        Series(name="training", points=run.points("accuracy")),
+        _dots(run, "accuracy", "held out, sampled", 1, intervals[0]),
+        _dots(run, "greedy_accuracy", "held out, greedy", 2, intervals[1]),
+    ]
+    for i, name in enumerate(run.names("evaluation/pass_at_"), 3):
+        series.append(_dots(run, f"pass_at_{name}", f"held out, pass@{name}", i))
+    note = "Vertical bars: 95 % intervals for the number of prompts." if any(intervals) else ""
+    return Chart(title="Accuracy", series=series, note=note, percent=True, wide=True)
+
+
+def _dots(run: Record, key: str, name: str, colour: int, spread: Sequence[Spread] = ()) -> Series:
+    points = run.points(f"evaluation/{key}")
+    return Series(name=name, points=points, colour=colour, dots=True, spread=spread)
+
+
+def _intervals(run: Record, key: str) -> list[Spread]:
+    counts = dict(run.points("evaluation/prompts"))
+    points = run.points(f"evaluation/{key}")
+    return [(x, *wilson(p, counts[x])) for x, p in points if counts.get(x, 0) > 0 and 0 <= p <= 1]
+
+
+def _reward(run: Record, name: str, *, wide: bool) -> Chart:
+    series = [
+        Series(name="training", points=run.points(f"rewards/{name}")),
+        _dots(run, f"rewards/{name}", "held out", 1),
+    ]
+    return Chart(title=f"Reward: {name}", series=series, wide=wide)
+
+
+def _training(run: Record) -> str:
+    charts = []
+    for title, unit, keys, percent, note in _CHARTS:
+        series = [
+            Series(name=name, points=run.points(key), colour=i)
+            for i, (key, name) in enumerate(keys)
+        ]
+        if title == "Length":
+            series.append(_dots(run, "length", "held out, mean", 2))
+        smooth = title != "Learning rate"  # a schedule has no noise
+        charts.append(
+            Chart(title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth)
+        )
+    return _section("How training went", _LOSS, _charts(charts, run))
+
+
+def _time(run: Record) -> str:
+    names = run.names("time/")
+    names.sort(key=lambda name: _PHASES.index(name) if name in _PHASES else len(_PHASES))
+    phases = [
+        Series(name=name, points=run.points(f"time/{name}"), colour=i)
+        for i, name in enumerate(names)
+    ]
+    stacked = Chart(title="Time by phase", unit="seconds a step", series=phases, wide=True)
+    speed = Series(name="speed", points=run.points("tokens_per_second"))
+    throughput = Chart(title="Throughput", unit="decisions a second", series=[speed], wide=True)
+    last = max(run.last_step, 1)
+    parts = (
+        draw_stacked(stacked, last),
+        draw(throughput, last),
+        _phases(phases),
+        _rewards_time(run),
+    )
+    body = f'<div class="charts">{"".join(parts)}</div>' if any(parts) else ""
+    return _section("Where the time went", "", body)
+
+
+def _phases(phases: Sequence[Series]) -> str:
+    totals = {s.name: (sum(y for _, y in s.points), len(s.points), s.colour) for s in phases}
+    whole = sum(total for total, _, _ in totals.values())
+    if whole <= 0:
+        return ""
+    rows = [
+        (
+            f'<i class="key c{c % 6}"></i>{text(name)}',
+            duration(total),
+            display(total / whole, percent=True),
+            duration(total / max(n, 1)),
+        )
+        for name, (total, n, c) in totals.items()
+    ]
+    bar = share_bar({name: (total / whole, colour) for name, (total, _, colour) in totals.items()})
+    return _table("Total by phase", ("phase", "total", "share", "each time"), rows, bar)
+
+
+def _rewards_time(run: Record) -> str:
+    rows = []
+    for name in run.names("reward_time/"):
+        spent = [y for _, y in run.points(f"reward_time/{name}")]
+        if spent:
+            rows.append(
+                (text(name), *map(duration, (sum(spent), sum(spent) / len(spent), max(spent))))
+            )
+    return _table("Time in each reward", ("reward", "total", "mean", "slowest"), rows)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], above: str = "") -> str:
+    """Cells are HTML already."""
+    if not rows:
+        return ""
+    header = "".join(f"<th>{name}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    table = f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="card"><h3>{title}</h3>{above}{table}</div>'
+
+
+def _samples(run: Record) -> str:
+    body = compare(run.folder, run.samples["before"], run.samples["after"])
+    intro = (
+        "Held-out prompts with the same seeds before and after. The completions that changed come "
+        "first; of several for a prompt, the greedy or the first one is shown, right or wrong."
+    )
+    return _section("Before and after", intro, body)
+
+
+def _config(run: Record) -> str:
+    if not run.config.strip():
+        return ""
+    return f"<details><summary>Configuration</summary><pre>{text(run.config)}</pre></details>"

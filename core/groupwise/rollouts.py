@@ -1,0 +1,158 @@
+"""Rollouts and LogProbs: what a policy samples, and what it says of its own decisions.
+
+B rollouts in a batch, T decisions in a rollout (padded), G rollouts in a group.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Trajectory = Mapping[str, "Tensor | Sequence[Tensor]"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogProbs:
+    """A policy's answer about the decisions it was asked for; everything may carry a gradient.
+
+    log_probs: [b, t] float32, or None for a policy that has none.
+    entropy: [b, t] float32 of the distribution each decision was drawn from, in nats, or None.
+    extra: further differentiable quantities by name (`mean`, `std`, `value`, `velocity`), b first.
+    """
+
+    log_probs: Tensor | None
+    entropy: Tensor | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """A batch of sampled completions.
+
+    prompts: the dataset row each rollout answers, length B.
+    completions: what rewards see (text, messages, PIL images), length B.
+    groups: [B] int64, the number of the draw of the prompt; rollouts of one draw form a group.
+    mask: [B, T] bool, which decisions are real and the policy's own.
+    truncated: [B] bool, cut off by a limit rather than ended by the policy.
+    log_probs: [B, T] float32 under the sampler, or None where the sampler tells none.
+    facts: columns of length B that rewards receive beside the dataset's.
+    trajectory: the policy's own record, B first; tensors are [B, T, ...] and padded to T, or
+        fixed-size with `T` nowhere in them, or a sequence of B tensors (ragged).
+    """
+
+    prompts: Sequence[Mapping[str, Any]]
+    completions: Sequence[Any]
+    groups: Tensor
+    mask: Tensor
+    truncated: Tensor
+    log_probs: Tensor | None = None
+    facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    trajectory: Trajectory = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size = len(self.prompts)
+        lengths = {
+            "completions": len(self.completions),
+            "groups": len(self.groups),
+            "mask": len(self.mask),
+            "truncated": len(self.truncated),
+            **({} if self.log_probs is None else {"log_probs": len(self.log_probs)}),
+            **{f"facts[{name!r}]": len(column) for name, column in self.facts.items()},
+            **{f"trajectory[{name!r}]": len(column) for name, column in self.trajectory.items()},
+        }
+        for name, length in lengths.items():
+            if length != size:
+                raise ValueError(f"Rollouts: {name} has length {length}, prompts has {size}")
+        if self.mask.ndim != 2 or self.mask.dtype != torch.bool:
+            raise ValueError(
+                f"Rollouts: mask must be [B, T] bool, received {list(self.mask.shape)} {self.mask.dtype}"
+            )
+        if self.log_probs is not None and self.log_probs.shape != self.mask.shape:
+            raise ValueError(
+                f"Rollouts: log_probs {list(self.log_probs.shape)} and mask "
+                f"{list(self.mask.shape)} must have the same shape"
+            )
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64: how many decisions each rollout has."""
+        return self.mask.sum(dim=1)
+
+    def select(self, rows: Sequence[int] | Tensor) -> "Rollouts":
+        """The rollouts at `rows` (indices or a [B] bool mask), padding trimmed to their longest."""
+        index = torch.as_tensor(rows)
+        if index.dtype == torch.bool:
+            index = index.nonzero().flatten()
+        index = index.to(dtype=torch.int64, device=self.mask.device)
+        chosen = index.tolist()
+        mask = self.mask[index]
+        decisions = self.mask.shape[1]
+        longest = _last_decision(mask)
+
+        def pick(column: Any) -> Any:
+            if not isinstance(column, Tensor):
+                return [column[row] for row in chosen]
+            column = column[index]
+            timed = column.ndim > 1 and column.shape[1] == decisions
+            return column[:, :longest] if timed else column
+
+        return Rollouts(
+            prompts=pick(self.prompts),
+            completions=pick(self.completions),
+            groups=self.groups[index],
+            mask=mask[:, :longest],
+            truncated=self.truncated[index],
+            log_probs=None if self.log_probs is None else pick(self.log_probs),
+            facts={name: pick(column) for name, column in self.facts.items()},
+            trajectory={name: pick(column) for name, column in self.trajectory.items()},
+        )
+
+    @staticmethod
+    def concat(parts: Sequence["Rollouts"]) -> "Rollouts":
+        """One batch of all parts, in order; parts may differ in T and are padded to the longest."""
+        if not parts:
+            raise ValueError("Rollouts.concat: needs at least one part")
+        first, longest = parts[0], max(part.mask.shape[1] for part in parts)
+
+        def flat(columns: Sequence[Sequence[Any]]) -> list[Any]:
+            return [value for column in columns for value in column]
+
+        def join(columns: Sequence[Any]) -> Any:
+            if not all(isinstance(column, Tensor) for column in columns):
+                return flat(columns)
+            padded = [_pad(column, part, longest) for column, part in zip(columns, parts, strict=True)]
+            return torch.cat(padded)
+
+        sampled = [part.log_probs for part in parts]
+        return Rollouts(
+            prompts=flat([part.prompts for part in parts]),
+            completions=flat([part.completions for part in parts]),
+            groups=torch.cat([part.groups for part in parts]),
+            mask=join([part.mask for part in parts]),
+            truncated=torch.cat([part.truncated for part in parts]),
+            log_probs=None if any(column is None for column in sampled) else join(sampled),
+            facts={name: flat([part.facts[name] for part in parts]) for name in first.facts},
+            trajectory={
+                name: join([part.trajectory[name] for part in parts]) for name in first.trajectory
+            },
+        )
+
+
+def _last_decision(mask: Tensor) -> int:
+    """One past the last real decision of any row."""
+    used = mask.any(dim=0).nonzero()
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def _pad(column: Tensor, part: Rollouts, longest: int) -> Tensor:
+    """Pad a [B, T, ...] column with zeros to `longest` decisions; leave other shapes alone."""
+    decisions = part.mask.shape[1]
+    if column.ndim < 2 or column.shape[1] != decisions or decisions == longest:
+        return column
+    filler = column.new_zeros((column.shape[0], longest - decisions, *column.shape[2:]))
+    return torch.cat([column, filler], dim=1)

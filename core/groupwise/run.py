@@ -1,0 +1,398 @@
+"""train(config): puts the parts together, and writes the run's folder."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from groupwise import config as configuration
+from groupwise import plugins
+from groupwise.algorithm import Algorithm
+from groupwise.callback import Callback
+from groupwise.checkpoint import load_checkpoint, read_state, save_checkpoint
+from groupwise.config import LoadedConfig, PluginSection
+from groupwise.errors import UserError
+from groupwise.evaluation import Evaluation, Evaluator
+from groupwise.policy import Policy
+from groupwise.prompts import Prompts
+from groupwise.report import write_report
+from groupwise.rewards import Reward, Rewards
+from groupwise.tracking import Display, MetricsFile, finite, write_samples
+from groupwise.trainer import Trainer
+
+RATIO_TOLERANCE = 0.1
+"""A ratio error above this share of the clip range gets a warning (law 2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came out: metrics before and after on held-out prompts, and where everything lies."""
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    steps: int
+    seconds: float
+    folder: Path
+    policy: Policy
+    interrupted: bool = False
+
+
+def train(
+    config: Mapping[str, Any] | str | Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **overrides: Any,
+) -> RunResult:
+    """Train by a YAML file, a mapping, or keywords alone.
+
+    overrides: any top-level section of the configuration. In place of names there may be Python
+    objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source, callbacks.
+    Dotted keys (`**{"train.steps": 3}`) set single values.
+
+    Raises UserError for everything that the caller can mend.
+    """
+    objects: dict[tuple[str | int, ...], Any] = {}
+    data, folder = dict(config) if isinstance(config, Mapping) else {}, Path.cwd()
+    if isinstance(config, str | Path):
+        # Read alone first, so that the file's own mistakes are told with their lines.
+        loaded = configuration.load_config(Path(config))
+        data, folder = loaded.config.model_dump(), loaded.folder
+    dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
+    for key, value in {**data, **overrides}.items():
+        data[key] = _set_aside(key, value, objects)
+    loaded = configuration.parse_config(data, dotted, folder=folder)
+    return train_from_config(
+        loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
+    )
+
+
+def train_from_config(
+    loaded: LoadedConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    objects: Mapping[tuple[str | int, ...], Any] | None = None,
+) -> RunResult:
+    """One run from its first evaluation to its report."""
+    started = time.monotonic()
+    accelerator = Accelerator()
+    chief = accelerator.is_main_process
+    folder = loaded.config.output
+    _check_folder(folder, resume=resume, overwrite=overwrite)
+    parts = assemble(loaded, objects or {}, accelerator)
+    if chief and not resume:
+        # Only now: a mistake in the configuration must not cost the run that is being replaced.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    run = _Run(loaded, parts, folder if chief else None)
+    if resume:
+        parts.trainer.load_state_dict(
+            load_checkpoint(folder / "checkpoints", parts.policy, parts.trainer.optimizer)
+        )
+        run.metrics.truncate_after(parts.trainer.step)
+    elif chief:
+        (folder / "config.yaml").write_text(configuration.dump(loaded.config), encoding="utf-8")
+    display = Display(
+        steps=loaded.config.train.steps,
+        unit=parts.policy.unit,
+        quiet=quiet or not chief,
+        done=parts.trainer.step,
+    )
+    with display:
+        return run.go(display, started)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a run is made of, built and checked."""
+
+    policy: Policy
+    rewards: Rewards
+    prompts: Prompts
+    algorithm: Algorithm
+    evaluator: Evaluator
+    trainer: Trainer
+    callbacks: Sequence[Callback]
+
+
+def assemble(
+    loaded: LoadedConfig, objects: Mapping[tuple[str | int, ...], Any], accelerator: Accelerator
+) -> Parts:
+    """Build what the configuration names, the cheap things first, and check that they fit."""
+    config = loaded.config
+    make = partial(_make, loaded, objects)
+    algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
+    rewards = Rewards(
+        [
+            _reward(section, make("rewards", ("rewards", number), section))
+            for number, section in enumerate(config.rewards)
+        ]
+    )
+    accuracy = config.evaluation.accuracy
+    if accuracy is not None and accuracy not in rewards.names:
+        raise UserError(f"evaluation.accuracy: no reward {accuracy!r} among {', '.join(rewards.names)}")
+    source = make("prompts", ("prompts",), config.prompts)
+    held = config.prompts.held_out if config.evaluation.source is None else 0.0
+    prompts = Prompts(source, seed=config.seed, fraction=held, shuffle=config.prompts.shuffle)
+    exam = prompts
+    if config.evaluation.source is not None:
+        separate = make("prompts", ("evaluation", "source"), config.evaluation.source)
+        exam = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
+    draws = exam.evaluation(config.evaluation.prompts)
+    for reward in rewards.rewards:
+        reward.check_columns(
+            {k: v for k, v in source[0].items() if k != "prompt"}, ("completion_ids", "truncated")
+        )
+    policy: Policy = make("policies", ("policy",), config.policy)
+    missing = algorithm.needs - policy.provides
+    if missing:
+        raise UserError(
+            f"algorithm {config.algorithm.name!r} needs {', '.join(sorted(missing))}, which policy "
+            f"{config.policy.name!r} does not provide"
+        )
+    algorithm.prepare(policy)
+    if algorithm.needs_reference:
+        policy.keep("reference")
+    evaluator = Evaluator(
+        draws,
+        rewards,
+        config.evaluation,
+        seed=config.seed,
+        batch=config.train.sample_batch,
+        process=(accelerator.process_index, accelerator.num_processes),
+    )
+    trainer = Trainer(
+        policy=policy,
+        algorithm=algorithm,
+        rewards=rewards,
+        prompts=prompts,
+        settings=config.train,
+        evaluator=evaluator,
+        accelerator=accelerator,
+        seed=config.seed,
+        evaluate_every=config.evaluation.every,
+    )
+    callbacks = [
+        make("callbacks", ("callbacks", number), section)
+        for number, section in enumerate(config.callbacks)
+    ]
+    return Parts(
+        policy=policy,
+        rewards=rewards,
+        prompts=prompts,
+        algorithm=algorithm,
+        evaluator=evaluator,
+        trainer=trainer,
+        callbacks=callbacks,
+    )
+
+
+class _Run:
+    """The order of a run, and every file it writes; without a folder it writes nothing."""
+
+    def __init__(self, loaded: LoadedConfig, parts: Parts, folder: Path | None) -> None:
+        self.loaded, self.parts, self.folder = loaded, parts, folder
+        self.metrics = MetricsFile((folder or Path(os.devnull)) / "metrics.jsonl")
+        self.warned = False
+
+    def go(self, display: Display, started: float) -> RunResult:
+        trainer, policy = self.parts.trainer, self.parts.policy
+        for note in policy.notes:
+            display.say(f"note: {note}")
+        for callback in self.parts.callbacks:
+            callback.on_start(policy)
+        before = self._before(display)
+        finished = trainer.fit(partial(self._on_step, display), self._checkpoint)
+        after: Mapping[str, float] = {}
+        if finished:
+            evaluation = self._evaluate("after")
+            after = evaluation.metrics
+            display.say(_headline("after", after))
+        else:
+            display.say("stopped: the model, a checkpoint and the report are being written")
+        result = RunResult(
+            before=before,
+            after=after,
+            steps=trainer.step,
+            seconds=time.monotonic() - started,
+            folder=self.loaded.config.output,
+            policy=policy,
+            interrupted=not finished,
+        )
+        self._finish(result, display)
+        return result
+
+    def _before(self, display: Display) -> Mapping[str, float]:
+        known = None if self.folder is None else self.folder / "samples" / "before.json"
+        if self.parts.trainer.step and known is not None and known.exists():
+            metrics: Mapping[str, float] = json.loads(known.read_text(encoding="utf-8"))
+            return metrics
+        evaluation = self._evaluate("before")
+        if self.folder is not None and known is not None:
+            known.write_text(_json(evaluation.metrics), encoding="utf-8")
+            line = {f"evaluation/{k}": v for k, v in evaluation.metrics.items()}
+            self.metrics.write(0, line)
+        display.say(_headline("before", evaluation.metrics))
+        return evaluation.metrics
+
+    def _evaluate(self, name: str) -> Evaluation:
+        evaluation = self.parts.evaluator(self.parts.policy, self.parts.trainer.state)
+        if self.folder is not None:
+            write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
+        return evaluation
+
+    def _on_step(self, display: Display, step: int, metrics: dict[str, Any]) -> None:
+        if self.folder is not None:
+            self.metrics.write(step, metrics)
+        display.step(step, metrics)
+        self._watch_ratio(display, metrics)
+        for callback in self.parts.callbacks:
+            callback.on_step(step, metrics)
+
+    def _watch_ratio(self, display: Display, metrics: Mapping[str, Any]) -> None:
+        limit = RATIO_TOLERANCE * getattr(self.parts.algorithm, "clip_high", 0.2)
+        if self.warned or metrics["ratio_error"] <= limit:
+            return
+        self.warned = True
+        display.say(
+            f"warning: the probability ratio at the first update is off by "
+            f"{metrics['ratio_error']:.2g} (limit {limit:.2g}). Sampling and training disagree: bf16 "
+            f"rounding, dropout, or a kernel that depends on the batch are the usual causes"
+        )
+
+    def _checkpoint(self) -> None:
+        if self.folder is not None:
+            trainer = self.parts.trainer
+            save_checkpoint(
+                self.folder / "checkpoints",
+                self.parts.policy,
+                trainer.optimizer,
+                trainer.state_dict() | {"config_folder": str(self.loaded.folder.resolve())},
+            )
+
+    def _finish(self, result: RunResult, display: Display) -> None:
+        record = {
+            "before": dict(result.before),
+            "after": dict(result.after),
+            "steps": result.steps,
+            "seconds": result.seconds,
+            "interrupted": result.interrupted,
+            "policy": self.loaded.config.policy.name,
+            "algorithm": self.loaded.config.algorithm.name,
+            "seed": self.loaded.config.seed,
+        }
+        if self.folder is not None:
+            if result.after:
+                line = {f"evaluation/{k}": v for k, v in result.after.items()}
+                self.metrics.write(result.steps, line)
+            (self.folder / "result.json").write_text(_json(record), encoding="utf-8")
+            self._checkpoint()
+            self.parts.policy.save_pretrained(self.folder / "model")
+            report = write_report(self.folder)
+            display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
+        for callback in self.parts.callbacks:
+            callback.on_end(record)
+
+
+def evaluate_run(run: Path) -> Mapping[str, float]:
+    """Evaluate a finished run's last checkpoint again, by its own configuration."""
+    if not (run / "config.yaml").exists():
+        raise UserError(f"{run} is no run: it has no config.yaml")
+    state = read_state(run / "checkpoints")
+    loaded = configuration.load_config(run / "config.yaml", folder=Path(state["config_folder"]))
+    parts = assemble(loaded, {}, Accelerator())
+    load_checkpoint(run / "checkpoints", parts.policy, parts.trainer.optimizer)
+    return parts.evaluator(parts.policy).metrics
+
+
+def _make(
+    loaded: LoadedConfig,
+    objects: Mapping[tuple[str | int, ...], Any],
+    kind: str,
+    path: tuple[str | int, ...],
+    section: PluginSection,
+) -> Any:
+    if path in objects:
+        return objects[path]
+    target = plugins.installed().load(kind, section.name)
+    return configuration.build(loaded, path, target, section.name, section.options)
+
+
+def _reward(section: configuration.RewardSection, function: Callable[..., Any]) -> Reward:
+    bound = frozenset(function.keywords) if isinstance(function, partial) else frozenset()
+    return Reward(
+        name=section.label or section.name.rpartition(":")[2],
+        function=function,
+        weight=section.weight,
+        deadline=section.deadline,
+        on_error=section.on_error,
+        bound=bound,
+    )
+
+
+def _set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -> Any:
+    """Put Python objects into `objects` and return sections that name them."""
+    if key in {"rewards", "callbacks"}:
+        items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        return [_name_object((key, number), item, objects) for number, item in enumerate(items)]
+    if key == "prompts" and isinstance(value, Sequence) and not isinstance(value, str):
+        objects[(key,)] = value
+        return {"name": "rows"}
+    if key in {"policy", "algorithm", "prompts"}:
+        return _name_object((key,), value, objects)
+    return value
+
+
+def _name_object(
+    path: tuple[str | int, ...], value: Any, objects: dict[tuple[str | int, ...], Any]
+) -> Any:
+    if isinstance(value, str | Mapping):
+        return value
+    objects[path] = value
+    name = getattr(value, "__name__", type(value).__name__)
+    return {"name": name.replace("<lambda>", f"lambda_{path[-1]}")}
+
+
+def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise UserError where the run's folder is in the way, or is missing for --resume."""
+    if resume and not folder.exists():
+        raise UserError(f"nothing to resume: there is no {folder}")
+    if resume or not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"output: {folder} is a file; choose another folder by output=FOLDER")
+    if any(folder.iterdir()) and not overwrite:
+        raise UserError(
+            f"{folder} exists; go on with it by --resume, replace it by --overwrite, or choose "
+            f"another folder by output=FOLDER"
+        )
+    if overwrite and any(folder.iterdir()) and not (folder / "config.yaml").exists():
+        raise UserError(f"--overwrite replaces runs only, and {folder} does not look like one")
+
+
+def _headline(when: str, metrics: Mapping[str, float]) -> str:
+    shown = {
+        "accuracy": metrics.get("accuracy"),
+        "greedy": metrics.get("greedy_accuracy"),
+        "length": metrics.get("length"),
+    }
+    words = "  ".join(f"{k} {v:.3g}" for k, v in shown.items() if v is not None)
+    return f"{when}: {words}  ({metrics.get('prompts', 0):.0f} held-out prompts)"
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    def clean(value: Any) -> Any:
+        return {k: clean(v) for k, v in value.items()} if isinstance(value, Mapping) else finite(value)
+
+    return json.dumps(clean(record), indent=2) + "\n"

@@ -1,0 +1,190 @@
+"""The sections of a run's configuration: every key with its type, default and meaning."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from groupwise.yaml_lines import KeyPath
+
+
+def _inside_folder(value: str, info: ValidationInfo) -> str:
+    folder = (info.context or {}).get("folder")
+    if folder is None or not value or Path(value).is_absolute():
+        return value
+    try:
+        return str(Path(folder) / value) if (Path(folder) / value).exists() else value
+    except OSError:  # no file can have such a name
+        return value
+
+
+PathOrName = Annotated[str, AfterValidator(_inside_folder)]
+"""A path relative to the configuration file where that exists there; else a name, left alone."""
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are errors, nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PluginSection(Section):
+    """A plugin by its name; a text alone is short for `{name: text}`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(description="a registered name, or `module:attribute`", min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plugin's own keys: all that the section itself does not know."""
+        return dict(self.model_extra or {})
+
+
+class PromptsSection(PluginSection):
+    held_out: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="share of the prompts kept from training, for evaluation",
+    )
+    shuffle: bool = Field(
+        default=True, description="draw training prompts in a seeded random order"
+    )
+
+
+class RewardSection(PluginSection):
+    label: str | None = Field(
+        default=None, description="its name in metrics and reports; `name` if unset"
+    )
+    weight: float = Field(default=1.0, description="factor in the total reward")
+    deadline: float = Field(
+        default=120.0, gt=0, description="seconds a call on a whole batch may take"
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        default="stop", description="when it fails: stop the run, or skip the failed samples"
+    )
+
+
+class TrainSection(Section):
+    steps: int = Field(
+        default=100, ge=0, description="training steps, each with rollouts of its own"
+    )
+    minutes: float | None = Field(default=None, gt=0, description="stop after that time, if set")
+    groups_per_step: int = Field(default=8, ge=1, description="prompts drawn for a step")
+    group_size: int = Field(
+        default=8, description="completions sampled for each prompt, at least 2"
+    )
+    updates_per_rollout: int = Field(
+        default=1,
+        ge=1,
+        description="optimizer updates a step's groups are cut into; must divide them",
+    )
+    epochs: int = Field(default=1, ge=1, description="passes over a step's rollouts")
+    learning_rate: float = Field(default=1e-6, ge=0, description="of AdamW, after the warmup")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="how the learning rate falls; linear and cosine end at 0"
+    )
+    warmup_steps: int = Field(
+        default=0, ge=0, description="steps over which the learning rate rises"
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="of AdamW")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default=(0.9, 0.999), description="of AdamW"
+    )
+    max_grad_norm: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=True,
+        description="clip the gradient's norm; .inf clips nothing",
+    )
+    microbatch: int = Field(
+        default=16384,
+        ge=1,
+        description="decisions in one forward and backward pass, padding included",
+    )
+    sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
+    max_refills: int = Field(
+        default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
+    )
+    checkpoint_every: int = Field(
+        default=0, ge=0, description="steps between checkpoints; 0: at the end"
+    )
+
+    @field_validator("group_size")
+    @classmethod
+    def _has_spread(cls, value: int) -> int:
+        if value < 2:
+            raise ValueError(
+                "a group of 1 has no spread so nothing can be learned: "
+                f"group_size must be at least 2, found {value}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.groups_per_step % self.updates_per_rollout:
+            raise _at(
+                ("updates_per_rollout",),
+                f"{self.updates_per_rollout} updates cannot share {self.groups_per_step} groups "
+                "evenly: updates_per_rollout must divide groups_per_step",
+            )
+        return self
+
+
+class EvaluationSection(Section):
+    prompts: int = Field(default=100, ge=0, description="held-out prompts; 0 evaluates nothing")
+    samples: int = Field(default=1, ge=1, description="sampled completions for each prompt")
+    greedy: bool = Field(default=True, description="also one of the likeliest decisions for each")
+    every: int = Field(
+        default=0, ge=0, description="steps between evaluations; 0: only before and after"
+    )
+    accuracy: str | None = Field(
+        default=None,
+        description="label of the reward that tells right from wrong; the first if unset",
+    )
+    threshold: float = Field(
+        default=1.0, description="a completion is right at this reward or above"
+    )
+    source: PluginSection | None = Field(default=None, description="held-out prompts of their own")
+
+
+class RunConfig(Section):
+    output: Path = Field(
+        default=Path("runs/run"),
+        description="the run's folder, relative to where the command is called; "
+        "`runs/` and the configuration file's name if unset",
+    )
+    seed: int = Field(default=0, ge=0, description="of prompts, sampling and initialisation")
+    policy: PluginSection = Field(description="what is trained")
+    prompts: PromptsSection = Field(description="where prompts come from")
+    rewards: list[RewardSection] = Field(min_length=1, description="what is rewarded")
+    algorithm: PluginSection = Field(
+        default=PluginSection(name="grpo"), description="what is learned from rewards"
+    )
+    train: TrainSection = Field(default=TrainSection(), description="how much and how fast")
+    evaluation: EvaluationSection = Field(
+        default=EvaluationSection(), description="what is measured on held-out prompts"
+    )
+    callbacks: list[PluginSection] = Field(
+        default=[], description="what else happens during the run"
+    )
+
+
+def _at(path: KeyPath, message: str) -> PydanticCustomError:
+    """An error of a whole section that is about one of its keys."""
+    return PydanticCustomError("at", "{message}", {"path": path, "message": message})

@@ -1,0 +1,323 @@
+"""Trainer: the loop of GRPO. Sample groups, score them, learn from the scores, look, go on."""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from groupwise.advantages import zero_variance
+from groupwise.algorithm import Algorithm
+from groupwise.config import TrainSection
+from groupwise.evaluation import Evaluator, sample_draws
+from groupwise.policy import Policy
+from groupwise.prompts import Draw, Prompts
+from groupwise.rewards import Rewards, RunState, Scores
+from groupwise.rollouts import Rollouts
+from groupwise.update import Updater, check_gradient
+
+OnStep = Callable[[int, dict[str, Any]], None]
+
+
+@dataclass
+class Clock:
+    """Seconds by phase of the present step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        spent = time.perf_counter() - started
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+    def take(self) -> dict[str, float]:
+        """The seconds as metrics, and start anew."""
+        taken = {f"time/{phase}": spent for phase, spent in self.seconds.items()}
+        self.seconds = {}
+        return taken
+
+
+class Trainer:
+    """Trains `policy` from step to step; knows no plugin, no file and no screen.
+
+    on_step: called after each step with its metrics; on_checkpoint: called when one is due.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        algorithm: Algorithm,
+        rewards: Rewards,
+        prompts: Prompts,
+        settings: TrainSection,
+        evaluator: Evaluator,
+        accelerator: Accelerator,
+        seed: int,
+        evaluate_every: int = 0,
+    ) -> None:
+        self.policy, self.algorithm, self.rewards, self.prompts = policy, algorithm, rewards, prompts
+        self.settings, self.evaluator, self.accelerator = settings, evaluator, accelerator
+        self.seed, self.evaluate_every = seed, evaluate_every
+        self.step, self.clock, self.seconds_before = 0, Clock(), 0.0
+        trained = [p for p in policy.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            trained,
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+        )
+        model, self._prepared = accelerator.prepare(policy, self.optimizer)
+        self.updater = Updater(
+            policy=policy,
+            model=model,
+            algorithm=algorithm,
+            accelerator=accelerator,
+            budget=settings.microbatch,
+        )
+
+    def fit(self, on_step: OnStep, on_checkpoint: Callable[[], None]) -> bool:
+        """Train to the last step or the time limit; False when a signal ended it before.
+
+        A signal lets the step in progress finish, so that what is saved is a whole step.
+        """
+        started = time.monotonic() - self.seconds_before
+        with _interruptible() as asked_to_stop:
+            while self.step < self.settings.steps and not self._out_of_time(started):
+                metrics = self.train_step()
+                self.seconds_before = time.monotonic() - started
+                if self.evaluate_every and self.step % self.evaluate_every == 0:
+                    with self.clock.time("evaluate"):
+                        evaluation = self.evaluator(self.policy, self.state)
+                    metrics |= {f"evaluation/{k}": v for k, v in evaluation.metrics.items()}
+                on_step(self.step, metrics | self.clock.take())
+                due = self.settings.checkpoint_every
+                if due and self.step % due == 0:
+                    on_checkpoint()
+                if asked_to_stop():
+                    return False
+        return True
+
+    def train_step(self) -> dict[str, Any]:
+        """One step: `groups_per_step` groups sampled, scored and learned from."""
+        started = time.perf_counter()
+        rollouts, scores, metrics = self.collect()
+        with self.clock.time("update"):
+            metrics |= self.learn(rollouts, scores)
+        self.rewards.refresh(rollouts, scores)
+        self.step += 1
+        decisions = int(rollouts.mask.sum()) * self.accelerator.num_processes
+        metrics["tokens_per_second"] = decisions / (time.perf_counter() - started)
+        return metrics
+
+    # ---- experience
+
+    def collect(self) -> tuple[Rollouts, Scores, dict[str, Any]]:
+        """Rollouts and scores of a step; groups of equal reward are refilled when asked for."""
+        wanted = self.settings.groups_per_step
+        rollouts, scores = self._sample(self.prompts.take(wanted))
+        metrics = self._describe(rollouts, scores)
+        if not self.algorithm.refills:
+            return rollouts, scores, metrics
+        parts, extra = [(rollouts, scores)], 0
+        for _ in range(self.settings.max_refills):
+            missing = wanted - sum(self._total(self._alive_groups(r, s)) for r, s in parts)
+            if missing <= 0:
+                break
+            parts.append(self._sample(self.prompts.take(missing)))
+            extra += missing
+        metrics["refilled_groups"] = extra
+        return (*self._fill(parts), metrics)
+
+    def _sample(self, draws: list[Draw]) -> tuple[Rollouts, Scores]:
+        """This process's share of the draws, sampled and scored."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        with self.clock.time("sample"):
+            parts = sample_draws(
+                self.policy,
+                draws[rank::world] or draws[:1],
+                self.settings.group_size,
+                seed=self.seed,
+                space="train",
+                batch=self.settings.sample_batch,
+                purpose="train",
+            )
+            rollouts = Rollouts.concat(parts)
+        with self.clock.time("reward"):
+            scores = self.rewards(rollouts, self.state)
+        return rollouts, scores
+
+    def _alive_groups(self, rollouts: Rollouts, scores: Scores) -> int:
+        alive = ~zero_variance(scores.total, rollouts.groups.cpu())
+        return len(rollouts.groups.cpu()[alive].unique())
+
+    def _fill(self, parts: list[tuple[Rollouts, Scores]]) -> tuple[Rollouts, Scores]:
+        """The live groups of all rounds, filled up with dead ones of the first to the full count.
+
+        What stays dead after the last round still counts in the loss's denominators.
+        """
+        rollouts = Rollouts.concat([part for part, _ in parts])
+        scores = Scores.concat([part for _, part in parts])
+        groups = rollouts.groups.cpu()
+        dead = zero_variance(scores.total, groups)
+        alive, spare = groups[~dead].unique(), groups[dead].unique()
+        room = max(0, len(parts[0][0].groups.unique()) - len(alive))
+        kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
+        chosen = scores.select(kept)
+        return rollouts.select(kept), Scores(
+            names=chosen.names,
+            weights=chosen.weights,
+            values=chosen.values,
+            failed=chosen.failed,
+            seconds=scores.seconds,
+        )
+
+    # ---- learning
+
+    def learn(self, rollouts: Rollouts, scores: Scores) -> dict[str, float]:
+        """All updates that a step's rollouts give; the ratio error is that of the first."""
+        given = self._given(rollouts)
+        measured: list[dict[str, float]] = []
+        for _ in range(self.settings.epochs):
+            for rows in self._updates(rollouts):
+                index = rows.to(self.accelerator.device)
+                part = rollouts.select(rows)
+                cut = {name: value[index, : part.mask.shape[1]] for name, value in given.items()}
+                metrics = self.updater.backward(part, scores.select(rows), cut)
+                measured.append(metrics | self._apply())
+        mean = {
+            name: sum(m.get(name, 0.0) for m in measured) / len(measured) for name in measured[0]
+        }
+        return mean | {"ratio_error": measured[0]["ratio_error"]}
+
+    def _given(self, rollouts: Rollouts) -> dict[str, Tensor]:
+        """What the sampler's and the reference's weights say of the rollouts, once a step."""
+        old = rollouts.log_probs
+        given = {"old_log_probs": self.updater.log_probs(rollouts) if old is None else old}
+        if self.algorithm.needs_reference:
+            with self.policy.using("reference"):
+                given["reference_log_probs"] = self.updater.log_probs(rollouts)
+        return {name: value.to(self.accelerator.device) for name, value in given.items()}
+
+    def _updates(self, rollouts: Rollouts) -> list[Tensor]:
+        """The rows of each update: whole groups, in the order they were drawn."""
+        groups = rollouts.groups.cpu()
+        parts = groups.unique().tensor_split(self.settings.updates_per_rollout)
+        return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
+
+    def _apply(self) -> dict[str, float]:
+        """Clip, step, and say what the gradient and the learning rate were."""
+        rate = self.settings.learning_rate * schedule(self.settings, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = self.accelerator.clip_grad_norm_(parameters, self.settings.max_grad_norm)
+        value = check_gradient(0.0 if norm is None else norm, self.step + 1)
+        if any(p.grad is not None for p in parameters):
+            self._prepared.step()
+        self._prepared.zero_grad(set_to_none=True)
+        return {"grad_norm": value, "learning_rate": rate}
+
+    # ---- looking
+
+    def _describe(self, rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
+        """What a step's first rollouts looked like, over all processes."""
+        size = self.settings.group_size
+        total, groups = scores.total, rollouts.groups.cpu()
+        lengths = rollouts.lengths.cpu().double()
+        spread = torch.nan_to_num(total).view(-1, size).std(dim=1) if size > 1 else total * 0
+        local = {
+            "reward": total.nanmean(),
+            "reward_std": spread.mean(),
+            "accuracy": self.evaluator.right(scores).double().mean(),
+            "zero_variance": zero_variance(total, groups).double().mean(),
+            "length": lengths.mean(),
+            "truncated": rollouts.truncated.double().mean(),
+            "failed_rewards": scores.failed.double().sum(),
+            "unscored": total.isnan().double().sum(),
+            **{f"rewards/{name}": scores.column(name).nanmean() for name in scores.names},
+        }
+        if "kept_mass" in rollouts.facts:
+            local["kept_mass"] = torch.tensor(rollouts.facts["kept_mass"]).mean()
+        means = self._mean({name: float(value) for name, value in local.items()})
+        return {
+            **means,
+            "length_max": float(lengths.max()),
+            **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
+            **scores.metrics,
+        }
+
+    def _mean(self, values: Mapping[str, float]) -> dict[str, float]:
+        if self.accelerator.num_processes == 1:
+            return dict(values)
+        parts = gather_object([dict(values)])
+        return {name: math.fsum(part[name] for part in parts) / len(parts) for name in values}
+
+    def _total(self, count: int) -> int:
+        return count if self.accelerator.num_processes == 1 else sum(gather_object([count]))
+
+    @property
+    def state(self) -> RunState:
+        return RunState(global_step=self.step, max_steps=self.settings.steps)
+
+    def _out_of_time(self, started: float) -> bool:
+        limit = self.settings.minutes
+        return limit is not None and time.monotonic() - started >= 60 * limit
+
+    # ---- resuming
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state beside weights and optimizer, as JSON."""
+        return {
+            "step": self.step,
+            "seconds": self.seconds_before,
+            "prompts": self.prompts.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.step, self.seconds_before = state["step"], state["seconds"]
+        self.prompts.load_state_dict(state["prompts"])
+
+
+def schedule(settings: TrainSection, step: int) -> float:
+    """The share of the learning rate at a step (0-based): warm-up, then constant, linear or cosine."""
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    if settings.schedule == "linear":
+        return 1.0 - done
+    if settings.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * done))
+    return 1.0
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C (or SIGTERM) was pressed; a second time it interrupts at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    try:
+        previous = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: somebody else handles signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

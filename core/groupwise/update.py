@@ -1,0 +1,191 @@
+"""Update: scored rollouts to one optimizer step, in micro-batches that do not change the gradient."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+
+from groupwise.algorithm import Algorithm
+from groupwise.errors import UserError
+from groupwise.policy import Microbatch, Policy
+from groupwise.rewards import Scores
+from groupwise.rollouts import LogProbs, Rollouts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updater:
+    """Turns rollouts into gradients.
+
+    policy answers for sampling-side calls; model is the same policy as accelerate wrapped it.
+    """
+
+    policy: Policy
+    model: nn.Module
+    algorithm: Algorithm
+    accelerator: Accelerator
+    budget: int
+
+    def backward(
+        self, rollouts: Rollouts, scores: Scores, given: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """Accumulate the gradient of the update's loss; returns what was measured on the way.
+
+        given: [B, T] tensors the loss needs beside the targets (`old_log_probs`,
+            `reference_log_probs`), for these rollouts.
+        """
+        device = self.accelerator.device
+        targets = {k: v.to(device) for k, v in self.targets(scores, rollouts).items()}
+        everything = {**targets, "mask": rollouts.mask.to(device), **given}
+        active = self.algorithm.active(targets).nonzero().flatten()
+        parts = self._parts(rollouts, active)
+        sums = _Sums()
+        for number, (rows, decisions, weight) in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                piece = rollouts.select(rows)
+                current: LogProbs = self.model(piece, decisions)
+                batch = _cut(everything, rows, decisions, rollouts.mask.shape[1])
+                loss = self.algorithm.loss(current, batch).sum() * weight
+                # DDP averages over processes; the weights already divide by the whole update.
+                self.accelerator.backward(loss * self.accelerator.num_processes)
+            if weight:
+                sums.add(self.algorithm.measure(current, batch), current, batch, loss)
+        return sums.result(self.accelerator)
+
+    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
+        """The algorithm's targets of our rollouts, computed over those of all processes."""
+        if self.accelerator.num_processes == 1:
+            cpu = replace(
+                rollouts,
+                groups=rollouts.groups.cpu(),
+                mask=rollouts.mask.cpu(),
+                truncated=rollouts.truncated.cpu(),
+            )
+            return self.algorithm.targets(scores, cpu)
+        shared = gather_object([(_skeleton(rollouts), scores)])
+        start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
+        whole = self.algorithm.targets(
+            Scores.concat([s for _, s in shared]), Rollouts.concat([r for r, _ in shared])
+        )
+        decisions = rollouts.mask.shape[1]
+        longest = max(part.mask.shape[1] for part, _ in shared)
+        ours = slice(start, start + len(rollouts))
+        return {
+            name: value[ours, :decisions] if _timed(value, longest) else value[ours]
+            for name, value in whole.items()
+        }
+
+    @torch.no_grad()
+    def log_probs(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] of all rollouts, without gradient, micro-batch by micro-batch."""
+        filled = torch.zeros(rollouts.mask.shape, device=self.accelerator.device)
+        for rows, decisions in self._split(rollouts):
+            current = self.policy(rollouts.select(rows), decisions)
+            width = range(*decisions.indices(rollouts.mask.shape[1]))
+            index = rows.to(filled.device)
+            filled[index.unsqueeze(1), torch.tensor(width, device=filled.device)] = current.log_probs
+        return filled
+
+    def _split(self, rollouts: Rollouts) -> Sequence[Microbatch]:
+        return self.policy.microbatches(
+            rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
+        )
+
+    def _parts(self, rollouts: Rollouts, active: Tensor) -> list[tuple[Tensor, slice, float]]:
+        """Micro-batches of the active rows; processes with fewer get empty-handed ones to keep step."""
+        parts = []
+        if len(active):
+            active = active.cpu()
+            for rows, decisions in self._split(rollouts.select(active)):
+                parts.append((active[rows.cpu()], decisions, 1.0))
+        if self.accelerator.num_processes > 1:
+            most = max(gather_object([len(parts)]))
+            filler = (torch.tensor([0]), slice(0, max(1, int(rollouts.lengths[0]))), 0.0)
+            parts += [filler] * (most - len(parts))
+        return parts
+
+
+class _Sums:
+    """Sums over decisions of what the algorithm measures, and the worst log-ratio."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.decisions = 0.0
+        self.loss = 0.0
+        self.ratio_error = 0.0
+
+    def add(
+        self,
+        measured: Mapping[str, Tensor],
+        current: LogProbs,
+        batch: Mapping[str, Tensor],
+        loss: Tensor,
+    ) -> None:
+        mask = batch["mask"]
+        self.decisions += float(mask.sum())
+        self.loss += float(loss.detach())
+        for name, values in measured.items():
+            total = values.detach().masked_fill(~mask, 0.0).sum()
+            self.sums[name] = self.sums.get(name, 0.0) + float(total)
+        if current.log_probs is not None and "old_log_probs" in batch:
+            gap = (current.log_probs.detach() - batch["old_log_probs"]).masked_fill(~mask, 0.0)
+            self.ratio_error = max(self.ratio_error, float(gap.abs().max()))
+
+    def result(self, accelerator: Accelerator) -> dict[str, float]:
+        parts = [self]
+        if accelerator.num_processes > 1:
+            parts = gather_object([self])
+        decisions = sum(part.decisions for part in parts)
+        names = dict.fromkeys(name for part in parts for name in part.sums)
+        means = {
+            name: sum(part.sums.get(name, 0.0) for part in parts) / max(1.0, decisions)
+            for name in names
+        }
+        return {
+            **means,
+            "loss": sum(part.loss for part in parts),
+            "ratio_error": max(part.ratio_error for part in parts),
+            "trained_decisions": decisions,
+        }
+
+
+def _timed(value: Tensor, decisions: int) -> bool:
+    return value.ndim > 1 and value.shape[1] == decisions
+
+
+def _cut(
+    tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice, width: int
+) -> dict[str, Tensor]:
+    """The rows of every tensor, and the decisions of those that have them."""
+    cut = {}
+    for name, value in tensors.items():
+        part = value[rows.to(value.device)]
+        cut[name] = part[:, decisions] if _timed(value, width) else part
+    return cut
+
+
+def _skeleton(rollouts: Rollouts) -> Rollouts:
+    """What targets are made of, light enough to send: no completions, no trajectory."""
+    return Rollouts(
+        prompts=[{}] * len(rollouts),
+        completions=[None] * len(rollouts),
+        groups=rollouts.groups.cpu(),
+        mask=rollouts.mask.cpu(),
+        truncated=rollouts.truncated.cpu(),
+    )
+
+
+def check_gradient(norm: Any, step: int) -> float:
+    """The gradient norm as a number; UserError when it is none."""
+    value = float(norm)
+    if value != value or value in (float("inf"), float("-inf")):
+        raise UserError(
+            f"step {step}: the gradient norm is {value}. The weights before this step are intact in "
+            f"the last checkpoint; a lower learning rate, a smaller clip range or float32 may help"
+        )
+    return value

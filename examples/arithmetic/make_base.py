@@ -1,0 +1,151 @@
+"""Make the base model of `examples/arithmetic.yaml`: a Qwen2 that can reason and usually does not.
+
+A small byte-level BPE tokenizer and a Qwen2 of about a million parameters are made from nothing, and
+supervised on sums of reasoning-gym (`chain_sum`). A share of the answers is worked out step by step
+inside the think tags; the rest leave them empty and state a bare answer, which is much harder to get
+right. So the model knows both ways of answering, prefers the one that fails, and is left for GRPO to
+find out which of them pays.
+
+The problems that `groupwise` holds out for evaluation are never shown here: the same hash of the
+question decides in both places.
+
+    python examples/arithmetic/make_base.py --minutes 60
+
+writes `examples/arithmetic/base/`, loadable by `AutoModelForCausalLM.from_pretrained`.
+"""
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import reasoning_gym
+import torch
+from groupwise.prompts import held_out
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+TASK = {"min_terms": 4, "max_terms": 6, "min_digits": 2, "max_digits": 2}
+HELD_OUT = 0.1
+END = "<|end|>"
+TAGS = ["<think>", "</think>", "<answer>", "</answer>"]
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] + '\\n' }}{% endfor %}"
+
+
+def problems(seed: int, size: int) -> list[dict]:
+    """Sums that are not held out, as reasoning-gym's entries."""
+    dataset = reasoning_gym.create_dataset("chain_sum", seed=seed, size=size, **TASK)
+    return [entry for entry in dataset if not held_out(entry["question"], HELD_OUT)]
+
+
+def worked(expression: str) -> str:
+    """The running total after each term, one step a line: `3 + 5 - 9` -> `3+5=8`, `8-9=-1`."""
+    terms = expression.split()
+    total, lines = int(terms[0]), []
+    for sign, term in zip(terms[1::2], terms[2::2], strict=True):
+        after = total + int(term) if sign == "+" else total - int(term)
+        lines.append(f"{total}{sign}{term}={after}")
+        total = after
+    return "\n".join(lines)
+
+
+def completion(entry: dict, think: bool) -> str:
+    """An answer in R1's format; without thought the tags stay empty."""
+    thought = worked(entry["metadata"]["expression"]) if think else ""
+    return f"<think>\n{thought}\n</think>\n<answer>\n{entry['answer']}\n</answer>"
+
+
+def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with single digits; the tags are tokens of their own, visible in decoded text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.add_tokens(TAGS)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def batch(entries: list[dict], tokenizer: PreTrainedTokenizerFast, think_share: float, rng: random.Random) -> dict:
+    """Right-padded ids with labels on the completion and its end token only."""
+    pairs = [(entry["question"] + "\n", completion(entry, rng.random() < think_share) + END) for entry in entries]
+    prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
+    answers = tokenizer([answer for _, answer in pairs])["input_ids"]
+    rows = [torch.tensor(prompt + answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    labels = [
+        torch.tensor([-100] * len(prompt) + answer) for prompt, answer in zip(prompts, answers, strict=True)
+    ]
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids = pad(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+    mask = pad([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, batch_first=True, padding_value=-100)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--think-share", type=float, default=0.4)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "base")
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    sample = problems(seed=10**9, size=2000)
+    tokenizer = make_tokenizer([text for e in sample for text in (e["question"] + "\n", completion(e, True))])
+    model = make_model(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens of vocabulary", flush=True)
+
+    # The schedule follows the clock, not a step count, so the budget holds on any machine.
+    started, step, seconds = time.monotonic(), 0, options.minutes * 60
+    while (done := (time.monotonic() - started) / seconds) < 1:
+        rate = options.learning_rate * min(1.0, step / 200) * (1 - done)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        # Item i of seed s is drawn from s + i, so spacing the seeds keeps the batches apart.
+        entries = problems(seed=2 * 10**9 + step * 1000, size=options.batch_size)
+        loss = model(**batch(entries, tokenizer, options.think_share, rng)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        if step % 200 == 0:
+            print(f"{done:5.0%}  step {step:6d}  loss {loss.item():.4f}", flush=True)
+            model.save_pretrained(options.output)
+            tokenizer.save_pretrained(options.output)
+    model.save_pretrained(options.output)
+    tokenizer.save_pretrained(options.output)
+    print(f"{step} steps in {options.minutes:g} minutes, saved to {options.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Groupwise's language-model policy, over transformers' causal language models."""

@@ -1,0 +1,93 @@
+"""Loading a causal language model and its tokenizer, full or with adapters."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from groupwise.errors import UserError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from groupwise_llm.settings import Settings
+
+
+def load(settings: Settings) -> tuple[Any, Any]:
+    """(model in float32 and eval mode, tokenizer). Raises UserError where either cannot be had."""
+    # Progress bars of loading would tear up the run's own.
+    logging.disable_progress_bar()
+    try:
+        options = dict(settings.loading)
+        tokenizer = AutoTokenizer.from_pretrained(settings.model, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            settings.model, **{"dtype": torch.float32, **options}
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"policy.model: cannot load a causal language model from {settings.model!r}: {reason}"
+        ) from error
+    model = _as_plain(model)
+    if settings.lora is not None:
+        model = _with_adapters(model, settings)
+    # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
+    return model.eval(), tokenizer
+
+
+def config_of(settings: Settings) -> Any:
+    """The model's configuration alone, without its weights."""
+    options = {k: v for k, v in settings.loading.items() if k in {"gguf_file", "revision"}}
+    try:
+        return AutoConfig.from_pretrained(settings.model, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
+
+
+def _as_plain(model: Any) -> Any:
+    """A model read from GGUF holds ordinary weights but counts as quantised, and could not be saved."""
+    quantization = getattr(model.config, "quantization_config", None)
+    method = getattr(quantization, "quant_method", None)
+    if method is None or getattr(method, "value", method) != "gguf":
+        return model
+    config = model.config
+    del config.quantization_config
+    with torch.device("meta"):
+        plain = type(model)(config)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    for name, buffer in model.named_buffers():
+        # Not part of the state dict (rotary frequencies), so still on the meta device.
+        owner, _, leaf = name.rpartition(".")
+        setattr(plain.get_submodule(owner), leaf, buffer)
+    plain.generation_config = model.generation_config
+    plain.name_or_path = model.name_or_path
+    return plain
+
+
+def _with_adapters(model: Any, settings: Settings) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    lora = settings.lora
+    assert lora is not None
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=lora.targets,
+        **{"lora_dropout": 0.0, **lora.options},
+    )
+    try:
+        return get_peft_model(model, config, autocast_adapter_dtype=True)
+    except ValueError as error:
+        raise UserError(f"policy.lora: {error}") from error
+
+
+def save(model: Any, tokenizer: Any, path: Path) -> None:
+    """As transformers saves a model, or peft an adapter, with the tokenizer beside it."""
+    path.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        # peft asks the hub whether the base model's vocabulary changed, and warns without one.
+        warnings.simplefilter("ignore", UserWarning)
+        model.save_pretrained(path)
+    tokenizer.save_pretrained(path)

@@ -1,0 +1,8 @@
+"""What this package registers."""
+
+from groupwise.hookspecs import Register, hookimpl
+
+
+@hookimpl
+def register_policies(register: Register) -> None:
+    register("language_model", "groupwise_llm.policy:LanguageModel", extra="llm")

@@ -1,0 +1,214 @@
+"""Sampling completions in process: prompts prefilled once, decoding with a key-value cache.
+
+Rows that have ended leave the batch. A row's tokens are a function of its own seed: a table of
+uniforms is filled by one generator a row, and turned into tokens by the inverse of the cumulative
+distribution, so batching changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LogitsProcessorList, StopStringCriteria
+
+Forward = Callable[..., Tensor]
+COMPACT_AT = 0.85
+"""The share of rows alive below which the others leave the batch: dropping copies the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N] and
+    kept [N], the mean probability mass that the filters left."""
+
+    ids: Tensor
+    log_probs: Tensor
+    mask: Tensor
+    truncated: Tensor
+    kept: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """Everything of decoding that does not change from batch to batch.
+
+    hidden: (ids, attention_mask, position_ids, cache) -> last hidden states [n, t, h].
+    logits: hidden states [n, h] -> float32 logits [n, v].
+    filters: processors that choose among tokens; log-probs never see them.
+    """
+
+    hidden: Forward
+    logits: Callable[[Tensor], Tensor]
+    new_cache: Callable[[], DynamicCache]
+    filters: LogitsProcessorList
+    ends: Tensor
+    stop: StopStringCriteria | None
+    temperature: float
+    max_new_tokens: int
+    share_prompt: bool
+
+
+def uniforms(seeds: Sequence[int], length: int) -> Tensor:
+    """[N, length] float64 in [0, 1): row i drawn by a generator seeded with seeds[i]."""
+    generator = torch.Generator()
+    rows = [
+        torch.rand(length, generator=generator.manual_seed(seed), dtype=torch.float64)
+        for seed in seeds
+    ]
+    return torch.stack(rows)
+
+
+def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """(ids, attention mask, positions), each [P, L], padded on the left with 0."""
+    longest = max(len(prompt) for prompt in prompts)
+    ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        mask[row, longest - len(prompt) :] = 1
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    return ids.to(device), mask.to(device), positions.to(device)
+
+
+@torch.no_grad()
+def decode(
+    decoder: Decoder, prompts: Sequence[Tensor], group_size: int, draws: Tensor | None
+) -> Sampled:
+    """`group_size` completions for each prompt; `draws` [N, T] uniforms, or None for greedy."""
+    device = decoder.ends.device
+    rows = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
+    if not decoder.share_prompt:
+        prompts = [prompts[row] for row in rows.tolist()]
+    ids, attention, positions = left_padded(prompts, device)
+    cache = decoder.new_cache()
+    last = decoder.hidden(ids, attention, positions, cache)[:, -1]
+    if decoder.share_prompt and group_size > 1:
+        cache.batch_select_indices(rows)
+        ids, attention, positions, last = ids[rows], attention[rows], positions[rows], last[rows]
+    return _Batch(decoder, cache, ids, attention, positions[:, -1], draws).run(last)
+
+
+class _Batch:
+    """The rows being decoded; `alive` maps the rows still in the batch to all N."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: DynamicCache,
+        prompt_ids: Tensor,
+        attention: Tensor,
+        position: Tensor,
+        draws: Tensor | None,
+    ) -> None:
+        size, device = len(prompt_ids), prompt_ids.device
+        limit = decoder.max_new_tokens
+        self.decoder, self.cache = decoder, cache
+        self.draws = None if draws is None else draws.to(device)
+        self.alive = torch.arange(size, device=device)
+        self.ended = torch.zeros(size, dtype=torch.bool, device=device)
+        self.attention, self.position = attention, position
+        # Filters such as the repetition penalty look at the prompt, too.
+        self.history = prompt_ids
+        self.ids = torch.zeros(size, limit, dtype=torch.int64, device=device)
+        self.log_probs = torch.zeros(size, limit, dtype=torch.float32, device=device)
+        self.length = torch.zeros(size, dtype=torch.int64, device=device)
+        self.kept = torch.zeros(size, dtype=torch.float32, device=device)
+
+    def run(self, hidden: Tensor) -> Sampled:
+        for step in range(self.decoder.max_new_tokens):
+            tokens = self._choose(hidden, step)
+            if bool(self.ended[self.alive].all()) or step + 1 == self.decoder.max_new_tokens:
+                break
+            tokens = self._compact(tokens)
+            hidden = self._advance(tokens)
+        longest = int(self.length.max())
+        mask = torch.arange(longest, device=self.ids.device) < self.length.unsqueeze(1)
+        return Sampled(
+            ids=self.ids[:, :longest],
+            log_probs=self.log_probs[:, :longest],
+            mask=mask,
+            truncated=~self.ended,
+            kept=self.kept / self.length.clamp(min=1),
+        )
+
+    def _choose(self, hidden: Tensor, step: int) -> Tensor:
+        """Pick the next token of every row in the batch and record it for the living."""
+        decoder = self.decoder
+        logits = decoder.logits(hidden) / decoder.temperature
+        scores = logits.log_softmax(dim=-1)
+        filtered = decoder.filters(self.history, logits) if decoder.filters else logits
+        if self.draws is None:
+            tokens = filtered.argmax(dim=-1)
+        else:
+            tokens = _inverse_cdf(filtered, self.draws[self.alive, step])
+        living = ~self.ended[self.alive]
+        rows, chosen = self.alive[living], tokens[living]
+        self.ids[rows, step] = chosen
+        self.log_probs[rows, step] = scores[living].gather(1, chosen.unsqueeze(1)).squeeze(1)
+        self.length[rows] += 1
+        if decoder.filters:
+            open_to = scores.masked_fill(filtered == -torch.inf, -torch.inf)
+            self.kept[rows] += open_to[living].logsumexp(dim=-1).exp()
+        else:
+            self.kept[rows] += 1.0
+        self.history = torch.cat([self.history, tokens.unsqueeze(1)], dim=1)
+        over = torch.isin(tokens, decoder.ends)
+        if decoder.stop is not None:
+            over |= decoder.stop(self.history, None)
+        self.ended[self.alive[living & over]] = True
+        return tokens
+
+    def _compact(self, tokens: Tensor) -> Tensor:
+        """Drop the rows that have ended once they are enough to be worth a copy of the cache."""
+        living = ~self.ended[self.alive]
+        if not self.decoder.share_prompt or float(living.float().mean()) > COMPACT_AT:
+            return tokens
+        keep = living.nonzero().flatten()
+        self.cache.batch_select_indices(keep)
+        self.alive, self.attention = self.alive[keep], self.attention[keep]
+        self.position, self.history = self.position[keep], self.history[keep]
+        return tokens[keep]
+
+    def _advance(self, tokens: Tensor) -> Tensor:
+        self.position = self.position + 1
+        self.attention = torch.cat([self.attention, self.attention.new_ones(len(tokens), 1)], dim=1)
+        return self.decoder.hidden(
+            tokens.unsqueeze(1), self.attention, self.position.unsqueeze(1), self.cache
+        )[:, -1]
+
+
+def _inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
+    """[n] tokens: the first whose cumulative probability exceeds the row's uniform.
+
+    Summed in float64: in float32 the sum over a large vocabulary errs by more than the rarest
+    tokens' whole probability.
+    """
+    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    target = uniform.unsqueeze(1) * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    # Rounding at the very end could step past the last token that has any probability.
+    last = logits.shape[1] - 1 - (logits.flip(1) > -torch.inf).to(torch.uint8).argmax(dim=1)
+    return torch.minimum(tokens, last)
+
+
+def filters_for(settings: Any) -> LogitsProcessorList:
+    """transformers' own processors, in the order its `generate` applies them."""
+    from transformers import (
+        MinPLogitsWarper,
+        RepetitionPenaltyLogitsProcessor,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    processors = LogitsProcessorList()
+    if settings.repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
+    if settings.top_k:
+        processors.append(TopKLogitsWarper(settings.top_k))
+    if settings.top_p < 1.0:
+        processors.append(TopPLogitsWarper(settings.top_p))
+    if settings.min_p > 0.0:
+        processors.append(MinPLogitsWarper(settings.min_p))
+    return processors

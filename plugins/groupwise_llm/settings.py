@@ -1,0 +1,44 @@
+"""Settings: the configuration of the language-model policy."""
+
+from typing import Any, Literal
+
+from groupwise.config import PathOrName
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Lora(BaseModel):
+    """Adapters by peft; everything beyond these goes to `peft.LoraConfig` through `options`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: int = Field(16, ge=1, description="rank of the adapters")
+    alpha: float = Field(32, gt=0, description="their scale is alpha / rank")
+    targets: str | list[str] = Field("all-linear", description="modules that get adapters")
+    options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
+
+
+class Settings(BaseModel):
+    """Which model, how it is loaded, and how it samples."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: PathOrName = Field(description="path or hub name of a causal language model")
+    loading: dict[str, Any] = Field(
+        default_factory=dict, description="transformers' from_pretrained arguments"
+    )
+    lora: Lora | None = Field(None, description="train adapters only; full training if unset")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="bf16 computes under autocast over float32 weights"
+    )
+    max_new_tokens: int = Field(512, ge=1, description="completions are cut off there")
+    temperature: float = Field(1.0, gt=0, description="of sampling, and of the log-probs")
+    top_k: int = Field(0, ge=0, description="sample among the k likeliest; 0 is off")
+    top_p: float = Field(1.0, gt=0, le=1, description="sample from the nucleus of this mass")
+    min_p: float = Field(0.0, ge=0, lt=1, description="drop tokens below this share of the top")
+    repetition_penalty: float = Field(1.0, gt=0, description="transformers' penalty; 1 is off")
+    stop: list[str] = Field(default_factory=list, description="strings that end a completion")
+    share_prompt: bool = Field(True, description="compute a prompt once for its whole group")
+    gradient_checkpointing: bool = Field(False, description="less memory, more time, plain path")
+    chat_template: dict[str, Any] = Field(
+        default_factory=dict, description="further arguments of apply_chat_template"
+    )

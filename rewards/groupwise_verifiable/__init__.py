@@ -1,0 +1,1 @@
+"""Rewards that check: mathematics, exact answers, form, length, repetition, language, puzzles."""

@@ -1,0 +1,83 @@
+"""The form of a completion: its thinking and its answer in their tags."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from groupwise_verifiable.text import content
+
+
+class _Format(ABC):
+    """A reward that looks at the text alone."""
+
+    class Config(BaseModel):
+        """There is nothing to set."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Takes the settings, of which there are none."""
+        self.config = config or self.Config()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        completions: Sequence[Any],
+        **columns: Sequence[Any],  # noqa: ARG002
+    ) -> list[float | None]:
+        """Returns a value for each completion."""
+        return [self.score(content(completion)) for completion in completions]
+
+    @abstractmethod
+    def score(self, text: str) -> float:
+        """Returns the value of one text."""
+
+
+class ThinkAnswerFormat(_Format):
+    r"""1.0 when the whole completion is thinking and then an answer, each in its tags, else 0.0.
+
+    That is `<think>\n...\n</think>\n<answer>\n...\n</answer>` from the first character to the
+    last (DeepSeek-R1, arXiv:2501.12948). open-r1's `format_reward` means the same, but its
+    expression ends in `$` with MULTILINE set, which holds before any line break: it gives 1.0 to
+    whatever follows on the lines after `</answer>`. Here nothing may follow.
+    """
+
+    _start, _middle, _end = "<think>\n", "\n</think>\n<answer>\n", "\n</answer>"
+
+    def score(self, text: str) -> float:
+        """Returns 1.0 or 0.0."""
+        if not (text.startswith(self._start) and text.endswith(self._end)):
+            return 0.0
+        # The first place leaves the most room behind it, so no other needs to be tried.
+        place = text.find(self._middle, len(self._start), len(text) - len(self._end))
+        return float(place >= 0)
+
+
+class ThinkFormat(_Format):
+    """1.0 when the completion starts with its only `<think>` and closes it, else 0.0.
+
+    TRL's `think_format_reward`. Anything may follow `</think>`.
+    """
+
+    def score(self, text: str) -> float:
+        """Returns 1.0 or 0.0."""
+        opened = text.startswith("<think>") and text.count("<think>") == 1
+        return float(opened and "</think>" in text)
+
+
+class TagCount(_Format):
+    r"""A quarter for each of four tags that occurs exactly once: 0.0 to 1.0.
+
+    The tags are `<think>\n`, `\n</think>\n`, `\n<answer>\n` and `\n</answer>`, wherever they are:
+    a slope towards `think_answer_format`. open-r1's `tag_count_reward`.
+    """
+
+    _tags = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+
+    def score(self, text: str) -> float:
+        """Returns 0, 0.25, 0.5, 0.75 or 1."""
+        return sum(0.25 for tag in self._tags if text.count(tag) == 1)

@@ -1,0 +1,54 @@
+"""A penalty for coming close to the limit of length, and for passing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from groupwise_verifiable.columns import column
+
+
+class SoftOverlong:
+    """0.0 up to `max_length - cache` tokens, then falling in a line to -1.0 at `max_length`.
+
+    -1.0 beyond. Equation 13 of DAPO, arXiv:2503.14476; TRL's `get_soft_overlong_punishment`.
+    """
+
+    class Config(BaseModel):
+        """Settings of the reward `soft_overlong`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        max_length: int = Field(ge=1, description="Tokens from which on the value is -1.0.")
+        cache: int = Field(ge=0, description="Over how many tokens before that the value falls.")
+
+        @model_validator(mode="after")
+        def _fits(self) -> Self:
+            if self.cache > self.max_length:
+                message = f"cache ({self.cache}) must not exceed max_length ({self.max_length})"
+                raise ValueError(message)
+            return self
+
+    def __init__(self, config: Config) -> None:
+        """Takes the settings."""
+        self.config = config
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        completions: Sequence[Any],  # noqa: ARG002
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """Returns a value for each completion."""
+        tokens = column(columns, "completion_ids", reward="soft_overlong")
+        return [self._score(len(ids)) for ids in tokens]
+
+    def _score(self, length: int) -> float:
+        free = self.config.max_length - self.config.cache
+        if length <= free:
+            return 0.0
+        if length > self.config.max_length:
+            return -1.0
+        return (free - length) / self.config.cache

@@ -1,0 +1,224 @@
+"""Runs functions on untrusted input in worker processes that can be killed.
+
+Parsers of model output hang, crash and eat memory; an alarm signal does not stop C code and works
+in the main thread only. Here every item runs in a process of its own pool (pebble), which ends a
+worker at its deadline. The pool starts when first used, serves the whole process, and a process
+forked from this one starts its own. Importing this module imports neither torch nor groupwise, so
+a worker starts quickly and its memory limit is left to the work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import popen_spawn_posix, spawn, util
+from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
+from types import FunctionType, SimpleNamespace
+from typing import Any, Literal, TypeVar
+
+from pebble import ProcessExpired, ProcessPool
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+MEMORY_LIMIT = 2 * 1024**3
+_MOST_WORKERS = 8
+_ATTEMPTS = 3  # a pool can break between two items; what it had not finished goes to a fresh one
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """Why an item has no value, for code (`kind`) and for people (`reason`)."""
+
+    kind: Literal["hung", "crashed", "memory", "raised"]
+    reason: str
+
+
+def map_each(
+    function: Callable[[Item], Value], items: Sequence[Item], *, timeout: float
+) -> list[Value | WorkerFailure]:
+    """Returns `function(item)` for every item, in order, each computed in a killable worker.
+
+    An item that runs longer than `timeout` seconds, ends its process, runs out of memory or
+    raises is a `WorkerFailure` in its place; all others finish. `function` must be importable by
+    name from a module other than `__main__`, which workers do not load.
+    """
+    if function.__module__ == "__main__":
+        message = f"{function.__qualname__} is defined in __main__, which workers cannot import"
+        raise ValueError(message)
+    outcomes: dict[int, Value | WorkerFailure] = {}
+    for _ in range(_ATTEMPTS):
+        missing = [index for index in range(len(items)) if index not in outcomes]
+        if not missing:
+            break
+        outcomes.update(_attempt(function, items, missing, timeout))
+    if len(outcomes) < len(items):
+        message = (
+            f"the worker processes for {function.__module__}.{function.__qualname__} ended "
+            f"{_ATTEMPTS} times before taking work; does importing that module fail?"
+        )
+        raise RuntimeError(message)
+    return [outcomes[index] for index in range(len(items))]
+
+
+def here_each(
+    function: Callable[[Item], Value], items: Sequence[Item]
+) -> list[Value | WorkerFailure]:
+    """Returns what `map_each` returns, computed in this process: only raising can be labelled."""
+    return [_opened(_guarded(function, item)) for item in items]
+
+
+def _attempt(
+    function: Callable[[Item], Value], items: Sequence[Item], indices: Sequence[int], timeout: float
+) -> dict[int, Value | WorkerFailure]:
+    """The outcomes of the items at `indices`, without those that a broken pool left undone."""
+    pool = _pool()
+    futures: dict[int, Any] = {}
+    outcomes: dict[int, Value | WorkerFailure] = {}
+    try:
+        for index in indices:
+            arguments = (function, items[index])
+            futures[index] = pool.schedule(_guarded, args=arguments, timeout=timeout)
+        for index, future in futures.items():
+            outcomes[index] = _outcome(future, timeout)
+    except (BrokenProcessPool, CancelledError):
+        return outcomes
+    except RuntimeError:  # another thread's items broke the pool while these were scheduled
+        if pool.active:
+            raise
+        return outcomes
+    finally:
+        for future in futures.values():
+            future.cancel()
+    return outcomes
+
+
+def _outcome(future: Any, timeout: float) -> Any:  # pebble's futures hold anything
+    try:
+        return _opened(future.result())
+    except TimeoutError:
+        return WorkerFailure("hung", f"took longer than {timeout:g} s and was stopped")
+    except ProcessExpired as expired:
+        return WorkerFailure("crashed", f"ended its process (exit code {expired.exitcode})")
+
+
+def _guarded(
+    function: Callable[[Item], Value], item: Item
+) -> tuple[Literal["value"], Value] | tuple[Literal["memory", "raised"], str]:
+    """The value or the words of the error: an exception object may not survive the journey."""
+    try:
+        return "value", function(item)
+    except MemoryError:
+        return "memory", "ran out of memory"
+    except Exception as error:  # whatever it is, it belongs to this item alone
+        return "raised", f"raised {type(error).__name__}: {str(error)[:500]}"
+
+
+def _opened(answer: tuple[str, Any]) -> Any:  # the function's own value
+    kind, value = answer
+    if kind == "value":
+        return value
+    return WorkerFailure("memory" if kind == "memory" else "raised", value)
+
+
+def _limit(memory: int) -> None:
+    """Prepares a worker before it sees any item."""
+    import resource  # only workers need it, and it exists on POSIX only
+
+    # Python-level handlers never run while C code does; the default action ends it at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"  # each thread's stack counts towards the limit
+
+
+def _preparation(name: str) -> dict[str, Any]:
+    data = spawn.get_preparation_data(name)
+    return {key: value for key, value in data.items() if not key.startswith("init_main")}
+
+
+class _Popen(popen_spawn_posix.Popen):
+    """Starts a fresh interpreter that does not run the parent's main module.
+
+    Spawning normally imports that module again: a training script without an `if __name__` guard
+    would start a second training, and one that imports torch would use up the memory limit.
+    """
+
+    _launch = FunctionType(
+        vars(popen_spawn_posix.Popen)["_launch"].__code__,  # the same code with another `spawn`
+        {
+            **vars(popen_spawn_posix),
+            "spawn": SimpleNamespace(
+                get_preparation_data=_preparation,
+                get_command_line=spawn.get_command_line,
+                get_executable=spawn.get_executable,
+            ),
+        },
+    )
+
+
+class _Process(SpawnProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> _Popen:  # noqa: N802 - multiprocessing's name
+        return _Popen(process_obj)
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
+class _Shared:
+    """The pool of this process, and the lock under which it is made."""
+
+    pool: ProcessPool | None = None
+    lock = threading.Lock()
+
+
+def _pool() -> ProcessPool:
+    """The pool of this process, started if there is none that works."""
+    with _Shared.lock:
+        if _Shared.pool is None or not _Shared.pool.active:
+            _close()
+            _Shared.pool = ProcessPool(
+                max_workers=_worker_count(),
+                initializer=_limit,
+                initargs=(MEMORY_LIMIT,),
+                context=_Context(),
+            )
+            # A child of multiprocessing runs these at its end, and no atexit functions; without
+            # them it would wait for its idle workers for ever.
+            util.Finalize(None, _close, exitpriority=100)
+        return _Shared.pool
+
+
+def _worker_count() -> int:
+    """A share of the machine's cores for each of its training processes, at most eight."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(_MOST_WORKERS, (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def _close() -> None:
+    pool, _Shared.pool = _Shared.pool, None
+    if pool is not None:
+        stop: Callable[[], None] = pool.stop
+        stop()
+        pool.join()
+
+
+def _forget() -> None:
+    """In a forked child: the parent's pool is the parent's, and its lock may never be released."""
+    _Shared.pool, _Shared.lock = None, threading.Lock()
+
+
+atexit.register(_close)
+os.register_at_fork(after_in_child=_forget)

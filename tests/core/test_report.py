@@ -1,0 +1,380 @@
+"""The page of a run: what it shows, what it leaves out, and that hostile text stays text."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
+from groupwise.comparison import MOST_IMAGES, MOST_PROMPTS, chosen, paired
+from groupwise.report import write_report
+from groupwise.wording import display, duration, number, tick_labels, wilson
+
+HOSTILE = "</script><img onerror=\"x()\" src='x'><svg/onload=x()>&amp;\x07\ud800"
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, every tag's balance, and the text."""
+
+    VOID = frozenset({"meta", "img", "br", "path"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def write_run(
+    folder: Path,
+    steps: list[dict[str, Any]],
+    *,
+    result: dict[str, Any] | None = None,
+    before: list[dict[str, Any]] | None = None,
+    after: list[dict[str, Any]] | None = None,
+    config: str = "",
+) -> Path:
+    folder.joinpath("samples").mkdir(parents=True, exist_ok=True)
+    _write_lines(folder / "metrics.jsonl", steps)
+    if result is not None:
+        folder.joinpath("result.json").write_text(json.dumps(result))
+    if config:
+        folder.joinpath("config.yaml").write_text(config)
+    for side, samples in (("before", before), ("after", after)):
+        if samples is not None:
+            _write_lines(folder / "samples" / f"{side}.jsonl", samples)
+    return folder
+
+
+def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def page_of(run: Path) -> tuple[str, Page]:
+    html = write_report(run).read_text(encoding="utf-8")
+    page = Page(html)
+    assert page.open == []
+    return html, page
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r"<figcaption><h3>(.*?)</h3>", html)
+
+
+def step_row(step: int, **more: Any) -> dict[str, Any]:
+    return {"step": step, "reward": 0.1 * step, "reward_std": 0.2, "kl": 0.01 * step, **more}
+
+
+def sample(draw: int, completion: Any, *, right: bool, **more: Any) -> dict[str, Any]:
+    row = {"prompt": f"question {draw}", "completion": completion, "right": right}
+    return {**row, "rewards": {"correct": float(right)}, "greedy": True, "draw": draw, **more}
+
+
+def full_run(folder: Path) -> Path:
+    measured = {"rewards/correct": 0.5, "rewards/format": 0.9, "accuracy": 0.4, "entropy": 1.0}
+    measured |= {"length": 40, "length_max": 90, "truncated": 0.1, "clip_fraction": 0.01}
+    measured |= {"zero_variance": 0.2, "ratio_error": 1e-7, "grad_norm": 0.4, "loss": 0.0}
+    measured |= {"learning_rate": 1e-6, "time/sample": 2.0, "time/update": 1.0}
+    measured |= {"reward_time/correct": 0.3, "tokens_per_second": 5000}
+    measured |= {"evaluation/accuracy": 0.5, "evaluation/prompts": 100}
+    steps: list[dict[str, Any]] = [{"step": 0, "evaluation/accuracy": 0.2}]
+    steps += [step_row(step, **measured) for step in range(1, 81)]
+    result = {
+        "before": {"accuracy": 0.25, "pass_at_8": 0.5, "length": 40},
+        "after": {"accuracy": 0.75, "pass_at_8": 0.9, "length": 52.5},
+        "steps": 80,
+        "seconds": 3725,
+    }
+    config = "name: sums\npolicy:\n  model: m\n  name: causal_lm  # local\nalgorithm: grpo\n"
+    return write_run(folder, steps, result=result, config=config)
+
+
+def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
+    html, page = page_of(full_run(tmp_path))
+    expected = "Reward|Accuracy|Reward: correct|Reward: format|KL|Entropy|Length|Truncated"
+    expected += "|Clipped ratios|Groups without variance|Ratio error|Gradient norm|Learning rate"
+    assert titles(html) == [*expected.split("|"), "Time by phase", "Throughput"]
+    assert "sums80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
+    assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
+    assert "Pass@850.0 % → 90.0 %" in page.words
+    assert "it reads near 0 by construction" in page.words
+    assert "result.json" not in page.words
+    assert page.count("details") == 1
+    assert all(a["aria-label"] for tag, a in page.tags if tag == "svg")
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    html, page = page_of(full_run(tmp_path))
+    assert not re.search(r"https?://|url\(|@import|//cdn", html)
+    assert {"link", "iframe", "object", "base"}.isdisjoint(tag for tag, _ in page.tags)
+    assert not [a for _, a in page.tags if "src" in a or "href" in a]
+
+
+def test_only_our_script_may_run(tmp_path: Path) -> None:
+    html, page = page_of(full_run(tmp_path))
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert len(scripts) == 1
+    policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
+    assert policy is not None
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+
+
+def test_nothing_from_the_run_becomes_markup(tmp_path: Path) -> None:
+    messages = [{"role": HOSTILE, "content": HOSTILE}, {"role": "user", "content": [HOSTILE]}]
+    rows = [
+        sample(1, HOSTILE, right=False, prompt=messages, index=HOSTILE, rewards={HOSTILE: HOSTILE}),
+        sample(2, [HOSTILE, *messages], right=False, prompt=HOSTILE, image=HOSTILE),
+    ]
+    keys = ("rewards/", "evaluation/pass_at_", "evaluation/rewards/", "time/", "reward_time/")
+    steps = [{"step": s, **{key + HOSTILE: 0.5 for key in keys}} for s in (1, 2)]
+    config = f"name: {HOSTILE!a}\npolicy: {HOSTILE!a}\n"
+    result = {
+        "name": HOSTILE,
+        "before": {f"rewards/{HOSTILE}": 1},
+        "after": {"pass_at_" + HOSTILE: 1},
+    }
+    run = write_run(tmp_path, steps, result=result, before=rows, after=rows, config=config)
+    html, page = page_of(run)
+    assert page.count("img") == 0
+    assert page.count("script") == 1
+    assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
+    assert "\x07" not in html
+    assert page.words.count("<svg/onload=x()>&amp;") > 15
+
+
+def test_an_interrupted_run_has_a_page(tmp_path: Path) -> None:
+    evaluated = step_row(3, **{"evaluation/accuracy": 0.6})
+    steps = [{"step": 0, "evaluation/accuracy": 0.2}, step_row(1), step_row(2), evaluated]
+    run = write_run(tmp_path, steps, before=[sample(1, "so far", right=False)])
+    with run.joinpath("metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "reward": 0.')
+    _, page = page_of(run)
+    assert "3 steps" in page.words
+    assert "There is no result.json" in page.words
+    assert "1 line of metrics.jsonl could not be read" in page.words
+    assert "20.0 % → 60.0 %+40.0 pointsafter step 3" in page.words
+    assert "so far" in page.words
+    assert "After" not in page.words.split("so far")[1]
+
+
+def test_a_run_of_no_steps_has_a_page(tmp_path: Path) -> None:
+    html, page = page_of(write_run(tmp_path, []))
+    assert "0 steps" in page.words
+    assert titles(html) == []
+    assert "by construction" not in page.words
+
+
+def test_a_run_of_one_step_shows_dots(tmp_path: Path) -> None:
+    html, page = page_of(write_run(tmp_path, [step_row(1, **{"time/sample": 1.5})]))
+    assert titles(html) == ["Reward", "KL", "Time by phase"]
+    assert "1 step" in page.words
+    assert 'class="dot c0"' in html
+
+
+def test_values_that_are_missing_null_or_not_finite_are_left_out(tmp_path: Path) -> None:
+    bad = {"kl": float("nan"), "entropy": None, "grad_norm": float("inf"), "length": "12"}
+    html, _ = page_of(write_run(tmp_path, [{"step": 1, **bad}, {"step": 2, **bad, "reward": 1}]))
+    assert titles(html) == ["Reward"]
+
+
+def test_a_resumed_run_keeps_the_last_of_a_repeated_step(tmp_path: Path) -> None:
+    steps = [step_row(1), step_row(2), step_row(2, reward=0.875), step_row(3)]
+    _, page = page_of(write_run(tmp_path, steps))
+    assert "3 steps" in page.words
+    data = next(a["data-series"] for tag, a in page.tags if tag == "figure")
+    assert json.loads(data or "") == [[[1, 0.1], [2, 0.875], [3, 0.3]]]
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not the folder of a run: it has no metrics\.jsonl"):
+        write_report(tmp_path)
+
+
+def test_before_and_after_are_paired_by_draw_index_and_decoding() -> None:
+    before = [
+        {"draw": 1, "index": i, "greedy": g, "side": "b"} for i in (0, 1) for g in (True, False)
+    ]
+    after = [{**row, "side": "a"} for row in reversed(before)]
+    pairs = paired(before, after[1:])
+    assert len(pairs) == 4
+    for old, new in pairs[:3]:
+        assert old is not None
+        assert new == {**old, "side": "a"}
+    assert pairs[3] == (before[3], None)
+
+
+def test_changed_prompts_come_first_and_one_pair_stands_for_a_prompt() -> None:
+    before = [sample(d, "old", right=False, index=i) for d in range(40) for i in (0, 1)]
+    after = [sample(d, "old", right=False, index=i) for d in range(40) for i in (0, 1)]
+    after[2 * 30] = sample(30, "new", right=True, index=0)
+    after[2 * 20] = sample(20, "new", right=False, index=0)
+    after[2 * 10 + 1] = sample(10, "new", right=True, index=1)  # its first sample did not change
+    draws = [old["draw"] for old, _ in chosen(paired(before, after)) if old]
+    assert draws == [30, 20, *range(20), 21, 22]
+
+
+def test_the_tally_counts_every_pair(tmp_path: Path) -> None:
+    before = [sample(d, "x", right=d % 2 == 0) for d in range(100)]
+    after = [sample(d, "y", right=d % 4 < 2) for d in range(100)]
+    _, page = page_of(write_run(tmp_path, [], before=before, after=after))
+    assert "all 100 evaluated" in page.words
+    assert "25 became right25 became wrong25 stayed right25 stayed wrong" in page.words
+    assert page.count("article") == MOST_PROMPTS
+
+
+def test_a_long_completion_keeps_its_end(tmp_path: Path) -> None:
+    rows = [sample(1, "start " + "x" * 20_000 + " end", right=True)]
+    _, page = page_of(write_run(tmp_path, [], after=rows))
+    assert "12,010 characters left out" in page.words
+    assert " end" in page.words
+
+
+def test_images_are_embedded_from_the_runs_folder_only(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [])
+    tmp_path.joinpath("secret.png").write_bytes(PNG)
+    run.joinpath("samples", "a.png").write_bytes(PNG)
+    run.joinpath("samples", "b.png").write_bytes(b"<svg onload=x()>")
+    names = [
+        "samples/a.png",
+        "samples/b.png",
+        "../secret.png",
+        str(tmp_path / "secret.png"),
+        "samples",
+    ]
+    rows = [sample(d, None, right=True, image=name) for d, name in enumerate(names)]
+    _, page = page_of(write_run(run, [], before=rows))
+    sources = [a["src"] for tag, a in page.tags if tag == "img"]
+    assert sources == [f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
+    assert page.words.count("no such file") == 3
+    assert page.words.count("not a PNG") == 1
+
+
+def test_at_most_so_many_images_are_embedded(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [])
+    run.joinpath("a.png").write_bytes(PNG)
+    rows = [sample(d, None, right=True, image="a.png") for d in range(2 * MOST_IMAGES)]
+    _, page = page_of(write_run(run, [], before=rows, after=rows))
+    assert page.count("img") == min(MOST_IMAGES, 2 * MOST_PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 0.93, [0, 0.25, 0.5, 0.75, 1]),
+        (-0.2, 1.3, [-0.5, 0, 0.5, 1, 1.5]),
+        (3e-7, 9e-7, [2e-7, 4e-7, 6e-7, 8e-7, 10e-7]),
+        (5, 5, [0, 2, 4, 6]),
+        (0, 0, [0, 0.25, 0.5, 0.75, 1]),
+        (-3, -3, [-3, -2, -1, 0]),
+    ],
+)
+def test_ticks_are_round_and_cover(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_extreme_values_still_draw() -> None:
+    for values in ([1e99, -1e99], [1e-310, 2e-310], [1 + 1e-15, 1.0], [0.0, 0.0]):
+        chart = Chart(title="t", series=[Series(name="s", points=list(enumerate(values, 1)))])
+        assert "nan" not in draw(chart, 2)
+
+
+def test_tick_labels_share_their_decimals() -> None:
+    assert tick_labels([0, 0.25, 0.5]) == ["0.00", "0.25", "0.50"]
+    assert tick_labels([-0.5, 0, 0.5], percent=True) == ["\N{MINUS SIGN}50 %", "0", "50 %"]
+    assert tick_labels([0, 20000, 40000]) == ["0", "20 k", "40 k"]
+    assert tick_labels([0, 1e-6, 2e-6]) == ["0", "1e\N{MINUS SIGN}6", "2e\N{MINUS SIGN}6"]
+
+
+def test_numbers_read_well() -> None:
+    assert [display(v) for v in (0.98765, 12345.6, 2.5e-7, -3)] == [
+        "0.988",
+        "12,346",
+        "2.5e\N{MINUS SIGN}7",
+        "\N{MINUS SIGN}3",
+    ]
+    assert [display(v, percent=True) for v in (0.5, 0.0021)] == ["50.0 %", "0.21 %"]
+    assert [duration(s) for s in (0.25, 42, 330, 3725)] == [
+        "0.25 s",
+        "42 s",
+        "5 min 30 s",
+        "1 h 02 min",
+    ]
+    assert [number(v) for v in (1, True, "1", None, math.nan, -math.inf)] == [1.0, *[None] * 5]
+
+
+def test_smoothing_keeps_a_constant_and_the_length() -> None:
+    assert smooth([2.0] * 70) == pytest.approx([2.0] * 70)
+    noisy = [float(i % 2) for i in range(200)]
+    assert max(smooth(noisy)[20:-20]) - min(smooth(noisy)[20:-20]) < 0.05
+
+
+def test_thinning_keeps_spikes_and_ends() -> None:
+    points = [(float(i), 0.0) for i in range(10_000)]
+    points[5003] = (5003.0, 9.0)
+    kept = thin(points)
+    assert len(kept) <= 810
+    assert {points[0], points[-1], points[5003]} <= set(kept)
+
+
+def test_raw_values_lie_faint_behind_only_when_there_are_many() -> None:
+    few, many = (
+        draw(Chart(title="t", series=[Series(name="s", points=[(i, i % 3) for i in range(n)])]), n)
+        for n in (60, 61)
+    )
+    assert 'class="raw' not in few
+    assert 'class="raw' in many
+
+
+def test_stacked_bars_stand_on_one_another() -> None:
+    series = [Series(name=n, points=[(1, 1.0), (2, 3.0)], colour=i) for i, n in enumerate("ab")]
+    html = draw_stacked(Chart(title="t", series=series), 2)
+    tops = re.findall(r'class="bar c\d" d="(.*?)"', html)
+    assert "V500H" in tops[0]  # 3 of 6
+    assert "V0H" in tops[1]  # 6 of 6
+
+
+def test_wilsons_interval_has_its_published_values() -> None:
+    assert wilson(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0, 0.2775), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        ("policy: causal_lm", "causal_lm"),
+        ("policy: 'causal_lm'  # a comment", "causal_lm"),
+        ("policy:\n  model: m\n  name: causal_lm\nreward:\n  name: other", "causal_lm"),
+        ("policy: {name: causal_lm, model: m}", "causal_lm"),
+        ("policy:\n  model: m\nname: other", None),
+        ("my_policy: other", None),
+    ],
+)
+def test_the_headline_names_the_policy(tmp_path: Path, policy: str, name: str | None) -> None:
+    _, page = page_of(write_run(tmp_path, [], config=policy + "\n"))
+    headline = page.words.split("steps")[1].split("There is")[0]
+    assert headline == (f" · policy {name}" if name else "")

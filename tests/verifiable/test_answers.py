@@ -1,0 +1,80 @@
+"""Exact and numeric answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from groupwise_verifiable.answers import ExactAnswer, NumericAnswer
+
+
+def exact(completion: str, gold: object, **settings: object) -> float | None:
+    reward = ExactAnswer(ExactAnswer.Config.model_validate(settings))
+    return reward(["p"], [completion], answer=[gold])[0]
+
+
+def numeric(completion: str, gold: object, **settings: object) -> float | None:
+    reward = NumericAnswer(NumericAnswer.Config.model_validate(settings))
+    return reward(["p"], [completion], answer=[gold])[0]
+
+
+def test_exact_answer_folds_white_space_only() -> None:
+    assert exact(" New \n York ", "New York") == 1.0
+    assert exact("new york", "New York") == 0.0
+    assert exact("new york", "New York", ignore_case=True) == 1.0
+    assert exact("It is New York", "New York") == 0.0
+    assert exact("anything", None) is None
+
+
+def test_exact_answer_extracts() -> None:
+    assert exact("so <answer>B</answer> it is", "B", extract="tag") == 1.0
+    assert exact("B", "B", extract="tag") == 0.0
+    assert exact("<final>B</final>", "B", extract="tag", tag="final") == 1.0
+    assert exact("thinking\nB\n", "B", extract="last_line") == 1.0
+    assert exact("B\nthinking", "B", extract="last_line") == 0.0
+
+
+def test_numeric_answer_takes_the_last_number() -> None:
+    assert numeric("12 + 30 = 42", 42) == 1.0
+    assert numeric("42, not 41", 42) == 0.0
+    assert numeric("no idea", 42) == 0.0
+    assert numeric("1,234.50", "1234.5") == 1.0
+    assert numeric("0.75", "3/4") == 1.0
+    assert numeric("42", "forty-two") is None
+
+
+def test_numeric_answer_elsewhere() -> None:
+    assert numeric("<answer>42</answer> of 50", 42, extract="tag") == 1.0
+    assert numeric("<answer>42 of 50</answer>", 42, extract="tag") == 0.0
+    assert numeric("42", 42, extract="tag") == 0.0
+    assert numeric(" 42.", 42, extract="whole") == 1.0
+    assert numeric("= 42", 42, extract="whole") == 0.0
+
+
+def test_tolerances_are_decimal_and_their_edges_count() -> None:
+    assert numeric("1.1", 1) == 0.0
+    assert numeric("1.1", 1, absolute=0.1) == 1.0
+    assert numeric("1.1000001", 1, absolute=0.1) == 0.0
+    assert numeric("-110", -100, relative=0.1) == 1.0
+    assert numeric("-111", -100, relative=0.1) == 0.0
+
+
+def test_a_completion_that_was_cut_off_can_be_refused() -> None:
+    columns: dict[str, Sequence[Any]] = {"answer": [42, 42], "truncated": [True, False]}
+    assert NumericAnswer()(["p"] * 2, ["42", "42"], **columns) == [1.0, 1.0]
+    ended = NumericAnswer(NumericAnswer.Config(ended=True))
+    assert ended(["p"] * 2, ["42", "42"], **columns) == [0.0, 1.0]
+    with pytest.raises(ValueError, match="'numeric_answer' needs the column 'truncated'"):
+        ended(["p"], ["42"], answer=[42])
+
+
+def test_errors_name_the_column_and_the_setting() -> None:
+    with pytest.raises(ValueError, match="needs the column 'answer'; the columns are: solution"):
+        ExactAnswer()(["p"], ["a"], solution=["a"])
+    with pytest.raises(ValidationError, match="extra"):
+        NumericAnswer.Config.model_validate({"extrakt": "tag"})
+    with pytest.raises(ValueError, match="argument"):
+        NumericAnswer()(["p"] * 2, ["1", "2"], answer=[1])

@@ -1,0 +1,70 @@
+"""The form of completions."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from groupwise_verifiable.format import TagCount, ThinkAnswerFormat, ThinkFormat
+
+GOOD = "<think>\nreasons\n</think>\n<answer>\n42\n</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        ("<think>\n\n</think>\n<answer>\n\n</answer>", 1.0),
+        (GOOD + "\njunk on a later line", 0.0),  # 1.0 by open-r1's expression
+        (GOOD + "\n", 0.0),
+        (GOOD + " junk", 0.0),
+        ("junk" + GOOD, 0.0),
+        (GOOD.replace("\n</think>", "</think>"), 0.0),
+        ("<think>\n</think>\n<answer>\n\n</answer>", 0.0),  # the line of thought is missing
+        ("<think>\na\n</think>\n<answer>\n</answer>", 0.0),
+        (GOOD.replace("<answer>", ""), 0.0),
+        ("", 0.0),
+    ],
+)
+def test_think_answer_format(text: str, value: float) -> None:
+    assert ThinkAnswerFormat()(["p"], [text]) == [value]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<think>a</think>b", 1.0),
+        ("<think></think>", 1.0),
+        ("<think>a<think>b</think>", 0.0),
+        ("<think>a", 0.0),
+        (" <think>a</think>", 0.0),
+        ("</think><think>", 0.0),
+        ("<think>a</think></think>", 1.0),
+    ],
+)
+def test_think_format(text: str, value: float) -> None:
+    assert ThinkFormat()(["p"], [[{"role": "assistant", "content": text}]]) == [value]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (GOOD, 1.0),
+        (GOOD + GOOD, 0.0),
+        ("<think>\nreasons\n</think>\n42", 0.5),
+        ("\n<answer>\n42", 0.25),
+        ("\n<answer>\n42\n</answer>\n</answer>", 0.25),
+        ("", 0.0),
+    ],
+)
+def test_tag_count(text: str, value: float) -> None:
+    assert TagCount()(["p"], [text], answer=["ignored"]) == [value]
+
+
+def test_hostile_forms_take_linear_time() -> None:
+    text = "<think>\n" + "\n</think>\n<answer>\n" * 10_000
+    started = time.process_time()
+    for reward in (ThinkAnswerFormat(), ThinkFormat(), TagCount()):
+        reward(["p"] * 2, [text, text + "\n</answer>"])
+    assert time.process_time() - started < 1

@@ -1,0 +1,61 @@
+"""The share of the target language."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from groupwise_verifiable.language import LanguageConsistency
+
+ENGLISH = "First we add the two numbers, and then we divide their sum by three."
+GERMAN = "Zuerst addieren wir die beiden Zahlen, und dann teilen wir durch drei."
+CHINESE = "首先我们把两个数字加起来，然后把它们的总和除以三，最后得到答案。"  # noqa: RUF001 - its own comma
+JAPANESE = "まず二つの数を足してから、その合計を三で割ります。"
+RUSSIAN = "Сначала сложим два числа, а затем разделим сумму на три."  # noqa: RUF001 - Cyrillic
+
+
+def share(text: str, language: str) -> float | None:
+    return LanguageConsistency(LanguageConsistency.Config(language=language))(["p"], [text])[0]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [("en", ENGLISH), ("de", GERMAN), ("zh", CHINESE), ("ja", JAPANESE), ("ru", RUSSIAN)],
+)
+def test_one_language(language: str, text: str) -> None:
+    assert share(text, language) == 1.0
+    others = {"en", "de", "zh", "ja", "ru"} - {language}
+    assert [share(text, other) for other in sorted(others)] == [0.0] * 4
+
+
+def test_mixed_sentences_and_mixed_words() -> None:
+    letters = [sum(character.isalpha() for character in text) for text in (ENGLISH, GERMAN)]
+    assert share(ENGLISH + "\n" + GERMAN, "en") == letters[0] / sum(letters)
+    # Four Chinese letters inside an English sentence; too few to detect, the script tells.
+    mixed = share(ENGLISH.replace("numbers", "numbers 这个数字"), "en")
+    assert mixed == letters[0] / (letters[0] + 4)
+
+
+def test_what_is_no_language_does_not_count() -> None:
+    assert share(ENGLISH + " $\\text{и}$ ```print('да')``` \\alpha <think>", "en") == 1.0
+    assert share("1 + 1 = 2", "en") is None
+    assert share("", "en") is None
+
+
+def test_the_target_can_be_a_column() -> None:
+    reward = LanguageConsistency(LanguageConsistency.Config(column="language"))
+    assert reward(["p"] * 2, [GERMAN] * 2, language=["de", "en"]) == [1.0, 0.0]
+    with pytest.raises(ValueError, match="needs the column 'language'"):
+        reward(["p"], [GERMAN])
+    with pytest.raises(ValueError, match="unknown language 'xx'"):
+        reward(["p"], [GERMAN], language=["xx"])
+
+
+def test_equal_texts_get_equal_values() -> None:
+    text = "Die answer ist in the Buch, weil the Autor es wrote. " * 3
+    values = set()
+    for seed in range(5):
+        random.seed(seed)
+        values.add(share(text, "de"))
+    assert len(values) == 1

@@ -1,0 +1,81 @@
+"""What is registered exists, is configurable and loads nothing early."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel
+
+from groupwise_verifiable import plugin
+
+REWARDS = {
+    "math": "math",
+    "exact_answer": None,
+    "numeric_answer": None,
+    "think_answer_format": None,
+    "think_format": None,
+    "tag_count": None,
+    "length": "math",
+    "cosine_length": "math",
+    "soft_overlong": None,
+    "repetition": None,
+    "language_consistency": "llm",
+    "reasoning_gym": "llm",
+}
+
+
+class Registry:
+    """Keeps what is registered."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, str] = {}
+        self.extras: dict[str, str | None] = {}
+
+    def __call__(self, name: str, target: str, *, extra: str | None = None) -> None:
+        self.targets[name], self.extras[name] = target, extra
+
+
+def loaded(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def test_rewards() -> None:
+    registry = Registry()
+    plugin.register_rewards(registry)
+    assert registry.extras == REWARDS
+    for target in registry.targets.values():
+        reward = loaded(target)
+        assert callable(reward)
+        assert reward.__doc__
+        config = getattr(reward, "Config", None)
+        if config is not None:
+            assert issubclass(config, BaseModel)
+            assert config.model_config["extra"] == "forbid"
+            assert config.model_config["frozen"]
+            assert all(field.description for field in config.model_fields.values())
+
+
+def test_prompts() -> None:
+    registry = Registry()
+    plugin.register_prompts(registry)
+    assert registry.extras == {"reasoning_gym": "llm"}
+    assert loaded(registry.targets["reasoning_gym"]).__name__ == "ReasoningGym"
+
+
+def test_worker_modules_leave_the_core_alone() -> None:
+    script = (
+        "import sys, groupwise_verifiable.math_check, groupwise_verifiable.puzzle_check;"
+        "print([name for name in ('torch', 'groupwise') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

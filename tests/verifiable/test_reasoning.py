@@ -1,0 +1,132 @@
+"""reasoning-gym's tasks as prompts, and its verifiers as a reward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from groupwise.rewards import SampleErrors
+from groupwise_verifiable.puzzles import ReasoningGym
+from groupwise_verifiable.reasoning import ReasoningGymScore
+
+
+def source(**settings: object) -> ReasoningGym:
+    return ReasoningGym(ReasoningGym.Config.model_validate(settings))
+
+
+def scores(rows: list[dict[str, Any]], answers: list[str], **settings: object) -> Any:
+    columns = {name: [row[name] for row in rows] for name in ("question", "answer", "metadata")}
+    reward = ReasoningGymScore(ReasoningGymScore.Config.model_validate(settings))
+    return reward([row["prompt"] for row in rows], answers, **columns)
+
+
+def test_rows_are_made_when_asked_for_and_stay_the_same() -> None:
+    rows = source(task="chain_sum", prefix="Q: ", instruction=" Answer:")
+    row = rows[999_999]
+    assert len(rows) == 1_000_000
+    assert row == source(task="chain_sum", prefix="Q: ", instruction=" Answer:")[-1]
+    assert row["prompt"] == f"Q: {row['question']} Answer:"
+    assert row["metadata"]["source_dataset"] == "chain_sum"
+    assert set(row) == {"prompt", "question", "answer", "metadata"}
+    with pytest.raises(IndexError):
+        rows[1_000_000]
+    assert len(list(source(task="chain_sum", size=3))) == 3
+
+
+def test_seeds_share_no_rows() -> None:
+    options = {"min_terms": 6, "max_terms": 6, "min_digits": 6, "max_digits": 6}
+    questions = [
+        {row["question"] for row in source(task="chain_sum", size=50, seed=seed, options=options)}
+        for seed in range(3)
+    ]
+    assert [len(some) for some in questions] == [50, 50, 50]
+    assert len(set.union(*questions)) == 150
+
+
+def test_chat_prompts() -> None:
+    rows = source(task="chain_sum", chat=True, system="Be brief.", instruction="!")
+    assert rows[0]["prompt"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": rows[0]["question"] + "!"},
+    ]
+    with pytest.raises(ValueError, match="`system` needs `chat: true`"):
+        source(task="chain_sum", system="Be brief.")
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="no task 'chain_sums'; did you mean chain_sum"):
+        source(task="chain_sums")
+    with pytest.raises(ValueError, match=r"'chain_sum' refuses the options .*min_termz"):
+        source(task="chain_sum", options={"min_termz": 2})
+    with pytest.raises(ValueError, match=r"'chain_sum' refuses the options .*'min_terms': -1"):
+        source(task="chain_sum", options={"min_terms": -1})
+    with pytest.raises(ValueError, match="seed belong beside `options`"):
+        source(task="chain_sum", options={"seed": 2})
+    with pytest.raises(ValidationError, match="seed"):
+        source(task="chain_sum", seed=-1)
+    with pytest.raises(ValueError, match="did you mean countdown"):
+        ReasoningGymScore(ReasoningGymScore.Config(task="countdwn"))
+
+
+def test_the_answer_is_in_the_last_tag() -> None:
+    rows = [source(task="chain_sum")[0]] * 4
+    gold = rows[0]["answer"]
+    texts = [f"<answer>0</answer> <answer> {gold} </answer>", "<answer>none</answer>", gold, ""]
+    assert scores(rows, texts) == [1.0, 0.0, 0.0, 0.0]
+    assert scores(rows, texts, tag=None)[2:] == [1.0, 0.0]
+    assert scores(rows, texts, isolate=True) == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_rows_of_several_tasks_keep_their_order() -> None:
+    rows = [source(task=task)[1] for task in ("countdown", "chain_sum", "spiral_matrix")]
+    texts = [f"<answer>{row['answer']}</answer>" for row in rows]
+    assert scores(rows, texts) == [1.0, 1.0, 1.0]
+    assert scores(rows, texts[1:] + texts[:1]) != [1.0, 1.0, 1.0]
+
+
+def test_rows_that_name_no_task() -> None:
+    row = {"prompt": "", "question": "", "answer": "5", "metadata": {}}
+    with pytest.raises(ValueError, match="no 'source_dataset' in a row's metadata"):
+        scores([row], ["<answer>5</answer>"])
+    assert scores([row], ["<answer>5</answer>"], task="chain_sum") == [1.0]
+
+
+def test_answers_are_never_run_as_code(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    rows = [source(task=task)[0] for task in ("spiral_matrix", "n_queens", "countdown", "puzzle24")]
+    rows += [source(task=task)[0] for task in ("simple_integration", "polynomial_multiplication")]
+    values = scores(rows, [f"<answer>{code}</answer>"] * len(rows))
+    assert not mark.exists()
+    assert max(values) <= 0.01
+
+
+def test_lists_and_expressions_still_score() -> None:
+    rows = [source(task="spiral_matrix")[0], source(task="simple_integration")[0]]
+    listed = str([int(number) for number in rows[0]["answer"].split()])
+    texts = [f"<answer>{listed}</answer>", f"<answer>{rows[1]['answer']} + 1 - 1</answer>"]
+    assert scores(rows, texts) == [0.1, 1.0]  # reasoning-gym's own value for a Python list
+
+
+def test_an_answer_that_never_ends_is_stopped_and_named() -> None:
+    rows = [source(task="countdown")[0]] * 2
+    texts = ["<answer>9**9**9**9</answer>", f"<answer>{rows[0]['answer']}</answer>"]
+    with pytest.raises(SampleErrors) as caught:
+        scores(rows, texts, timeout=2.0)
+    assert list(caught.value.values) == [None, 1.0]
+    assert list(caught.value.errors) == [0]
+
+
+def test_the_question_is_no_answer() -> None:
+    row = source(task="simple_integration")[0]
+    metadata = row["metadata"]
+    copied = f"<answer>Integral({metadata['integrand']}, {metadata['variable']})</answer>"
+    assert scores([row], [copied]) == [0.0]
+
+
+def test_answers_of_the_wrong_form_are_wrong() -> None:
+    rows = [source(task=task)[0] for task in ("prime_factorization", "boxnet")]
+    assert scores(rows, ["<answer>two</answer>", "<answer>1</answer>"]) == [0.0, 0.0]

@@ -1,0 +1,93 @@
+"""Hostile items are labelled, the others finish."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from groupwise_verifiable.workers import WorkerFailure, here_each, map_each
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hostile import behave
+
+HOSTILE = {3: "hang", 7: "exit", 11: "memory", 15: "raise", 16: "hang in C"}
+KINDS = {3: "hung", 7: "crashed", 11: "memory", 15: "raised", 16: "hung"}
+
+
+def test_exactly_the_failing_items_are_labelled() -> None:
+    items = [HOSTILE.get(index, f"item {index}") for index in range(30)]
+    started = time.monotonic()
+    outcomes = map_each(behave, items, timeout=1.5)
+    assert time.monotonic() - started < 20
+    failures = {i: o for i, o in enumerate(outcomes) if isinstance(o, WorkerFailure)}
+    assert {index: failure.kind for index, failure in failures.items()} == KINDS
+    assert [o for o in outcomes if isinstance(o, str)] == [
+        f"ITEM {index}" for index in range(30) if index not in HOSTILE
+    ]
+    assert failures[3].reason == "took longer than 1.5 s and was stopped"
+    assert failures[7].reason == "ended its process (exit code 7)"
+    assert failures[11].reason == "ran out of memory"
+    assert failures[15].reason == "raised UnpicklableError: bad item"
+
+
+def test_the_pool_works_after_failures_and_is_reused() -> None:
+    map_each(behave, ["exit"] * 3, timeout=5)
+    started = time.monotonic()
+    assert map_each(behave, ["a", "b"], timeout=5) == ["A", "B"]
+    assert time.monotonic() - started < 5
+    assert map_each(behave, [], timeout=5) == []
+
+
+def test_a_worker_loads_nothing_heavy() -> None:
+    assert map_each(behave, ["modules"], timeout=5) == [""]
+
+
+def test_in_this_process_only_raising_is_labelled() -> None:
+    assert here_each(behave, ["a", "raise"]) == [
+        "A",
+        WorkerFailure("raised", "raised UnpicklableError: bad item"),
+    ]
+
+
+def test_functions_of_main_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(behave, "__module__", "__main__")
+    with pytest.raises(ValueError, match="defined in __main__"):
+        map_each(behave, ["a"], timeout=5)
+
+
+SCRIPT = """
+import multiprocessing, sys
+print("main runs", flush=True)
+sys.path[:0] = {path!r}
+from hostile import behave
+from groupwise_verifiable.workers import map_each
+
+def work(name, item):
+    print(name, map_each(behave, [item], timeout=20), flush=True)
+
+work("parent", "a")
+child = multiprocessing.get_context("fork").Process(target=work, args=("child", "b"))
+child.start()
+child.join()
+assert child.exitcode == 0
+work("parent", "c")
+"""
+
+
+def test_scripts_without_a_guard_and_forked_processes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(path=[str(Path(__file__).parent), *sys.path]))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-u", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    lines = ["main runs", "parent ['A']", "child ['B']", "parent ['C']", ""]
+    assert done.stdout.split("\n") == lines
