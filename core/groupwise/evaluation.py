@@ -119,6 +119,8 @@ def summarise(samples: Sequence[Sample], names: Sequence[str], size: int) -> dic
     """accuracy, greedy_accuracy, pass_at_k, length, truncated and each reward's mean."""
     drawn = [sample for sample in samples if not sample["greedy"]]
     greedy = [sample for sample in samples if sample["greedy"]]
+    if not drawn:
+        return {}
     metrics = {
         "prompts": float(len({sample["draw"] for sample in drawn})),
         "accuracy": _mean([sample["right"] for sample in drawn]),

@@ -218,7 +218,8 @@ class _Run:
         if finished:
             evaluation = self._evaluate("after")
             after = evaluation.metrics
-            display.say(_headline("after", after))
+            if after:
+                display.say(_headline("after", after))
         else:
             display.say("stopped: the model, a checkpoint and the report are being written")
         result = RunResult(
@@ -243,7 +244,8 @@ class _Run:
             known.write_text(_json(evaluation.metrics), encoding="utf-8")
             line = {f"evaluation/{k}": v for k, v in evaluation.metrics.items()}
             self.metrics.write(0, line)
-        display.say(_headline("before", evaluation.metrics))
+        if evaluation.metrics:
+            display.say(_headline("before", evaluation.metrics))
         return evaluation.metrics
 
     def _evaluate(self, name: str) -> Evaluation:
