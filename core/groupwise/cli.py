@@ -120,11 +120,11 @@ def check(config: ConfigFile, overrides: Overrides = None) -> None:
 
 @app.command("eval")
 @telling()
-def evaluate(run: RunFolder) -> None:
+def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
     """Evaluate the last checkpoint of a run again, by the run's own configuration."""
     from groupwise.run import evaluate_run
 
-    _print_metrics(evaluate_run(run))
+    _print_metrics(evaluate_run(run, overrides or ()))
 
 
 @app.command()
@@ -160,18 +160,6 @@ def _print_metrics(metrics: Mapping[str, float]) -> None:
         typer.echo(f"{name:<{width}}  {value:.4g}")
 
 
-def _missing(entry: "Entry") -> list[str]:
-    """The entry's requirements that are not installed; none where its package has no metadata."""
-    from importlib.metadata import PackageNotFoundError
-
-    from groupwise.plugins import missing_requirements
-
-    try:
-        return missing_requirements(entry)
-    except PackageNotFoundError:
-        return []
-
-
 def _duplicates(registry: "Registry") -> list[dict[str, Any]]:
     """Names that more than one plugin registered; asking for one is an error."""
     plugins_of: dict[tuple[str, str], list[str]] = {}
@@ -185,10 +173,12 @@ def _duplicates(registry: "Registry") -> list[dict[str, Any]]:
 
 
 def _registry_record(registry: "Registry") -> dict[str, Any]:
+    from groupwise.plugins import missing_requirements
+
     keys = ("kind", "name", "target", "extra", "plugin", "distribution")
     return {
         "entries": [
-            {key: getattr(entry, key) for key in keys} | {"missing": _missing(entry)}
+            {key: getattr(entry, key) for key in keys} | {"missing": missing_requirements(entry)}
             for entry in registry.entries
         ],
         "failures": dict(registry.failures),
@@ -224,9 +214,11 @@ def _kind_table(kind: str, entries: list["Entry"]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from groupwise.plugins import missing_requirements
+
     table = Table("name", "plugin", "target", "", title=kind, title_justify="left", box=None)
     for entry in sorted(entries, key=lambda entry: entry.name):
-        missing = _missing(entry)
+        missing = missing_requirements(entry)
         # As Text: the brackets of an extra would be read as markup.
         need = f"needs pip install '{entry.distribution}[{entry.extra}]'" if missing else ""
         source = f"{entry.plugin} ({entry.distribution})"

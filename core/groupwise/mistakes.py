@@ -127,6 +127,8 @@ def _expectation(details: ErrorDetails) -> str:
         return f"expected {context['expected']}"
     if kind == "too_short":
         return f"expected at least {context['min_length']} of them"
+    if kind == "finite_number":
+        return "expected a finite number"
     expected = EXPECTED.get(kind.partition("_")[0])
     if expected and kind.endswith(("_type", "_parsing", "_from_float", "_instance")):
         return f"expected {expected}"

@@ -1,13 +1,22 @@
 """Discovery of plugins: entry points through pluggy, registries of lazy targets, clear errors."""
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import (
+    EntryPoint,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+    requires,
+)
+from pathlib import Path
 from typing import Any
 
 import pluggy
+from packaging.requirements import Requirement
 
 from groupwise import hookspecs
 from groupwise.errors import UserError
@@ -45,12 +54,18 @@ class Registry:
     def named(self, kind: str, name: str) -> list[Entry]:
         return [entry for entry in self.entries if (entry.kind, entry.name) == (kind, name)]
 
-    def load(self, kind: str, name: str) -> Any:
+    def load(self, kind: str, name: str, beside: Path | None = None) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.
 
+        beside: a folder where such modules are looked for, after the current one and the
+            installed packages.
         Raises UserError for unknown and doubly registered names, broken targets and missing extras.
         """
         if ":" in name:
+            # Last in line: a user's `math.py` must not stand in for a package's.
+            for folder in (Path.cwd(), *([beside.resolve()] if beside else [])):
+                if str(folder) not in sys.path:
+                    sys.path.append(str(folder))
             return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
         found = self.named(kind, name)
         if not found:
@@ -113,7 +128,7 @@ def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registr
     """Call one plugin's hooks; its names count only when all of them went well."""
     manager.check_pending()
     others = [plugin for name, plugin in manager.list_name_plugin() if name != point.name]
-    distribution = point.dist.name if point.dist else "?"
+    source = point.dist.name if point.dist else "?"
     entries: list[Entry] = []
 
     def registrar(kind: str) -> Callable[..., None]:
@@ -127,7 +142,7 @@ def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registr
                     target=target,
                     extra=extra,
                     plugin=point.name,
-                    distribution=distribution,
+                    distribution=source,
                 )
             )
 
@@ -147,21 +162,25 @@ def installed() -> Registry:
 
 def missing_requirements(entry: Entry) -> list[str]:
     """The distributions of the entry's extra that are not installed, by their metadata alone."""
-    from importlib.metadata import PackageNotFoundError, distribution, requires
+    return [name for name in _extra_requirements(entry) if not _is_installed(name)]
 
-    from packaging.requirements import Requirement
 
-    if entry.extra is None:
+def _extra_requirements(entry: Entry) -> list[str]:
+    """What the entry's distribution asks for under its extra, and not without it."""
+    if entry.extra is None or not _is_installed(entry.distribution):
         return []
-    missing = []
+    names = []
     for line in requires(entry.distribution) or []:
         requirement = Requirement(line)
-        if requirement.marker is None or not requirement.marker.evaluate({"extra": entry.extra}):
-            continue
-        if requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            distribution(requirement.name)
-        except PackageNotFoundError:
-            missing.append(requirement.name)
-    return missing
+        marker = requirement.marker
+        if marker and marker.evaluate({"extra": entry.extra}) and not marker.evaluate({"extra": ""}):
+            names.append(requirement.name)
+    return names
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except (PackageNotFoundError, ValueError):  # ValueError: no name at all
+        return False
+    return True

@@ -110,7 +110,8 @@ class Prompts:
 
         Raises UserError when there are fewer.
         """
-        draws, seen = [], set()
+        draws: list[Draw] = []
+        seen: set[str] = set()
         for index in range(min(len(self.source), SCAN)):
             if len(draws) == count:
                 break

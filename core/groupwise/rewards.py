@@ -243,7 +243,8 @@ class _Call:
             "prompts": [row.get("prompt") for row in rollouts.prompts],
             "completions": self.completions,
             **{name: list(column) for name, column in rollouts.facts.items()},
-            **columns,
+            # Copies: rewards run at once, and one may sort or empty its lists.
+            **{name: list(column) for name, column in columns.items()},
             "trainer_state": state,
             "log_extra": self.extra.__setitem__,
             "log_metric": self.metrics.__setitem__,
@@ -269,6 +270,8 @@ class _Call:
         return result
 
     def _run(self, future: "Future[Any]") -> None:
+        # Running, it cannot be cancelled: an answer after the deadline is then simply unread.
+        future.set_running_or_notify_cancel()
         try:
             with torch.no_grad():
                 result = self.reward.function(**self.arguments)
@@ -290,15 +293,20 @@ class _Call:
             self.seconds = self.reward.deadline
             self._fail_all(f"did not answer within {self.reward.deadline:g} s", error)
         except SampleErrors as failure:
-            self._fail(failure.values, failure.errors, failure)
+            self._accept(failure.values, failure.errors, failure)
         except RewardError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a reward must not end the program unheard
             self._fail_all(f"raised {type(error).__name__}: {error}", error)
 
-    def _accept(self, values: Any) -> None:
+    def _accept(
+        self,
+        values: Any,
+        failed: Mapping[int, str] | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
         size = len(self.rollouts)
-        if isinstance(values, Tensor):
+        if hasattr(values, "tolist"):  # a tensor or an array
             values = values.tolist()
         if not isinstance(values, Sequence) or isinstance(values, str):
             self._fail_all(f"returned {type(values).__name__} instead of a list of {size} numbers")
@@ -307,8 +315,11 @@ class _Call:
             self._fail_all(f"returned {len(values)} values for {size} completions")
             return
         errors = {row: problem for row, v in enumerate(values) if (problem := _problem(v))}
-        if errors:
-            self._fail([None if row in errors else v for row, v in enumerate(values)], errors)
+        errors |= failed or {}
+        if not errors.keys() <= set(range(size)):
+            self._fail_all(f"named sample {max(errors)} among those that failed, of {size}")
+        elif errors:
+            self._fail([None if row in errors else v for row, v in enumerate(values)], errors, cause)
         else:
             self.values = [math.nan if value is None else float(value) for value in values]
 
@@ -342,6 +353,8 @@ def _problem(value: Any) -> str | None:
     """Why a value is no reward, or None."""
     if value is None:
         return None
+    if isinstance(value, str):
+        return f"returned {value!r}, which is not a number"
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -62,14 +62,16 @@ def train(
     """
     objects: dict[tuple[str | int, ...], Any] = {}
     data, folder = dict(config) if isinstance(config, Mapping) else {}, Path.cwd()
+    loaded = None
     if isinstance(config, str | Path):
         # Read alone first, so that the file's own mistakes are told with their lines.
         loaded = configuration.load_config(Path(config))
         data, folder = loaded.config.model_dump(), loaded.folder
-    dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
-    for key, value in {**data, **overrides}.items():
-        data[key] = _set_aside(key, value, objects)
-    loaded = configuration.parse_config(data, dotted, folder=folder)
+    if loaded is None or overrides:
+        dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
+        for key, value in {**data, **overrides}.items():
+            data[key] = _set_aside(key, value, objects)
+        loaded = configuration.parse_config(data, dotted, folder=folder)
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
     )
@@ -307,12 +309,14 @@ class _Run:
             callback.on_end(record)
 
 
-def evaluate_run(run: Path) -> Mapping[str, float]:
-    """Evaluate a finished run's last checkpoint again, by its own configuration."""
+def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float]:
+    """Evaluate a run's last checkpoint again, by its own configuration but for the overrides."""
     if not (run / "config.yaml").exists():
         raise UserError(f"{run} is no run: it has no config.yaml")
     state = read_state(run / "checkpoints")
-    loaded = configuration.load_config(run / "config.yaml", folder=Path(state["config_folder"]))
+    loaded = configuration.load_config(
+        run / "config.yaml", overrides, folder=Path(state["config_folder"])
+    )
     parts = assemble(loaded, {}, Accelerator())
     load_checkpoint(run / "checkpoints", parts.policy, parts.trainer.optimizer)
     return parts.evaluator(parts.policy).metrics
@@ -327,7 +331,10 @@ def _make(
 ) -> Any:
     if path in objects:
         return objects[path]
-    target = plugins.installed().load(kind, section.name)
+    try:
+        target = plugins.installed().load(kind, section.name, beside=loaded.folder)
+    except UserError as error:
+        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
     return configuration.build(loaded, path, target, section.name, section.options)
 
 

@@ -69,7 +69,7 @@ class PromptsSection(PluginSection):
 
 class RewardSection(PluginSection):
     label: str | None = Field(
-        default=None, description="its name in metrics and reports; `name` if unset"
+        default=None, description="its name in metrics; if unset, `name` behind its colon"
     )
     weight: float = Field(default=1.0, description="factor in the total reward")
     deadline: float = Field(

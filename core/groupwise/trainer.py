@@ -70,6 +70,7 @@ class Trainer:
         self.settings, self.evaluator, self.accelerator = settings, evaluator, accelerator
         self.seed, self.evaluate_every = seed, evaluate_every
         self.step, self.clock, self.seconds_before = 0, Clock(), 0.0
+        self._spare: Rollouts | None = None
         trained = [p for p in policy.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             trained,
@@ -93,7 +94,7 @@ class Trainer:
         """
         started = time.monotonic() - self.seconds_before
         with _interruptible() as asked_to_stop:
-            while self.step < self.settings.steps and not self._out_of_time(started):
+            while self.step < self.settings.steps and not self._any(self._out_of_time(started)):
                 metrics = self.train_step()
                 self.seconds_before = time.monotonic() - started
                 if self.evaluate_every and self.step % self.evaluate_every == 0:
@@ -104,7 +105,7 @@ class Trainer:
                 due = self.settings.checkpoint_every
                 if due and self.step % due == 0:
                     on_checkpoint()
-                if asked_to_stop():
+                if self._any(asked_to_stop()):
                     return False
         return True
 
@@ -140,12 +141,16 @@ class Trainer:
         return (*self._fill(parts), metrics)
 
     def _sample(self, draws: list[Draw]) -> tuple[Rollouts, Scores]:
-        """This process's share of the draws, sampled and scored."""
+        """This process's share of the draws, sampled and scored.
+
+        A process without a share does as the first, so that none waits, and keeps nothing of it.
+        """
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        share = draws[rank::world]
         with self.clock.time("sample"):
             parts = sample_draws(
                 self.policy,
-                draws[rank::world] or draws[:1],
+                share or draws[:1],
                 self.settings.group_size,
                 seed=self.seed,
                 space="train",
@@ -155,6 +160,10 @@ class Trainer:
             rollouts = Rollouts.concat(parts)
         with self.clock.time("reward"):
             scores = self.rewards(rollouts, self.state)
+        if world > 1:
+            self._spare = rollouts.select([int(rollouts.lengths.argmax())])
+        if not share:
+            rollouts, scores = rollouts.select([]), scores.select(torch.empty(0, dtype=torch.int64))
         return rollouts, scores
 
     def _alive_groups(self, rollouts: Rollouts, scores: Scores) -> int:
@@ -170,8 +179,8 @@ class Trainer:
         scores = Scores.concat([part for _, part in parts])
         groups = rollouts.groups.cpu()
         dead = zero_variance(scores.total, groups)
-        alive, spare = groups[~dead].unique(), groups[dead].unique()
-        room = max(0, len(parts[0][0].groups.unique()) - len(alive))
+        alive, spare = self._everyones(groups[~dead]), self._everyones(groups[dead])
+        room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
         chosen = scores.select(kept)
         return rollouts.select(kept), Scores(
@@ -193,7 +202,7 @@ class Trainer:
                 index = rows.to(self.accelerator.device)
                 part = rollouts.select(rows)
                 cut = {name: value[index, : part.mask.shape[1]] for name, value in given.items()}
-                metrics = self.updater.backward(part, scores.select(rows), cut)
+                metrics = self.updater.backward(part, scores.select(rows), cut, self._spare)
                 measured.append(metrics | self._apply())
         mean = {
             name: sum(m.get(name, 0.0) for m in measured) / len(measured) for name in measured[0]
@@ -210,9 +219,9 @@ class Trainer:
         return {name: value.to(self.accelerator.device) for name, value in given.items()}
 
     def _updates(self, rollouts: Rollouts) -> list[Tensor]:
-        """The rows of each update: whole groups, in the order they were drawn."""
+        """Our rows of each update: whole groups, in the order they were drawn."""
         groups = rollouts.groups.cpu()
-        parts = groups.unique().tensor_split(self.settings.updates_per_rollout)
+        parts = self._everyones(groups).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 
     def _apply(self) -> dict[str, float]:
@@ -232,39 +241,50 @@ class Trainer:
 
     def _describe(self, rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
         """What a step's first rollouts looked like, over all processes."""
-        size = self.settings.group_size
         total, groups = scores.total, rollouts.groups.cpu()
         lengths = rollouts.lengths.cpu().double()
-        spread = torch.nan_to_num(total).view(-1, size).std(dim=1) if size > 1 else total * 0
-        local = {
-            "reward": total.nanmean(),
-            "reward_std": spread.mean(),
-            "accuracy": self.evaluator.right(scores).double().mean(),
-            "zero_variance": zero_variance(total, groups).double().mean(),
-            "length": lengths.mean(),
-            "truncated": rollouts.truncated.double().mean(),
-            "failed_rewards": scores.failed.double().sum(),
-            "unscored": total.isnan().double().sum(),
-            **{f"rewards/{name}": scores.column(name).nanmean() for name in scores.names},
+        of_rollouts = {
+            "reward": total,
+            "reward_std": _spread(total, groups),
+            "accuracy": self.evaluator.right(scores),
+            "zero_variance": zero_variance(total, groups),
+            "length": lengths,
+            "truncated": rollouts.truncated,
+            **{f"rewards/{name}": scores.column(name) for name in scores.names},
         }
         if "kept_mass" in rollouts.facts:
-            local["kept_mass"] = torch.tensor(rollouts.facts["kept_mass"]).mean()
-        means = self._mean({name: float(value) for name, value in local.items()})
+            of_rollouts["kept_mass"] = torch.tensor(rollouts.facts["kept_mass"])
+        everyones = gather_object([(int(lengths.max()) if len(lengths) else 0)])
         return {
-            **means,
-            "length_max": float(lengths.max()),
+            **self._means(of_rollouts),
+            "failed_rewards": self._total(int(scores.failed.sum())),
+            "unscored": self._total(int(total.isnan().sum())),
+            "length_max": float(max(everyones)),
             **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
             **scores.metrics,
         }
 
-    def _mean(self, values: Mapping[str, float]) -> dict[str, float]:
-        if self.accelerator.num_processes == 1:
-            return dict(values)
-        parts = gather_object([dict(values)])
-        return {name: math.fsum(part[name] for part in parts) / len(parts) for name in values}
+    def _means(self, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """The mean of each over all processes, NaN apart."""
+        sums = {k: (float(v.nansum()), int((~v.isnan()).sum())) for k, v in values.items()}
+        parts = gather_object([sums])
+        means = {}
+        for name in values:
+            count = sum(part[name][1] for part in parts)
+            means[name] = math.fsum(part[name][0] for part in parts) / count if count else math.nan
+        return means
 
     def _total(self, count: int) -> int:
-        return count if self.accelerator.num_processes == 1 else sum(gather_object([count]))
+        """The sum over all processes."""
+        return sum(gather_object([count]))
+
+    def _any(self, said: bool) -> bool:
+        """Whether any process says so: they must stop at the same step."""
+        return any(gather_object([said]))
+
+    def _everyones(self, groups: Tensor) -> Tensor:
+        """The different group numbers of all processes, ascending."""
+        return torch.tensor(sorted(set(gather_object(groups.unique().tolist()))), dtype=torch.int64)
 
     @property
     def state(self) -> RunState:
@@ -299,6 +319,15 @@ def schedule(settings: TrainSection, step: int) -> float:
     if settings.schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * done))
     return 1.0
+
+
+def _spread(total: Tensor, groups: Tensor) -> Tensor:
+    """The std of each rollout's group, of the members with a reward; NaN for those without."""
+    spread = torch.full_like(total, math.nan)
+    for group in groups.unique():
+        members = (groups == group) & ~total.isnan()
+        spread[members] = total[members].std() if int(members.sum()) > 1 else 0.0
+    return spread
 
 
 @contextmanager

@@ -31,12 +31,18 @@ class Updater:
     budget: int
 
     def backward(
-        self, rollouts: Rollouts, scores: Scores, given: Mapping[str, Tensor]
+        self,
+        rollouts: Rollouts,
+        scores: Scores,
+        given: Mapping[str, Tensor],
+        spare: Rollouts | None = None,
     ) -> dict[str, float]:
         """Accumulate the gradient of the update's loss; returns what was measured on the way.
 
         given: [B, T] tensors the loss needs beside the targets (`old_log_probs`,
             `reference_log_probs`), for these rollouts.
+        spare: a rollout to run without effect while other processes have more micro-batches; the
+            longest of `rollouts` if unset, which then must not be empty.
         """
         device = self.accelerator.device
         targets = {k: v.to(device) for k, v in self.targets(scores, rollouts).items()}
@@ -44,17 +50,25 @@ class Updater:
         active = self.algorithm.active(targets).nonzero().flatten()
         parts = self._parts(rollouts, active)
         sums = _Sums()
-        for number, (rows, decisions, weight) in enumerate(parts):
-            last = number == len(parts) - 1
+        passes = self._most(len(parts))
+        for number in range(passes):
+            last = number == passes - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
+                if number >= len(parts):
+                    if spare is None:
+                        spare = rollouts.select([int(rollouts.lengths.argmax())])
+                    self.accelerator.backward(_nothing(self.model(spare, slice(None))))
+                    continue
+                rows, decisions = parts[number]
                 piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions)
-                batch = _cut(everything, rows, decisions, rollouts.mask.shape[1])
-                loss = self.algorithm.loss(current, batch).sum() * weight
+                batch = _cut(
+                    everything, rows, _within(decisions, piece), rollouts.mask.shape[1]
+                )
+                loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
-            if weight:
-                sums.add(self.algorithm.measure(current, batch), current, batch, loss)
+            sums.add(self.algorithm.measure(current, batch), current, batch, loss)
         return sums.result(self.accelerator)
 
     def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
@@ -84,11 +98,12 @@ class Updater:
     def log_probs(self, rollouts: Rollouts) -> Tensor:
         """[B, T] of all rollouts, without gradient, micro-batch by micro-batch."""
         filled = torch.zeros(rollouts.mask.shape, device=self.accelerator.device)
-        for rows, decisions in self._split(rollouts):
-            current = self.policy(rollouts.select(rows), decisions)
-            width = range(*decisions.indices(rollouts.mask.shape[1]))
-            index = rows.to(filled.device)
-            filled[index.unsqueeze(1), torch.tensor(width, device=filled.device)] = current.log_probs
+        for rows, decisions in self._split(rollouts) if len(rollouts) else ():
+            piece = rollouts.select(rows)
+            current: LogProbs = self.policy(piece, decisions)
+            assert current.log_probs is not None
+            filled = filled.to(current.log_probs.dtype)
+            filled[rows.to(filled.device), _within(decisions, piece)] = current.log_probs
         return filled
 
     def _split(self, rollouts: Rollouts) -> Sequence[Microbatch]:
@@ -96,18 +111,17 @@ class Updater:
             rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
         )
 
-    def _parts(self, rollouts: Rollouts, active: Tensor) -> list[tuple[Tensor, slice, float]]:
-        """Micro-batches of the active rows; processes with fewer get empty-handed ones to keep step."""
-        parts = []
-        if len(active):
-            active = active.cpu()
-            for rows, decisions in self._split(rollouts.select(active)):
-                parts.append((active[rows.cpu()], decisions, 1.0))
-        if self.accelerator.num_processes > 1:
-            most = max(gather_object([len(parts)]))
-            filler = (torch.tensor([0]), slice(0, max(1, int(rollouts.lengths[0]))), 0.0)
-            parts += [filler] * (most - len(parts))
-        return parts
+    def _parts(self, rollouts: Rollouts, active: Tensor) -> list[Microbatch]:
+        """Micro-batches of the active rows."""
+        if not len(active):
+            return []
+        active = active.cpu()
+        split = self._split(rollouts.select(active))
+        return [(active[rows.cpu()], decisions) for rows, decisions in split]
+
+    def _most(self, count: int) -> int:
+        """The largest count of all processes: they must run equal numbers of forwards."""
+        return count if self.accelerator.num_processes == 1 else max(gather_object([count]))
 
 
 class _Sums:
@@ -152,6 +166,18 @@ class _Sums:
             "ratio_error": max(part.ratio_error for part in parts),
             "trained_decisions": decisions,
         }
+
+
+def _within(decisions: slice, piece: Rollouts) -> slice:
+    """The decisions that a piece, trimmed to its longest rollout, has."""
+    return slice(*decisions.indices(piece.mask.shape[1]))
+
+
+def _nothing(current: LogProbs) -> Tensor:
+    """Zero, of everything the model answered, so that its gradient is zero and not absent."""
+    answers = [current.log_probs, current.entropy, *current.extra.values()]
+    kept = [torch.nan_to_num(a).sum() for a in answers if a is not None and a.requires_grad]
+    return torch.stack(kept).sum() * 0.0
 
 
 def _timed(value: Tensor, decisions: int) -> bool:

@@ -9,7 +9,7 @@ find out which of them pays.
 The problems that `groupwise` holds out for evaluation are never shown here: the same hash of the
 question decides in both places.
 
-    python examples/arithmetic/make_base.py --minutes 60
+    python examples/arithmetic/make_base.py --minutes 50
 
 writes `examples/arithmetic/base/`, loadable by `AutoModelForCausalLM.from_pretrained`.
 """
@@ -59,7 +59,10 @@ def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
     """Byte-level BPE with single digits; the tags are tokens of their own, visible in decoded text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -92,24 +95,34 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
-def batch(entries: list[dict], tokenizer: PreTrainedTokenizerFast, think_share: float, rng: random.Random) -> dict:
+def batch(
+    entries: list[dict], tokenizer: PreTrainedTokenizerFast, think_share: float, rng: random.Random
+) -> dict:
     """Right-padded ids with labels on the completion and its end token only."""
-    pairs = [(entry["question"] + "\n", completion(entry, rng.random() < think_share) + END) for entry in entries]
+    pairs = [
+        (entry["question"] + "\n", completion(entry, rng.random() < think_share) + END)
+        for entry in entries
+    ]
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
     answers = tokenizer([answer for _, answer in pairs])["input_ids"]
     rows = [torch.tensor(prompt + answer) for prompt, answer in zip(prompts, answers, strict=True)]
     labels = [
-        torch.tensor([-100] * len(prompt) + answer) for prompt, answer in zip(prompts, answers, strict=True)
+        torch.tensor([-100] * len(prompt) + answer)
+        for prompt, answer in zip(prompts, answers, strict=True)
     ]
     pad = torch.nn.utils.rnn.pad_sequence
     ids = pad(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
     mask = pad([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
-    return {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, batch_first=True, padding_value=-100)}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": pad(labels, batch_first=True, padding_value=-100),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=50)
     parser.add_argument("--think-share", type=float, default=0.4)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
@@ -119,10 +132,16 @@ def main() -> None:
     torch.manual_seed(0)
     rng = random.Random(0)
     sample = problems(seed=10**9, size=2000)
-    tokenizer = make_tokenizer([text for e in sample for text in (e["question"] + "\n", completion(e, True))])
+    tokenizer = make_tokenizer(
+        [text for e in sample for text in (e["question"] + "\n", completion(e, True))]
+    )
     model = make_model(tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
-    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens of vocabulary", flush=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=options.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
+    )
+    print(
+        f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens of vocabulary", flush=True
+    )
 
     # The schedule follows the clock, not a step count, so the budget holds on any machine.
     started, step, seconds = time.monotonic(), 0, options.minutes * 60

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 TOKENS = 1024
 VOCABULARY = 16384
@@ -36,7 +35,7 @@ def log_probs_and_entropy(
     hidden [n, h]; weight [v, h]; bias [v] or None; tokens [n] int64 -> two [n] float32, with exact
     gradients for hidden, weight and bias.
     """
-    return _ChunkedLikelihood.apply(hidden, weight, bias, tokens, temperature)  # type: ignore[no-any-return, no-untyped-call]
+    return _ChunkedLikelihood.apply(hidden, weight, bias, tokens, temperature)
 
 
 def _blocks(size: int, step: int) -> Iterator[slice]:
@@ -53,7 +52,7 @@ def _logits(
 
 class _ChunkedLikelihood(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
@@ -74,7 +73,7 @@ class _ChunkedLikelihood(torch.autograd.Function):
 
     @staticmethod
     def backward(
-        ctx: FunctionCtx | Any, grad_log_probs: Tensor, grad_entropy: Tensor
+        ctx: Any, grad_log_probs: Tensor, grad_entropy: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         hidden, weight, bias, tokens, normaliser, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
@@ -130,16 +129,18 @@ def _online(
 
 
 def _grad_logits(
-    logits: Tensor, normaliser: Tensor, entropy: Tensor, grad_log_probs: Tensor, grad_entropy: Tensor
+    logits: Tensor,
+    normaliser: Tensor,
+    entropy: Tensor,
+    grad_log_probs: Tensor,
+    grad_entropy: Tensor,
 ) -> Tensor:
     """d/dz of both outputs but for the chosen token's own 1.
 
     d log p_token / dz = onehot - p;   dH / dz = -p (log p + H).
     """
     log_p = logits - normaliser.unsqueeze(1)
-    slope = grad_log_probs.unsqueeze(1) + grad_entropy.unsqueeze(1) * (
-        log_p + entropy.unsqueeze(1)
-    )
+    slope = grad_log_probs.unsqueeze(1) + grad_entropy.unsqueeze(1) * (log_p + entropy.unsqueeze(1))
     return -log_p.exp() * slope
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from groupwise.errors import UserError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from groupwise.errors import UserError
 from groupwise_llm.settings import Settings
 
 
@@ -29,7 +29,7 @@ def load(settings: Settings) -> tuple[Any, Any]:
         ) from error
     model = _as_plain(model)
     if settings.lora is not None:
-        model = _with_adapters(model, settings)
+        model = with_adapters(model, settings)
     # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
     return model.eval(), tokenizer
 
@@ -45,7 +45,7 @@ def config_of(settings: Settings) -> Any:
 
 
 def _as_plain(model: Any) -> Any:
-    """A model read from GGUF holds ordinary weights but counts as quantised, and could not be saved."""
+    """A model read from GGUF has ordinary weights but counts as quantised, and could not be saved."""
     quantization = getattr(model.config, "quantization_config", None)
     method = getattr(quantization, "quant_method", None)
     if method is None or getattr(method, "value", method) != "gguf":
@@ -65,7 +65,8 @@ def _as_plain(model: Any) -> Any:
     return plain
 
 
-def _with_adapters(model: Any, settings: Settings) -> Any:
+def with_adapters(model: Any, settings: Settings) -> Any:
+    """The model wrapped by peft, its adapters in float32."""
     from peft import LoraConfig, get_peft_model
 
     lora = settings.lora
@@ -78,9 +79,20 @@ def _with_adapters(model: Any, settings: Settings) -> Any:
         **{"lora_dropout": 0.0, **lora.options},
     )
     try:
-        return get_peft_model(model, config, autocast_adapter_dtype=True)
+        with warnings.catch_warnings():
+            # peft asks transformers whether it checkpoints by a name that is about to go.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            # GPT-2's transposed layers, which it then treats as they are.
+            warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)
+            return get_peft_model(model, config, autocast_adapter_dtype=True)
     except ValueError as error:
         raise UserError(f"policy.lora: {error}") from error
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Recompute each layer in the backward pass; newer transformers name the switch otherwise."""
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def save(model: Any, tokenizer: Any, path: Path) -> None:
@@ -91,3 +103,17 @@ def save(model: Any, tokenizer: Any, path: Path) -> None:
         warnings.simplefilter("ignore", UserWarning)
         model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+
+
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """Every token that ends a completion: a model may have several, stated in three places."""
+    ends: set[int] = set()
+    for value in (
+        getattr(model.generation_config, "eos_token_id", None),
+        getattr(model.config, "eos_token_id", None),
+        tokenizer.eos_token_id,
+    ):
+        ends.update(value if isinstance(value, list) else [] if value is None else [value])
+    if not ends:
+        raise UserError("the model states no end token, neither in its configuration nor tokenizer")
+    return sorted(ends)

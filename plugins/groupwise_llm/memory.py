@@ -6,20 +6,28 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from groupwise_llm.likelihood import TOKENS, VOCABULARY
+from groupwise_llm.loading import with_adapters
 from groupwise_llm.settings import Settings
 
 
-def estimate(config: Any, settings: Settings, *, decisions: int, training: bool) -> Mapping[str, int]:
+def estimate(
+    config: Any, settings: Settings, *, decisions: int, training: bool
+) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer, activations and logits; an estimate, not a bound.
 
     config: transformers' configuration; decisions: tokens in one micro-batch.
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
+        if settings.lora is not None:
+            model = with_adapters(model, settings)
     total = sum(p.numel() for p in model.parameters())
-    trained = total if settings.lora is None else _adapters(model, settings.lora.rank)
-    width, layers = config.hidden_size, config.num_hidden_layers
-    inner = getattr(config, "intermediate_size", 4 * width)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    # A model of several modalities keeps its language model's sizes one level down.
+    text = config.get_text_config()
+    width, layers = text.hidden_size, text.num_hidden_layers
+    inner = getattr(text, "intermediate_size", None) or 4 * width
     # Kept for the backward pass a layer: attention's inputs, projections and output, both norms,
     # and the three products of the gated MLP.
     kept = decisions * layers * (8 * width + 3 * inner)
@@ -29,17 +37,11 @@ def estimate(config: Any, settings: Settings, *, decisions: int, training: bool)
         sizes |= {
             "gradients": 4 * trained,
             "optimizer": 8 * trained,
-            "activations": size * (decisions * layers * width if settings.gradient_checkpointing else kept),
-            "logits, a block at a time": 4 * 3 * min(decisions, 1024) * min(config.vocab_size, 16384),
+            "activations": size
+            * (decisions * layers * width if settings.gradient_checkpointing else kept),
+            "logits, a block at a time": 4
+            * 3
+            * min(decisions, TOKENS)
+            * min(text.vocab_size, VOCABULARY),
         }
     return sizes
-
-
-def _adapters(model: Any, rank: int) -> int:
-    """Trained parameters of rank-r adapters on every linear layer but the head."""
-    head = model.get_output_embeddings()
-    return sum(
-        rank * (module.in_features + module.out_features)
-        for module in model.modules()
-        if isinstance(module, torch.nn.Linear) and module is not head
-    )

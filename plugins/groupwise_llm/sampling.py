@@ -16,6 +16,8 @@ from transformers import DynamicCache, LogitsProcessorList, StopStringCriteria
 Forward = Callable[..., Tensor]
 COMPACT_AT = 0.85
 """The share of rows alive below which the others leave the batch: dropping copies the cache."""
+BLOCK = 256
+"""Tokens of the vocabulary whose weights are summed at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,8 @@ def decode(
     ids, attention, positions = left_padded(prompts, device)
     cache = decoder.new_cache()
     last = decoder.hidden(ids, attention, positions, cache)[:, -1]
+    # Padding for the filters' eyes: a token that the prompt has anyway.
+    ids = torch.where(attention.bool(), ids, ids[:, -1:])
     if decoder.share_prompt and group_size > 1:
         cache.batch_select_indices(rows)
         ids, attention, positions, last = ids[rows], attention[rows], positions[rows], last[rows]
@@ -119,9 +123,13 @@ class _Batch:
     def run(self, hidden: Tensor) -> Sampled:
         for step in range(self.decoder.max_new_tokens):
             tokens = self._choose(hidden, step)
-            if bool(self.ended[self.alive].all()) or step + 1 == self.decoder.max_new_tokens:
+            living = ~self.ended[self.alive]
+            count = int(living.sum())
+            if count == 0 or step + 1 == self.decoder.max_new_tokens:
                 break
-            tokens = self._compact(tokens)
+            # Where the cache is not trusted to repeat rows, it is not trusted to drop them.
+            if self.decoder.share_prompt and count <= COMPACT_AT * len(living):
+                tokens = self._drop(living.nonzero().flatten(), tokens)
             hidden = self._advance(tokens)
         longest = int(self.length.max())
         mask = torch.arange(longest, device=self.ids.device) < self.length.unsqueeze(1)
@@ -135,40 +143,44 @@ class _Batch:
 
     def _choose(self, hidden: Tensor, step: int) -> Tensor:
         """Pick the next token of every row in the batch and record it for the living."""
-        decoder = self.decoder
+        decoder, alive = self.decoder, self.alive
         logits = decoder.logits(hidden) / decoder.temperature
-        scores = logits.log_softmax(dim=-1)
-        filtered = decoder.filters(self.history, logits) if decoder.filters else logits
-        if self.draws is None:
-            tokens = filtered.argmax(dim=-1)
-        else:
-            tokens = _inverse_cdf(filtered, self.draws[self.alive, step])
-        living = ~self.ended[self.alive]
-        rows, chosen = self.alive[living], tokens[living]
-        self.ids[rows, step] = chosen
-        self.log_probs[rows, step] = scores[living].gather(1, chosen.unsqueeze(1)).squeeze(1)
-        self.length[rows] += 1
+        powers, total, normaliser = _softmax(logits)
+        kept = torch.ones_like(total)
+        weights = powers
         if decoder.filters:
-            open_to = scores.masked_fill(filtered == -torch.inf, -torch.inf)
-            self.kept[rows] += open_to[living].logsumexp(dim=-1).exp()
+            filtered = decoder.filters(self.history, logits)
+            kept = powers.masked_fill(filtered == -torch.inf, 0.0).sum(dim=1) / total
+            weights, _, _ = _softmax(filtered)
+        if self.draws is None:
+            tokens = weights.argmax(dim=-1)
         else:
-            self.kept[rows] += 1.0
-        self.history = torch.cat([self.history, tokens.unsqueeze(1)], dim=1)
-        over = torch.isin(tokens, decoder.ends)
-        if decoder.stop is not None:
-            over |= decoder.stop(self.history, None)
-        self.ended[self.alive[living & over]] = True
+            tokens = _inverse_cdf(weights, self.draws[alive, step])
+        living = ~self.ended[alive]
+        chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normaliser
+        self.ids[alive, step] = tokens.where(living, 0)
+        self.log_probs[alive, step] = chosen.where(living, 0.0)
+        self.kept[alive] += kept.where(living, 0.0)
+        self.length[alive] += living
+        self.ended[alive] |= self._over(tokens, step)
+        if decoder.filters:
+            self.history = torch.cat([self.history, tokens.unsqueeze(1)], dim=1)
         return tokens
 
-    def _compact(self, tokens: Tensor) -> Tensor:
-        """Drop the rows that have ended once they are enough to be worth a copy of the cache."""
-        living = ~self.ended[self.alive]
-        if not self.decoder.share_prompt or float(living.float().mean()) > COMPACT_AT:
-            return tokens
-        keep = living.nonzero().flatten()
+    def _over(self, tokens: Tensor, step: int) -> Tensor:
+        """Which rows end with this token: an end token, or the last of a stop string."""
+        over = torch.isin(tokens, self.decoder.ends)
+        if self.decoder.stop is not None:
+            over |= self.decoder.stop(self.ids[self.alive, : step + 1], None)
+        return over
+
+    def _drop(self, keep: Tensor, tokens: Tensor) -> Tensor:
+        """Leave only the rows `keep` of the batch."""
         self.cache.batch_select_indices(keep)
         self.alive, self.attention = self.alive[keep], self.attention[keep]
-        self.position, self.history = self.position[keep], self.history[keep]
+        self.position = self.position[keep]
+        if self.decoder.filters:
+            self.history = self.history[keep]
         return tokens[keep]
 
     def _advance(self, tokens: Tensor) -> Tensor:
@@ -179,18 +191,39 @@ class _Batch:
         )[:, -1]
 
 
-def _inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
-    """[n] tokens: the first whose cumulative probability exceeds the row's uniform.
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(exp(z - peak) [n, v], its sum [n], logsumexp(z) [n]) of logits z, by one exponential."""
+    peak = logits.amax(dim=1)
+    powers = (logits - peak.unsqueeze(1)).exp()
+    total = powers.sum(dim=1)
+    return powers, total, peak + total.log()
 
-    Summed in float64: in float32 the sum over a large vocabulary errs by more than the rarest
-    tokens' whole probability.
+
+def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
+    """[n] tokens: the first whose cumulative share of the weights [n, v] exceeds the row's uniform.
+
+    Summed in float64, since in float32 the sum over a large vocabulary errs by more than the
+    rarest tokens' whole probability; and in two levels, block then token, since running sums in
+    float64 over all of it would take longer than everything else here.
     """
-    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
-    target = uniform.unsqueeze(1) * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    # Rounding at the very end could step past the last token that has any probability.
-    last = logits.shape[1] - 1 - (logits.flip(1) > -torch.inf).to(torch.uint8).argmax(dim=1)
-    return torch.minimum(tokens, last)
+    size = weights.shape[1]
+    block = min(BLOCK, size)
+    blocks = torch.nn.functional.pad(weights, (0, -size % block)).unflatten(1, (-1, block))
+    running = blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    target = uniform.unsqueeze(1) * running[:, -1:]
+    index = _first_above(running, target)
+    inside = blocks.gather(1, index.unsqueeze(2).expand(-1, -1, block)).squeeze(1).double()
+    target = target - (running.gather(1, index) - inside.sum(dim=1, keepdim=True))
+    token = _first_above(inside.cumsum(dim=1), target)
+    return (index * block + token).squeeze(1)
+
+
+def _first_above(running: Tensor, target: Tensor) -> Tensor:
+    """[n, 1] the first place of each row's running sum above target, of those where it rises."""
+    found = torch.searchsorted(running, target.clamp(min=0.0), right=True)
+    # Rounding at the very end could step past the last place with any weight.
+    last = torch.searchsorted(running, running[:, -1:].contiguous())
+    return torch.minimum(found, last)
 
 
 def filters_for(settings: Any) -> LogitsProcessorList:

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from groupwise.config import PathOrName
 from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise.config import PathOrName
 
 
 class Lora(BaseModel):

@@ -1,0 +1,1 @@
+"""A controller that steers a point mass, trained by Groupwise."""

@@ -1,0 +1,46 @@
+"""An algorithm: REINFORCE with a leave-one-out baseline."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from groupwise import Algorithm, LogProbs, Rollouts, advantages, objective
+from groupwise.rewards import Scores
+
+
+class RLOO(Algorithm):
+    """A = r - mean of the others' r, loss = -A log pi of the whole rollout; arXiv:2402.14740.
+
+    No clip and no ratio: it is meant for one update per rollout.
+    """
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+
+    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
+        centred = advantages.group_relative(scores.total, rollouts.groups, scale="none")
+        # r - mean of the n - 1 others is n / (n - 1) times r - mean of all n that have a reward.
+        same = rollouts.groups.unsqueeze(0) == rollouts.groups.unsqueeze(1)
+        n = (same & ~scores.total.isnan()).sum(dim=1)
+        return {
+            "advantages": (centred * n / (n - 1).clamp(min=1)).float(),
+            # 1 / B for every decision: the log-prob of a rollout is the sum of its decisions'.
+            "weights": objective.weights(rollouts.mask, normalize="constant", length=1),
+        }
+
+    def loss(self, current: LogProbs, batch: Mapping[str, Tensor]) -> Tensor:
+        assert current.log_probs is not None
+        # The gradient of log pi - log pi_old is that of log pi, and padding comes out as 0.
+        log_pi = objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
+        return -objective.per_decision(batch["advantages"]) * log_pi * batch["weights"]
+
+    def measure(
+        self,
+        current: LogProbs,
+        batch: Mapping[str, Tensor],  # noqa: ARG002 (part of the contract)
+    ) -> Mapping[str, Tensor]:
+        return {} if current.entropy is None else {"entropy": current.entropy}

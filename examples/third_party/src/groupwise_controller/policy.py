@@ -1,0 +1,154 @@
+"""The policy: a Gaussian controller whose decisions are pushes."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from groupwise import LogProbs, Policy, Rollouts
+from groupwise.policy import Purpose
+from groupwise_controller.world import World
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Controller(Policy):
+    """action ~ Normal(network(observation), std), with a learned std that does not depend on it.
+
+    A rollout ends when the mass arrives or leaves the arena, and is truncated after `horizon`
+    pushes. A completion is what rewards need, as plain numbers:
+
+        {"path": [[x, y], ...], "pushes": [[x, y], ...]}
+
+    where `path` has one point more than there are pushes.
+    """
+
+    provides = frozenset({"log_probs", "entropy", "reference"})
+    unit = "pushes"
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        horizon: int = Field(default=40, ge=1, description="the most pushes in a rollout")
+        hidden: int = Field(default=32, ge=1, description="width of both hidden layers")
+        std: float = Field(default=0.5, gt=0, description="std of the actions before training")
+        seed: int = Field(default=0, ge=0, description="of the network's first weights")
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__()
+        config = config or self.Config()
+        self.max_decisions = config.horizon
+        # A generator of its own: the first weights must not depend on what was drawn before.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.network = nn.Sequential(
+                nn.Linear(6, config.hidden),
+                nn.Tanh(),
+                nn.Linear(config.hidden, config.hidden),
+                nn.Tanh(),
+                nn.Linear(config.hidden, 2),
+            )
+        self.log_std = nn.Parameter(torch.full((2,), config.std).log())
+        self._kept: dict[str, dict[str, Tensor]] = {}
+
+    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        """[..., 2] and [..., 2] to [...]: one decision is both components of a push.
+
+        Sampling and training both come here, so their ratio is 1 until the weights change.
+        """
+        z = (actions - mean) / self.log_std.exp()
+        return -(z.square() / 2 + self.log_std + LOG_2PI / 2).sum(dim=-1)
+
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+    ) -> Rollouts:
+        assert self.max_decisions is not None
+        rows = [row for row in prompts for _ in range(group_size)]
+        device = self.log_std.device
+        world = _start(rows, like=self.log_std)
+        noise = _noise(seeds, self.max_decisions, greedy=purpose == "greedy").to(self.log_std)
+        running = torch.ones(len(rows), dtype=torch.bool, device=device)
+        mask, observations, actions, log_probs, path = [], [], [], [], [world.position]
+        for decision in range(self.max_decisions):
+            # The finished go on beside the running: their mask is False, and that is all it takes.
+            mask.append(running)
+            observations.append(world.observations)
+            mean = self.network(world.observations)
+            action = mean + self.log_std.exp() * noise[:, decision]
+            actions.append(action)
+            log_probs.append(self.log_prob(mean, action))
+            world = world.push(action)
+            path.append(world.position)
+            running = running & ~world.arrived & ~world.lost
+            if not running.any():
+                break
+        taken, pushes = torch.stack(mask, dim=1), torch.stack(actions, dim=1)
+        return Rollouts(
+            prompts=rows,
+            completions=_completions(torch.stack(path, dim=1), pushes, taken),
+            groups=torch.arange(len(prompts), device=device).repeat_interleave(group_size),
+            mask=taken,
+            truncated=running,
+            log_probs=torch.stack(log_probs, dim=1),
+            trajectory={"observations": torch.stack(observations, dim=1), "actions": pushes},
+        )
+
+    def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
+        """All decisions at once: what was seen at each is on record, so nothing is simulated."""
+        observations, actions = (
+            _tensor(rollouts, name)[:, decisions] for name in ("observations", "actions")
+        )
+        log_probs = self.log_prob(self.network(observations), actions)
+        entropy = (self.log_std + (1 + LOG_2PI) / 2).sum()
+        return LogProbs(log_probs=log_probs, entropy=entropy.expand_as(log_probs))
+
+    def keep(self, name: str) -> None:
+        self._kept[name] = {key: value.clone() for key, value in self.state_dict().items()}
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        if name not in self._kept:
+            raise ValueError(f"Controller keeps no {name!r} weights; it keeps {sorted(self._kept)}")
+        present = {key: value.clone() for key, value in self.state_dict().items()}
+        self.load_state_dict(self._kept[name])
+        try:
+            yield
+        finally:
+            self.load_state_dict(present)
+
+
+def _start(rows: Sequence[Mapping[str, Any]], *, like: Tensor) -> World:
+    position = like.new_tensor([row["start"] for row in rows])
+    goal = like.new_tensor([row["goal"] for row in rows])
+    return World(position=position, velocity=torch.zeros_like(position), goal=goal)
+
+
+def _noise(seeds: Sequence[int], horizon: int, *, greedy: bool) -> Tensor:
+    """[B, T, 2] standard normal, a generator for each rollout; on the CPU, whose numbers last."""
+    if greedy:
+        return torch.zeros(len(seeds), horizon, 2)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    return torch.stack([torch.randn(horizon, 2, generator=each) for each in generators])
+
+
+def _completions(path: Tensor, pushes: Tensor, mask: Tensor) -> list[dict[str, Any]]:
+    lengths = mask.sum(dim=1).tolist()
+    return [
+        {"path": points[: length + 1], "pushes": actions[:length]}
+        for points, actions, length in zip(path.tolist(), pushes.tolist(), lengths, strict=True)
+    ]
+
+
+def _tensor(rollouts: Rollouts, name: str) -> Tensor:
+    value = rollouts.trajectory[name]
+    assert isinstance(value, Tensor)
+    return value

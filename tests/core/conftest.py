@@ -1,0 +1,277 @@
+"""A tiny policy that can be enumerated, and short ways to make the parts of a run around it.
+
+Pytest imports tests by path, so helpers reach them as the fixture `lab`, a namespace of what is
+defined here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from groupwise import LogProbs, Policy, Rollouts
+from groupwise.algorithm import GRPO, Algorithm
+from groupwise.config import EvaluationSection, TrainSection
+from groupwise.evaluation import Evaluator
+from groupwise.prompts import Prompts
+from groupwise.rewards import Reward, Rewards, Scores
+from groupwise.trainer import Trainer
+from groupwise.update import Updater
+
+END = 0
+
+
+class Tabular(Policy):
+    """A categorical policy in float64 whose logits are a table.
+
+    The logits of a decision depend on prompt, position and the symbol before; symbol 0 ends the
+    completion. `asked` records how many rows each forward was asked for.
+    """
+
+    provides = frozenset({"log_probs", "entropy", "reference"})
+    unit = "symbols"
+
+    def __init__(
+        self, *, prompts: int = 8, symbols: int = 3, length: int = 5, seed: int = 0, bias: float = 0.0
+    ) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        table = torch.randn(
+            prompts, length, symbols + 1, symbols, generator=generator, dtype=torch.float64
+        )
+        self.table = nn.Parameter(table)
+        self.symbols, self.max_decisions, self.bias = symbols, length, bias
+        self.kept: dict[str, Tensor] = {}
+        self.asked: list[int] = []
+
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: str = "train",
+    ) -> Rollouts:
+        rows = [row for row in prompts for _ in range(group_size)]
+        chosen = [
+            self._draw(row["id"], seed, purpose) for row, seed in zip(rows, seeds, strict=True)
+        ]
+        rollouts = build(rows, chosen)
+        groups = torch.arange(len(prompts)).repeat_interleave(group_size)
+        asked, self.asked = self.asked, []
+        with torch.no_grad():
+            log_probs = self(rollouts).log_probs
+        self.asked = asked
+        return Rollouts(
+            prompts=rollouts.prompts,
+            completions=rollouts.completions,
+            groups=groups,
+            mask=rollouts.mask,
+            truncated=torch.tensor([symbols[-1] != END for symbols in chosen]),
+            # A `bias` is a lie about the log-probs of what was sampled.
+            log_probs=log_probs + self.bias,
+            facts={"completion_ids": chosen},
+            trajectory=rollouts.trajectory,
+        )
+
+    def _draw(self, prompt: int, seed: int, purpose: str) -> list[int]:
+        generator = torch.Generator().manual_seed(seed % 2**63)
+        uniforms = torch.rand(self.max_decisions, generator=generator, dtype=torch.float64)
+        symbols: list[int] = []
+        before = self.symbols
+        for position in range(self.max_decisions):
+            shares = self.table.detach()[prompt, position, before].softmax(0)
+            if purpose == "greedy":
+                before = int(shares.argmax())
+            else:
+                before = min(
+                    int(torch.searchsorted(shares.cumsum(0), uniforms[position], right=True)),
+                    self.symbols - 1,
+                )
+            symbols.append(before)
+            if before == END:
+                break
+        return symbols
+
+    def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
+        self.asked.append(len(rollouts))
+        symbols, prompt = rollouts.trajectory["symbols"], rollouts.trajectory["prompt"]
+        assert isinstance(symbols, Tensor)
+        assert isinstance(prompt, Tensor)
+        start = torch.full((len(rollouts), 1), self.symbols)
+        before = torch.cat([start, symbols], dim=1)[:, :-1][:, decisions]
+        position = torch.arange(symbols.shape[1])[decisions].expand_as(before)
+        scores = self.table[prompt.unsqueeze(1), position, before].log_softmax(-1)
+        log_probs = scores.gather(-1, symbols[:, decisions].unsqueeze(-1)).squeeze(-1)
+        return LogProbs(log_probs=log_probs, entropy=-(scores.exp() * scores).sum(-1))
+
+    def keep(self, name: str) -> None:
+        self.kept[name] = self.table.detach().clone()
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        own = self.table.detach().clone()
+        with torch.no_grad():
+            self.table.copy_(self.kept[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self.table.copy_(own)
+
+    def completions(self) -> Iterator[list[int]]:
+        """Every completion there is."""
+
+        def grow(symbols: list[int]) -> Iterator[list[int]]:
+            if symbols and (symbols[-1] == END or len(symbols) == self.max_decisions):
+                yield symbols
+                return
+            for symbol in range(self.symbols):
+                yield from grow([*symbols, symbol])
+
+        yield from grow([])
+
+
+def build(
+    rows: Sequence[Mapping[str, Any]],
+    chosen: Sequence[Sequence[int]],
+    *,
+    group_size: int = 1,
+    pad: int = 0,
+) -> Rollouts:
+    """Rollouts of given symbols; `pad` more places of padding than needed."""
+    width = max(len(symbols) for symbols in chosen) + pad
+    table = torch.zeros(len(chosen), width, dtype=torch.int64)
+    mask = torch.zeros(len(chosen), width, dtype=torch.bool)
+    for number, symbols in enumerate(chosen):
+        table[number, : len(symbols)] = torch.tensor(symbols, dtype=torch.int64)
+        mask[number, : len(symbols)] = True
+    return Rollouts(
+        prompts=list(rows),
+        completions=["".join(map(str, symbols)) for symbols in chosen],
+        groups=torch.arange(len(rows)) // group_size,
+        mask=mask,
+        truncated=torch.zeros(len(rows), dtype=torch.bool),
+        trajectory={
+            "symbols": table,
+            "prompt": torch.tensor([row["id"] for row in rows]),
+            "ragged": [torch.tensor(symbols) for symbols in chosen],
+        },
+    )
+
+
+def rows(count: int = 8) -> list[dict[str, Any]]:
+    return [{"prompt": f"question {number}", "id": number} for number in range(count)]
+
+
+def ones(completions: Sequence[str], **_: Any) -> list[float]:
+    """A reward: how many 1s, with a price for length so that it is not symmetric."""
+    return [text.count("1") - 0.25 * len(text) for text in completions]
+
+
+def scores_of(values: Tensor, failed: Tensor | None = None) -> Scores:
+    """Scores of a single reward."""
+    return Scores(
+        names=("reward",),
+        weights=(1.0,),
+        values=values.double().unsqueeze(1),
+        failed=torch.zeros(len(values), dtype=torch.bool) if failed is None else failed,
+    )
+
+
+def updater(
+    policy: Policy, algorithm: Algorithm, budget: int, model: nn.Module | None = None
+) -> Updater:
+    return Updater(
+        policy=policy,
+        model=model or policy,
+        algorithm=algorithm,
+        accelerator=Accelerator(cpu=True),
+        budget=budget,
+    )
+
+
+def trainer(
+    policy: Policy | None = None,
+    algorithm: Algorithm | None = None,
+    reward: Callable[..., Any] = ones,
+    *,
+    source: Any = None,
+    seed: int = 3,
+    evaluate_every: int = 0,
+    held_out: float = 0.4,
+    evaluation: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Trainer:
+    """A trainer of a tabular policy; `settings` are those of the section `train`."""
+    policy = policy or Tabular()
+    algorithm = algorithm or GRPO()
+    algorithm.prepare(policy)
+    if algorithm.needs_reference:
+        policy.keep("reference")
+    asked = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
+    chosen = TrainSection(**{**asked, **settings})
+    rewards = Rewards([Reward(name="ones", function=reward)])
+    prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
+    exam = EvaluationSection(**{"prompts": 1, **(evaluation or {})})
+    return Trainer(
+        policy=policy,
+        algorithm=algorithm,
+        rewards=rewards,
+        prompts=prompts,
+        settings=chosen,
+        evaluator=Evaluator(
+            prompts.evaluation(exam.prompts) if held_out else [],
+            rewards,
+            exam,
+            seed=seed,
+            batch=chosen.sample_batch,
+        ),
+        accelerator=Accelerator(cpu=True),
+        seed=seed,
+        evaluate_every=evaluate_every,
+    )
+
+
+def gradient(policy: nn.Module) -> Tensor:
+    """All gradients as one vector; zeros where there is none."""
+    return torch.cat(
+        [
+            (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+            for p in policy.parameters()
+        ]
+    )
+
+
+def gap(left: Tensor, right: Tensor) -> float:
+    """The norm-wise relative difference."""
+    return float((left - right).norm() / right.norm())
+
+
+lab_of_tests = SimpleNamespace(
+    END=END,
+    Tabular=Tabular,
+    build=build,
+    rows=rows,
+    ones=ones,
+    scores_of=scores_of,
+    updater=updater,
+    trainer=trainer,
+    gradient=gradient,
+    gap=gap,
+)
+
+
+@pytest.fixture(scope="session")
+def lab() -> SimpleNamespace:
+    return lab_of_tests
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)

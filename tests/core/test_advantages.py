@@ -1,0 +1,129 @@
+"""Advantages against explicit loops over the groups."""
+
+import math
+
+import pytest
+import torch
+
+from groupwise.advantages import group_relative, zero_variance
+
+NAN = math.nan
+
+
+def explicit(rewards, groups, scale, epsilon):
+    """The definition, rollout by rollout, in Python floats."""
+    valid = [not math.isnan(r) for r in rewards]
+    known = [r for r in rewards if not math.isnan(r)]
+
+    def std(values):
+        if len(values) < 2:
+            return 0.0
+        mean = math.fsum(values) / len(values)
+        return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+    out = []
+    for reward, group, ok in zip(rewards, groups, valid, strict=True):
+        if not ok:
+            out.append(0.0)
+            continue
+        own = [
+            r for r, g, good in zip(rewards, groups, valid, strict=True) if g == group and good
+        ]
+        spread = {"group": std(own), "batch": std(known), "none": None}[scale]
+        centred = reward - math.fsum(own) / len(own)
+        out.append(centred if spread is None else centred / (spread + epsilon))
+    return out
+
+
+CASES = {
+    "adjacent": ([1.0, 0.0, 0.5, 2.0, 2.5, -1.0], [0, 0, 0, 1, 1, 1]),
+    "interleaved": ([1.0, 0.0, 0.5, 2.0, 2.5, -1.0], [7, -3, 7, -3, 7, -3]),
+    "unequal sizes": ([1.0, 3.0, 0.5, 2.0, 9.0], [5, 5, 5, 2, 2]),
+    "alone": ([1.0, 3.0, 0.5], [0, 1, 1]),
+    "nan": ([1.0, NAN, 0.5, NAN, NAN, -1.0, 4.0], [0, 0, 0, 1, 2, 2, 2]),
+    "large offset": ([1e6 + 1, 1e6, 1e6 + 0.5, 1e6 + 4], [1, 1, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("epsilon", [1e-4, 0.5])
+def test_group_relative_is_its_definition(case, scale, epsilon):
+    rewards, groups = CASES[case]
+    found = group_relative(
+        torch.tensor(rewards, dtype=torch.float64),
+        torch.tensor(groups),
+        scale=scale,
+        epsilon=epsilon,
+    )
+    expected = torch.tensor(explicit(rewards, groups, scale, epsilon), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_defaults_are_the_groups_unbiased_std_and_a_small_epsilon():
+    rewards = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    found = group_relative(rewards, torch.tensor([0, 0]))
+    assert found.tolist() == pytest.approx([-0.5 / (0.5**0.5 + 1e-4), 0.5 / (0.5**0.5 + 1e-4)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_and_input_are_kept(dtype):
+    rewards = torch.tensor([1.0, NAN, 2.0], dtype=dtype)
+    before = rewards.clone()
+    assert group_relative(rewards, torch.tensor([0, 0, 0])).dtype == dtype
+    assert torch.equal(rewards.nan_to_num(-9), before.nan_to_num(-9))
+
+
+def test_a_missing_reward_is_not_a_reward_of_zero():
+    groups = torch.zeros(3, dtype=torch.int64)
+    with_gap = group_relative(torch.tensor([1.0, NAN, 3.0]), groups, scale="none")
+    assert with_gap.tolist() == [-1.0, 0.0, 1.0]
+
+
+def test_all_missing_and_empty_give_zeros():
+    nothing = group_relative(torch.tensor([NAN, NAN]), torch.tensor([0, 0]), scale="batch")
+    assert nothing.tolist() == [0.0, 0.0]
+    empty = torch.zeros(0)
+    assert group_relative(empty, torch.zeros(0, dtype=torch.int64)).shape == (0,)
+    assert zero_variance(empty, torch.zeros(0, dtype=torch.int64)).shape == (0,)
+
+
+def test_invariances():
+    torch.manual_seed(0)
+    rewards = torch.randn(12, dtype=torch.float64)
+    groups = torch.arange(12) % 3
+    found = group_relative(rewards, groups, epsilon=1e-12)
+    shifted = group_relative(5 * rewards + groups, groups, epsilon=1e-12)
+    torch.testing.assert_close(found, shifted, rtol=1e-9, atol=1e-9)
+    order = torch.randperm(12)
+    torch.testing.assert_close(
+        found[order], group_relative(rewards[order], groups[order], epsilon=1e-12)
+    )
+    for group in range(3):
+        assert abs(float(found[groups == group].sum())) < 1e-9
+        assert float(found[groups == group].std()) == pytest.approx(1.0)
+
+
+def test_bad_arguments_raise():
+    rewards, groups = torch.zeros(4), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"\[2, 2\]"):
+        group_relative(rewards.view(2, 2), groups)
+    with pytest.raises(ValueError, match=r"\[4\] and \[3\]"):
+        group_relative(rewards, groups[:3])
+    with pytest.raises(ValueError, match="scale"):
+        group_relative(rewards, groups, scale="std")
+
+
+def test_zero_variance_is_exact():
+    # 0.1 three times has a computed mean that is not 0.1; 1 and the next float are two rewards.
+    above = math.nextafter(1.0, 2.0)
+    rewards = torch.tensor([0.1, 0.1, 0.1, 1.0, above, 1.0, NAN, NAN, 2.0, NAN], dtype=torch.float64)
+    groups = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 3, 3])
+    dead = zero_variance(rewards, groups)
+    assert dead.tolist() == [True] * 3 + [False] * 3 + [True] * 4
+
+
+def test_zero_variance_of_interleaved_groups_and_a_missing_reward():
+    rewards = torch.tensor([1.0, 1.0, 1.0, 2.0, NAN, 1.0])
+    groups = torch.tensor([9, 4, 9, 4, 9, 4])
+    assert zero_variance(rewards, groups).tolist() == [True, False, True, False, True, False]

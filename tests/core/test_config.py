@@ -1,0 +1,456 @@
+"""The configuration: what is read, what is derived, and how every mistake is told."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise import reference
+from groupwise.config import (
+    LoadedConfig,
+    PathOrName,
+    RunConfig,
+    TrainSection,
+    build,
+    derive,
+    dump,
+    load_config,
+    parse_config,
+)
+from groupwise.errors import UserError
+
+BASE = """\
+policy: toy
+prompts: {name: rows, rows: [{prompt: a}]}
+rewards:
+  - exact
+  - name: short
+    weight: 0.5
+"""
+DATA = {"policy": "toy", "prompts": "rows", "rewards": ["exact"]}
+
+
+def load(folder: Path, text: str, *overrides: str) -> LoadedConfig:
+    path = folder / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path, overrides)
+
+
+def mistake(folder: Path, text: str, *overrides: str) -> str:
+    """The message, with the folder left out."""
+    with pytest.raises(UserError) as caught:
+        load(folder, text, *overrides)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_shorthands_and_defaults(tmp_path: Path) -> None:
+    loaded = load(tmp_path, BASE)
+    config = loaded.config
+    assert (config.policy.name, config.policy.options) == ("toy", {})
+    assert config.prompts.options == {"rows": [{"prompt": "a"}]}
+    assert [(r.name, r.weight) for r in config.rewards] == [("exact", 1.0), ("short", 0.5)]
+    assert config.algorithm.name == "grpo"
+    assert config.train == TrainSection()
+    assert config.output == Path("runs/run")
+    assert loaded.folder == tmp_path
+    assert loaded.source == str(tmp_path / "run.yaml")
+    assert loaded.lines[("rewards", 1, "weight")] == 6
+
+
+def test_output_is_named_after_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "sums.yaml"
+    path.write_text(BASE, encoding="utf-8")
+    assert load_config(path).config.output == Path("runs/sums")
+    assert load_config(path, folder=Path("elsewhere")).folder == Path("elsewhere")
+
+
+def test_an_option_may_be_called_options(tmp_path: Path) -> None:
+    loaded = load(tmp_path, BASE, "policy.options={a: 1}")
+    assert loaded.config.policy.options == {"options": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1.5E3", 1500.0),
+        (".5", 0.5),
+        ("-.inf", float("-inf")),
+        ("010", 10),
+        ("0x10", 16),
+        ("1:30", "1:30"),
+        ("yes", "yes"),
+        ("true", True),
+        ("~", None),
+        ("'1e-4'", "1e-4"),
+        ("1_000", "1_000"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+    found = load(tmp_path, BASE, f"policy.x={text}").config.policy.options["x"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_numbers_and_truths_are_read_as_such(tmp_path: Path) -> None:
+    text = BASE + "train: {learning_rate: 1e-4, steps: 1e2}\nevaluation: {greedy: no}\n"
+    config = load(tmp_path, text).config
+    assert config.train.learning_rate == 1e-4
+    assert config.train.steps == 100
+    assert config.evaluation.greedy is False
+
+
+def test_keys_are_text_whatever_they_look_like(tmp_path: Path) -> None:
+    config = load(tmp_path, BASE + "callbacks: [{name: c, on: 1, 2: x}]\n").config
+    assert config.callbacks[0].options == {"on": 1, "2": "x"}
+
+
+def test_empty_sections_are_their_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, BASE + "train:\n#  steps: 5\ncallbacks:\n").config
+    assert config.train == TrainSection()
+    assert config.callbacks == []
+
+
+def test_anchors_and_merges(tmp_path: Path) -> None:
+    text = BASE + "callbacks:\n  - &one {name: a, x: 1, y: 1}\n  - {<<: *one, name: b, x: 2}\n"
+    callbacks = load(tmp_path, text).config.callbacks
+    assert callbacks[1].name == "b"
+    assert callbacks[1].options == {"x": 2, "y": 1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, evaluation, "),
+        ("trian: {}", "7: trian: unknown key, did you mean 'train'?"),
+        (
+            "train:\n  lerning_rate: 1",
+            "8: train.lerning_rate: unknown key, did you mean 'learning_rate'?",
+        ),
+        ("train: {steps: many}", "7: train.steps: expected a whole number, found 'many'"),
+        ("train: {steps: 1.5}", "7: train.steps: expected a whole number, found 1.5"),
+        ("train: {steps: -1}", "7: train.steps: expected at least 0, found -1"),
+        ("train: {minutes: 0}", "7: train.minutes: expected more than 0, found 0"),
+        ("train: {minutes: x}", "7: train.minutes: expected a number, found 'x'"),
+        (
+            "train: {weight_decay: .nan}",
+            "7: train.weight_decay: expected a finite number, found nan",
+        ),
+        ("train: {betas: [0.9, a]}", "7: train.betas.1: expected a number, found 'a'"),
+        ("train: {betas: 0.9}", "7: train.betas: expected a list, found 0.9"),
+        ("train: 5", "7: train: expected a section of keys, found 5"),
+        ("train:\n\n  group_size: 1", "9: train.group_size: a group of 1 has no spread so nothing"),
+        (
+            "train:\n  groups_per_step: 8\n  updates_per_rollout: 3",
+            "9: train.updates_per_rollout: 3 updates cannot share 8 groups evenly",
+        ),
+        (
+            "train: {schedule: cosin}",
+            "7: train.schedule: expected 'constant', 'linear' or 'cosine', found 'cosin', did you",
+        ),
+        ("callbacks: bell", "7: callbacks: expected a list, found 'bell'"),
+        ("callbacks: [{x: 1}]", "7: callbacks.0.name: missing, it has no default"),
+        ("callbacks:\n  - 5", "8: callbacks.0: expected a section of keys, found 5"),
+        ("evaluation: {greedy: maybe}", "7: evaluation.greedy: expected true or false, found 'may"),
+        ("evaluation: {source: {held: 1}}", "7: evaluation.source.name: missing"),
+        ("seed: null\nseed: 1", "8: seed: already given in line 7"),
+        ("train:\n  steps: 1\n  steps: 2", "9: train.steps: already given in line 8"),
+        ("train: {steps: 1", "8: expected ',' or '}', but got '<stream end>'"),
+        ("train:\n\tsteps: 1", "8: found character '\\t' that cannot start any token"),
+        ("? [a]\n: 1", "7: a key must be text"),
+        ("callbacks: [!thing {name: a}]", "7: unknown tag '!thing'"),
+        ("seed: !thing 1", "7: could not determine a constructor for the tag '!thing'"),
+        ("seed: *nowhere", "7: found undefined alias"),
+    ],
+)
+def test_mistakes_name_line_and_key(tmp_path: Path, lines: str, message: str) -> None:
+    assert mistake(tmp_path, f"{BASE}{lines}\n").startswith(f"run.yaml, line {message}")
+
+
+def test_several_mistakes_are_told_in_order_of_lines(tmp_path: Path) -> None:
+    told = mistake(tmp_path, BASE + "train: {stesp: 1, steps: x}\nnothing: 1\nseed: y\n")
+    assert [line.split(":")[0] for line in told.splitlines()] == [
+        f"run.yaml, line {number}" for number in (7, 7, 8, 9)
+    ]
+
+
+def test_a_misspelt_choice_gets_a_suggestion(tmp_path: Path) -> None:
+    told = mistake(tmp_path, BASE + "train: {schedule: cosin}\n")
+    assert told.endswith(", found 'cosin', did you mean 'cosine'?")
+
+
+def test_missing_sections(tmp_path: Path) -> None:
+    assert mistake(tmp_path, "policy: toy\nrewards: []\n") == (
+        "run.yaml, line 1: prompts: missing, it has no default\n"
+        "run.yaml, line 2: rewards: expected at least 1 of them, found a list of 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "run.yaml: the file is empty"),
+        ("# only a comment\n", "run.yaml: the file is empty"),
+        ("- a\n", "run.yaml, line 1: expected a section of keys, found a list of 1"),
+        ("a: &x [*x]\n", "run.yaml: nested too deeply, or inside itself"),
+        ("a: 1\n---\nb: 1\n", "run.yaml, line 2: but found another document"),
+    ],
+)
+def test_files_that_are_no_configuration(tmp_path: Path, text: str, message: str) -> None:
+    assert mistake(tmp_path, text).startswith(message)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.yaml: no such file"):
+        load_config(tmp_path / "missing.yaml")
+    with pytest.raises(UserError, match="expected a YAML file, found a folder"):
+        load_config(tmp_path)
+    (tmp_path / "bad.yaml").write_bytes(b"policy: \xff")
+    with pytest.raises(UserError, match="expected UTF-8 text, byte 8 is not"):
+        load_config(tmp_path / "bad.yaml")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(BASE, encoding="utf-8-sig")
+    assert load_config(tmp_path / "run.yaml").config.policy.name == "toy"
+
+
+def test_overrides(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        BASE,
+        "train.steps=3",
+        "train.learning_rate=1e-5",
+        "policy.model=some/where=else",
+        "rewards.0.weight=2",
+        "rewards.1=other",
+        "rewards.2={name: new, label: n}",
+        "evaluation.accuracy=",
+    ).config
+    assert config.train.steps == 3
+    assert config.train.learning_rate == 1e-5
+    assert config.policy.name == "toy"
+    assert config.policy.options == {"model": "some/where=else"}
+    assert [(r.name, r.weight) for r in config.rewards] == [
+        ("exact", 2.0),
+        ("other", 1.0),
+        ("new", 1.0),
+    ]
+    assert config.evaluation.accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.steps", "expected key=value, found no '='"),
+        ("=3", "expected a dotted key before '=', found ''"),
+        ("train..steps=3", "expected a dotted key before '=', found 'train..steps'"),
+        ("train.steps=[1", "line 1: "),
+        ("train.stesp=3", "train.stesp: unknown key, did you mean 'steps'?"),
+        ("trian.steps=3", "trian: unknown key, did you mean 'train'?"),
+        ("train.steps=x", "train.steps: expected a whole number, found 'x'"),
+        ("train={steps: x}", "train.steps: expected a whole number, found 'x'"),
+        ("rewards.5.weight=1", "rewards is a list of 2: expected a number from 0 to 2, found 5"),
+        ("rewards.first=1", "rewards is a list of 2: expected a number from 0 to 2, found 'first'"),
+        ("rewards.1.weight.x=1", "rewards.1.weight is 0.5, which has no keys"),
+    ],
+)
+def test_mistakes_in_overrides_name_the_override(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    told = mistake(tmp_path, BASE, override)
+    assert told.startswith(
+        (f"override {override!r}: {message}", f"override {override!r}, {message}")
+    )
+
+
+def test_an_override_mends_a_mistake_of_the_file(tmp_path: Path) -> None:
+    assert load(tmp_path, BASE + "train: {steps: x}\n", "train.steps=2").config.train.steps == 2
+
+
+def test_the_file_is_blamed_for_what_it_says_beside_an_override(tmp_path: Path) -> None:
+    told = mistake(tmp_path, BASE + "train:\n  stesp: 1\n", "train.steps=2")
+    assert told.startswith("run.yaml, line 8: train.stesp")
+
+
+def test_configurations_from_python(tmp_path: Path) -> None:
+    loaded = parse_config(DATA, {"train.steps": 2, "policy.size": 3}, folder=tmp_path)
+    assert loaded.config.train.steps == 2
+    assert loaded.config.policy.options == {"size": 3}
+    assert loaded.folder == tmp_path
+    assert DATA["policy"] == "toy"
+    with pytest.raises(UserError, match=r"^configuration: train\.stesp: unknown key, did you mean"):
+        parse_config({**DATA, "train": {"stesp": 1}})
+    with pytest.raises(UserError, match=r"^override 'train\.stesp=1': train\.stesp: unknown key"):
+        parse_config(DATA, {"train.stesp": 1})
+
+
+def test_sections_do_not_change_after_loading() -> None:
+    config = parse_config(DATA).config
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.steps = 3  # type: ignore[misc]
+
+
+def test_a_dump_reads_back_equal(tmp_path: Path) -> None:
+    texts = [
+        "1e-4",
+        "yes",
+        "010",
+        "1:30",
+        "null",
+        "",
+        " a\nb ",
+        "é",
+        "#",
+        "true",
+        "<<",
+        "2024-01-01",
+    ]
+    options = {"texts": texts, "x": 1e-7, "big": 10**20, "n": None, "deep": {"a": [{"b": 1}]}}
+    config = parse_config(
+        {
+            **DATA,
+            "policy": {"name": "toy", **options},
+            "train": {"max_grad_norm": float("inf"), "betas": [0.5, 0.6]},
+            "evaluation": {"source": "rows"},
+            "callbacks": ["bell"],
+        }
+    ).config
+    again = load(tmp_path, dump(config)).config
+    assert again == config
+    assert again.policy.options == options
+
+
+def test_a_dump_writes_what_it_cannot_express_as_text() -> None:
+    config = parse_config({**DATA, "policy": {"name": "toy", "path": Path("a/b")}}).config
+    assert "path: a/b" in dump(config)
+
+
+def test_batch_arithmetic() -> None:
+    train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
+    data = {**DATA, "train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
+    assert derive(parse_config(data).config) == {
+        "rollouts per step": 32,
+        "groups per update": 4,
+        "rollouts per update": 16,
+        "updates per step": 6,
+        "updates in total": 60,
+        "rollouts in total": 320,
+        "rollouts per evaluation": 21,
+    }
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    rank: int = 1
+
+
+class Target:
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+
+        model: PathOrName = "none"
+        size: int = Field(1, ge=1)
+        inner: Inner | None = None
+        several: str | list[str] = "x"
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+
+class Plain:
+    def __init__(self, needed: int, other: int = 2) -> None:
+        self.sum = needed + other
+
+
+def exact(prompts: Any, completions: Any, answer: Any, tolerance: float = 0, **columns: Any) -> Any:
+    return [tolerance]
+
+
+def policy(folder: Path, options: str, target: Any = Target) -> Any:
+    loaded = load(folder, BASE.replace("policy: toy\n", f"policy:\n  name: toy\n{options}"))
+    section = loaded.config.policy
+    return build(loaded, ("policy",), target, section.name, section.options)
+
+
+def test_build_a_class_with_a_config(tmp_path: Path) -> None:
+    assert policy(tmp_path, "  size: 3\n  inner: {rank: 2}\n").config.inner.rank == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("  sise: 3\n", "3: policy.sise: unknown key, did you mean 'size'?"),
+        ("  size: 0\n", "3: policy.size: expected at least 1, found 0"),
+        ("  inner:\n    rnak: 1\n", "4: policy.inner.rnak: unknown key, did you mean 'rank'?"),
+        ("  inner: 3\n", "3: policy.inner: expected a section of keys, found 3"),
+        ("  several: 3\n", "3: policy.several: expected text, found 3"),
+    ],
+)
+def test_mistakes_in_options_name_the_line(tmp_path: Path, options: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        policy(tmp_path, options)
+    told = str(caught.value).replace(f"{tmp_path}/", "")
+    assert told.splitlines()[0] == f"run.yaml, line {message}"
+
+
+def test_build_a_plain_class(tmp_path: Path) -> None:
+    assert policy(tmp_path, "  needed: 3\n", Plain).sum == 5
+    with pytest.raises(UserError, match=r"line 1: policy\.needed: missing"):
+        policy(tmp_path, "", Plain)
+    with pytest.raises(UserError, match=r"line 3: policy\.neded: unknown key, did you mean 'need"):
+        policy(tmp_path, "  neded: 3\n", Plain)
+
+
+def test_build_a_reward_function() -> None:
+    loaded = parse_config(DATA)
+    path = ("rewards", 0)
+    assert build(loaded, path, exact, "exact", {}) is exact
+    bound = build(loaded, path, exact, "exact", {"tolerance": 2})
+    assert isinstance(bound, partial)
+    assert bound([], [], answer=[]) == [2]
+    with pytest.raises(UserError, match=r"rewards\.0\.wieght: unknown key, did you mean 'weight'"):
+        build(loaded, path, exact, "exact", {"wieght": 2})
+    with pytest.raises(UserError, match=r"rewards\.0\.completions: unknown key"):
+        build(loaded, path, exact, "exact", {"completions": 2})
+
+
+def test_build_leaves_objects_alone() -> None:
+    loaded, rows = parse_config(DATA), [{"prompt": "a"}]
+    assert build(loaded, ("prompts",), rows, "mine:rows", {}) is rows
+    with pytest.raises(UserError, match="'mine:rows' is an object already and takes no options"):
+        build(loaded, ("prompts",), rows, "mine:rows", {"a": 1})
+
+
+def test_build_calls_other_functions() -> None:
+    loaded = parse_config(DATA)
+
+    def make(size: int = 1) -> list[int]:
+        return [size]
+
+    assert build(loaded, ("prompts",), make, "mine:make", {"size": 2}) == [2]
+
+
+def test_paths_are_relative_to_the_file_when_they_exist(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    for name, expected in {
+        "base": str(tmp_path / "base"),
+        "org/name": "org/name",
+        str(tmp_path / "base"): str(tmp_path / "base"),
+        "''": "",
+        "a" * 5000: "a" * 5000,
+    }.items():
+        assert policy(tmp_path, f"  model: {name}\n").config.model == expected
+    assert Target.Config(model="base").model == "base"
+
+
+def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
+    for model in reference.TABLES.values():
+        assert all(info.description for info in model.model_fields.values()), model
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    text = page.read_text(encoding="utf-8")
+    assert reference.rewritten(text) == text, "run: python -m groupwise.reference " + str(page)
+    assert set(reference.TABLES.values()) >= {RunConfig, TrainSection}

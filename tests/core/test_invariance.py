@@ -1,0 +1,310 @@
+"""Law 1: the gradient of an update does not depend on how it was cut, nor on who computed it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.algorithm import DAPO, GRPO, DrGRPO
+
+FORMS = {
+    "grpo": (GRPO, {}),
+    "grpo kl": (GRPO, {"beta": 0.1}),
+    "grpo kl k2, entropy": (GRPO, {"beta": 0.1, "kl": "k2", "entropy": 0.05}),
+    "grpo batch scale": (GRPO, {"scale": "batch"}),
+    "grpo constant": (GRPO, {"normalize": "constant"}),
+    "grpo without truncated": (GRPO, {"mask_truncated": True}),
+    "dr_grpo": (DrGRPO, {}),
+    "dr_grpo kl": (DrGRPO, {"beta": 0.1}),
+    "dr_grpo entropy": (DrGRPO, {"entropy": 0.05}),
+    "dapo": (DAPO, {}),
+    "dapo kl k1": (DAPO, {"beta": 0.1, "kl": "k1"}),
+    "dapo entropy": (DAPO, {"entropy": 0.05}),
+}
+# Group 0 is alive, 1 is dead, 2 has a missing reward, 3 is alive and its last rollout is empty.
+VALUES = [1.0, 0.0, 0.25, 0.1, 0.1, 0.1, float("nan"), 2.0, -1.0, 0.0, 3.0, 1.0]
+CHOSEN = [[1, 2, 0], [2, 0], [1, 1, 1, 1, 2], [0], [1, 0], [2, 2, 0], [1, 0], [1, 1, 0], [0]]
+CHOSEN += [[2, 1, 2, 1, 2], [1, 2, 1, 0], []]
+
+
+def setting(lab, form):
+    """A policy some updates after sampling, scored rollouts, and what the loss is given."""
+    kind, config = FORMS[form]
+    algorithm = kind(kind.Config(**config))
+    policy = lab.Tabular(prompts=4, seed=1)
+    algorithm.prepare(policy)
+    prompts = [row for row in lab.rows(4) for _ in range(3)]
+    rollouts = lab.build(prompts, CHOSEN, group_size=3)
+    rollouts.truncated[2] = True
+    with torch.no_grad():
+        old = policy(rollouts).log_probs
+        policy.table += 0.3 * lab.Tabular(prompts=4, seed=2).table
+        reference = lab.Tabular(prompts=4, seed=3)(rollouts).log_probs
+    given = {"old_log_probs": old, "reference_log_probs": reference}
+    # Whatever padding holds must not matter.
+    given = {k: v.masked_fill(~rollouts.mask, float("inf")) for k, v in given.items()}
+    return policy, algorithm, rollouts, lab.scores_of(torch.tensor(VALUES)), given
+
+
+def whole(lab, policy, algorithm, rollouts, scores, given):
+    """The gradient of the update's loss as one expression, nothing skipped."""
+    policy.zero_grad()
+    targets = algorithm.targets(scores, rollouts)
+    batch = {**targets, **given, "mask": rollouts.mask}
+    algorithm.loss(policy(rollouts), batch).sum().backward()
+    found = lab.gradient(policy)
+    assert float(found.norm()) > 1e-3
+    return found
+
+
+def updated(lab, budget, policy, algorithm, rollouts, scores, given):
+    policy.zero_grad()
+    policy.asked.clear()
+    metrics = lab.updater(policy, algorithm, budget).backward(rollouts, scores, given)
+    return lab.gradient(policy), metrics
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_budget_gives_the_same_gradient(lab, form):
+    parts = setting(lab, form)
+    expected = whole(lab, *parts)
+    metrics = []
+    for budget in (1, 4, 7, 11, 10_000):
+        found, measured = updated(lab, budget, *parts)
+        assert lab.gap(found, expected) < 1e-10
+        metrics.append(measured)
+    for other in metrics[:-1]:
+        assert other == pytest.approx(metrics[-1], rel=1e-6)
+    # Rollouts without weight, and without advantage where only that gives a gradient, were skipped.
+    dense = "kl" in form or "entropy" in form
+    assert sum(parts[0].asked) == (11 if dense else 7 - parts[1].config.mask_truncated)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
+    """What a policy of its own may do in `microbatches`, `slice(None)` included."""
+    parts = setting(lab, form)
+    expected = whole(lab, *parts)
+
+    def cut(rollouts, budget, *, cut_decisions):
+        assert cut_decisions
+        order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(0))
+        half = len(order) // 2
+        edges = [(0, 1), (1, 3), (3, 9)]
+        pieces = [(order[:half], slice(*edge)) for edge in edges]
+        return [*pieces, (order[half:], slice(None))]
+
+    parts[0].microbatches = cut
+    found, _ = updated(lab, 0, *parts)
+    assert lab.gap(found, expected) < 1e-10
+    log_probs = lab.updater(parts[0], parts[1], 0).log_probs(parts[2])
+    with torch.no_grad():
+        alone = parts[0](parts[2]).log_probs
+    assert log_probs.dtype == torch.float64
+    assert torch.equal(log_probs[parts[2].mask], alone[parts[2].mask])
+
+
+def test_padding_width_and_order_of_rollouts_change_nothing(lab):
+    parts = setting(lab, "grpo kl")
+    expected = whole(lab, *parts)
+    policy, algorithm, rollouts, scores, given = parts
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(4))
+    shuffled = {name: value[order] for name, value in given.items()}
+    found, _ = updated(
+        lab, 6, policy, algorithm, rollouts.select(order), scores.select(order), shuffled
+    )
+    assert lab.gap(found, expected) < 1e-10
+
+
+def test_denominators_count_what_is_skipped(lab):
+    """A dead group adds nothing to the gradient but halves it, as it is in the mean."""
+    policy, algorithm = lab.Tabular(prompts=4), GRPO()
+    live = lab.build([lab.rows()[0]] * 2, [[1, 0], [2, 0]], group_size=2)
+    both = lab.build(
+        [lab.rows()[0]] * 2 + [lab.rows()[1]] * 2, [[1, 0], [2, 0], [1, 0], [2, 0]], group_size=2
+    )
+    found = {}
+    for rollouts, values in [(live, [1.0, 0.0]), (both, [1.0, 0.0, 0.1, 0.1])]:
+        with torch.no_grad():
+            given = {"old_log_probs": policy(rollouts).log_probs}
+        scores = lab.scores_of(torch.tensor(values))
+        found[len(rollouts)], _ = updated(lab, 100, policy, algorithm, rollouts, scores, given)
+        assert policy.asked == [2]
+    assert lab.gap(found[4] * 2, found[2]) < 1e-10
+
+
+def test_a_whole_dead_update_runs_no_forward_and_leaves_the_weights(lab):
+    trainer = lab.trainer(reward=lambda completions, **_: [0.1] * len(completions), steps=1)
+    policy, before = trainer.policy, trainer.policy.table.detach().clone()
+    metrics = trainer.train_step()
+    assert policy.asked == []
+    assert torch.equal(policy.table, before)
+    assert metrics["zero_variance"] == 1.0
+    assert metrics["grad_norm"] == 0.0
+    assert metrics["trained_decisions"] == 0
+
+
+def test_a_dead_update_with_kl_does_run(lab):
+    trainer = lab.trainer(
+        algorithm=GRPO(GRPO.Config(beta=0.1)),
+        reward=lambda completions, **_: [0.1] * len(completions),
+        updates_per_rollout=2,
+        steps=2,
+    )
+    metrics = [trainer.train_step() for _ in range(2)]
+    # Reference log-probs of 16 rollouts at once, then two updates of 8; the same again.
+    assert trainer.policy.asked == [16, 8, 8] * 2
+    assert metrics[0]["grad_norm"] == pytest.approx(0.0, abs=1e-12)
+    assert metrics[0]["kl"] == pytest.approx(0.0, abs=1e-12)
+    assert metrics[0]["zero_variance"] == 1.0
+
+
+def half_dead(completions, prompts, **_):
+    """Dead on every other prompt."""
+    return [
+        0.5 if int(prompt.split()[1]) % 2 else text.count("1") + 0.01 * len(text)
+        for text, prompt in zip(completions, prompts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("max_refills", [0, 1, 20])
+def test_dapo_refills_dead_groups(lab, max_refills):
+    trainer = lab.trainer(
+        policy=lab.Tabular(symbols=4),
+        algorithm=DAPO(),
+        reward=half_dead,
+        max_refills=max_refills,
+        groups_per_step=6,
+        held_out=0.0,
+    )
+    rollouts, scores, metrics = trainer.collect()
+    assert len(rollouts) == len(scores.values) == 24
+    assert len(rollouts.groups.unique()) == 6
+    alive = [not int(row["prompt"].split()[1]) % 2 for row in rollouts.prompts[::4]]
+    assert metrics["zero_variance"] > 0
+    if max_refills == 0:
+        assert metrics["refilled_groups"] == 0
+        assert trainer.prompts.drawn == 6
+    else:
+        assert metrics["refilled_groups"] == trainer.prompts.drawn - 6
+        assert metrics["refilled_groups"] > 0
+    if max_refills == 20:
+        assert all(alive)
+    # Rollouts and scores still belong together.
+    texts = [str(text) for text in rollouts.completions]
+    again = half_dead(texts, [row["prompt"] for row in rollouts.prompts])
+    assert scores.total.tolist() == pytest.approx(again)
+
+
+# ---- processes
+
+CHILD = """
+import importlib.util, json, sys
+import torch
+torch.set_num_threads(1)
+spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
+lab = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lab)
+from groupwise.algorithm import DAPO, GRPO, DrGRPO
+
+def half_dead(completions, prompts, **_):
+    return [
+        0.5 if int(p.split()[1]) % 2 else t.count("1") + 0.01 * len(t)
+        for t, p in zip(completions, prompts, strict=True)
+    ]
+
+found = {}
+for name, algorithm, reward, settings in [
+    ("grpo", GRPO(GRPO.Config(beta=0.05, entropy=0.01)), lab.ones, {}),
+    ("updates", GRPO(GRPO.Config(scale="batch")), lab.ones, {"updates_per_rollout": 2}),
+    ("odd", DrGRPO(), lab.ones, {"groups_per_step": 3, "updates_per_rollout": 3}),
+    ("alone", GRPO(), lab.ones, {"groups_per_step": 1}),
+    ("dead", GRPO(), half_dead, {"groups_per_step": 2}),
+    ("dapo", DAPO(), half_dead, {"groups_per_step": 6, "max_refills": 3, "steps": 4}),
+]:
+    policy = lab.Tabular(symbols=4)
+    settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
+    trainer = lab.trainer(policy, algorithm, reward, **settings)
+    steps = []
+    assert trainer.fit(lambda step, metrics: steps.append(metrics), lambda: None)
+    evaluation = trainer.evaluator(policy)
+    keep = ("reward", "grad_norm", "loss", "ratio_error", "zero_variance", "trained_decisions")
+    found[name] = {
+        "table": policy.table.flatten().tolist(),
+        "moment": trainer.optimizer.state[policy.table]["exp_avg"].flatten().tolist(),
+        "steps": [{key: step.get(key) for key in keep} for step in steps],
+        "evaluation": dict(evaluation.metrics),
+        "drawn": trainer.prompts.drawn,
+        "processes": trainer.accelerator.num_processes,
+    }
+if trainer.accelerator.is_main_process:
+    with open(sys.argv[2], "w") as file:
+        json.dump(found, file)
+trainer.accelerator.end_training()
+"""
+
+
+def run_processes(folder, count):
+    script, out = folder / "child.py", folder / f"{count}.json"
+    script.write_text(CHILD)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "RANK"))}
+    children = []
+    for rank in range(count):
+        place = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        environment = {
+            **base,
+            **(place if count > 1 else {}),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = [sys.executable, str(script), str(Path(__file__).with_name("conftest.py")), str(out)]
+        children.append(
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+    try:
+        told = [child.communicate(timeout=100)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    assert all(child.returncode == 0 for child in children), "\n".join(told)
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def by_count(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    return {count: run_processes(folder, count) for count in (1, 2)}
+
+
+@pytest.mark.parametrize("case", ["grpo", "updates", "odd", "alone", "dead", "dapo"])
+def test_two_processes_train_as_one(by_count, case):
+    one, two = by_count[1][case], by_count[2][case]
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert one["drawn"] == two["drawn"]
+    for name in ("moment", "table"):
+        left = torch.tensor(one[name], dtype=torch.float64)
+        right = torch.tensor(two[name], dtype=torch.float64)
+        assert float((left - right).norm() / left.norm()) < 1e-10
+    assert one["evaluation"] == pytest.approx(two["evaluation"])
+    for left, right in zip(one["steps"], two["steps"], strict=True):
+        if case not in ("odd", "alone"):  # a mean of the processes' means, of unequal shares
+            assert left == pytest.approx(right, rel=1e-6, abs=1e-9)
+        else:
+            for name in ("grad_norm", "loss", "trained_decisions"):
+                assert left[name] == pytest.approx(right[name], rel=1e-6, abs=1e-9)

@@ -1,0 +1,140 @@
+"""Rollouts: selecting, joining, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from groupwise.rollouts import Rollouts
+
+CHOSEN = [[1, 2, 0], [2, 0], [1, 1, 1, 1, 2], [0], [], [1, 0]]
+
+
+@pytest.fixture
+def rollouts(lab):
+    plain = lab.build(lab.rows(6), CHOSEN)
+    torch.manual_seed(0)
+    return replace(
+        plain,
+        log_probs=torch.randn(6, 5).masked_fill(~plain.mask, 0.0),
+        truncated=torch.tensor([False, True, False, False, True, False]),
+        facts={"completion_ids": CHOSEN, "kept_mass": list(range(6))},
+        trajectory={
+            **plain.trajectory,
+            "latents": torch.randn(6, 5, 2, 3).masked_fill(~plain.mask[..., None, None], 0.0),
+            "fixed": torch.randn(6, 7),
+            "scalar": torch.arange(6.0),
+        },
+    )
+
+
+def same(left, right):
+    """Equal in everything, padding apart: widths may differ."""
+    assert list(left.prompts) == list(right.prompts)
+    assert list(left.completions) == list(right.completions)
+    assert torch.equal(left.groups, right.groups)
+    assert torch.equal(left.truncated, right.truncated)
+    assert torch.equal(left.lengths, right.lengths)
+    assert {k: list(v) for k, v in left.facts.items()} == {
+        k: list(v) for k, v in right.facts.items()
+    }
+    assert left.trajectory.keys() == right.trajectory.keys()
+    for row in range(len(left)):
+        one, other = left.mask[row], right.mask[row]
+        assert torch.equal(left.log_probs[row][one], right.log_probs[row][other])
+        for name, column in left.trajectory.items():
+            mine, theirs = column[row], right.trajectory[name][row]
+            if name in {"symbols", "latents"}:
+                mine, theirs = mine[one], theirs[other]
+            assert torch.equal(mine, theirs), name
+
+
+@pytest.mark.parametrize("cut", [[6], [1, 5], [2, 2, 2], [3, 1, 2], [1] * 6])
+def test_concat_undoes_select(rollouts, cut):
+    parts = [rollouts.select(part) for part in torch.arange(6).split(cut)]
+    whole = Rollouts.concat(parts)
+    same(whole, rollouts)
+    assert whole.mask.shape == rollouts.mask.shape
+    assert torch.equal(whole.log_probs, rollouts.log_probs)
+    assert torch.equal(whole.trajectory["latents"], rollouts.trajectory["latents"])
+
+
+def test_select_trims_padding_to_the_longest(rollouts):
+    part = rollouts.select([1, 3])
+    assert part.mask.shape == (2, 2)
+    assert part.log_probs.shape == (2, 2)
+    assert part.trajectory["symbols"].shape == (2, 2)
+    assert part.trajectory["latents"].shape == (2, 2, 2, 3)
+    assert part.trajectory["fixed"].shape == (2, 7)
+    assert [len(symbols) for symbols in part.trajectory["ragged"]] == [2, 1]
+
+
+def test_select_keeps_holes(rollouts):
+    """A tool's decisions, in the middle, are not padding."""
+    mask = rollouts.mask.clone()
+    mask[2, 1:4] = False
+    part = replace(rollouts, mask=mask).select([2, 3])
+    assert part.mask.shape == (2, 5)
+    assert part.mask[0].tolist() == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [4, 0, 0, 2],
+        torch.tensor([4, 0, 0, 2]),
+        torch.tensor([4, 0, 0, 2], dtype=torch.int32),
+    ],
+)
+def test_select_repeats_and_orders(rollouts, rows):
+    part = rollouts.select(rows)
+    assert list(part.completions) == ["", "120", "120", "11112"]
+    assert part.facts["kept_mass"] == [4, 0, 0, 2]
+    assert part.groups.tolist() == [4, 0, 0, 2]
+
+
+def test_select_by_bool_is_select_by_index(rollouts):
+    chosen = torch.tensor([True, False, False, True, False, True])
+    same(rollouts.select(chosen), rollouts.select([0, 3, 5]))
+    same(rollouts.select(chosen.tolist()), rollouts.select([0, 3, 5]))
+
+
+def test_nothing_selected(rollouts):
+    for none in ([], torch.zeros(6, dtype=torch.bool), torch.zeros(0, dtype=torch.int64)):
+        empty = rollouts.select(none)
+        assert len(empty) == 0
+        assert empty.mask.shape == (0, 0)
+        same(Rollouts.concat([empty, rollouts]), rollouts)
+    without = rollouts.select([4])
+    assert without.mask.shape == (1, 0)
+    assert without.lengths.tolist() == [0]
+
+
+def test_concat_without_log_probs_of_one_part_has_none(rollouts):
+    silent = replace(rollouts, log_probs=None)
+    assert Rollouts.concat([rollouts, silent]).log_probs is None
+    assert silent.select([0]).log_probs is None
+
+
+def test_concat_of_nothing_raises():
+    with pytest.raises(ValueError, match="at least one part"):
+        Rollouts.concat([])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"completions": ["a"]}, "completions has length 1, prompts has 6"),
+        ({"groups": torch.zeros(5, dtype=torch.int64)}, "groups has length 5"),
+        ({"truncated": torch.zeros(7, dtype=torch.bool)}, "truncated has length 7"),
+        ({"facts": {"odd": [1]}}, r"facts\['odd'\] has length 1"),
+        ({"trajectory": {"odd": torch.zeros(2, 5)}}, r"trajectory\['odd'\] has length 2"),
+        ({"mask": torch.ones(6, 5)}, r"mask must be \[B, T\] bool, received \[6, 5\] torch.float32"),
+        ({"mask": torch.ones(6, dtype=torch.bool)}, r"received \[6\] torch.bool"),
+        ({"log_probs": torch.zeros(6, 4)}, r"log_probs \[6, 4\] and mask \[6, 5\]"),
+        ({"log_probs": torch.zeros(3, 5)}, "log_probs has length 3"),
+    ],
+)
+def test_wrong_shapes_are_named(rollouts, change, told):
+    with pytest.raises(ValueError, match=told):
+        replace(rollouts, **change)

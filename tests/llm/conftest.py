@@ -1,0 +1,136 @@
+"""Tiny models of real architectures with random weights, and a tokenizer, made from nothing."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+END = "<|end|>"
+TURN = "<|turn|>"
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
+SIZE = len(LETTERS) + 2
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] + ':' + m['content'] + '<|turn|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+COMMON = {
+    "vocab_size": SIZE,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+    # Strong enough that tokens differ in probability.
+    "initializer_range": 0.2,
+}
+GATED = {**COMMON, "intermediate_size": 64, "num_key_value_heads": 2}
+GEMMA = {**GATED, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}
+CONFIGS = {
+    "qwen2": lambda: Qwen2Config(**GATED, tie_word_embeddings=True),
+    "llama": lambda: LlamaConfig(**GATED, tie_word_embeddings=False),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=SIZE,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=128,
+        bos_token_id=None,
+        eos_token_id=0,
+        initializer_range=0.2,
+    ),  # fmt: skip
+    "gpt_neox": lambda: GPTNeoXConfig(**COMMON, intermediate_size=64, tie_word_embeddings=False),
+    "gemma2": lambda: Gemma2Config(**GEMMA, final_logit_softcapping=3.0),
+    "gemma3": lambda: Gemma3TextConfig(**GEMMA, sliding_window_pattern=2),
+}
+
+
+def make_tokenizer(template=TEMPLATE, pad=None):
+    """One token a byte; 0 ends a text, 1 ends a turn."""
+    vocabulary = {END: 0, TURN: 1} | {letter: n + 2 for n, letter in enumerate(LETTERS)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END, TURN])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=pad)
+    fast.chat_template = template
+    return fast
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """saved(architecture, **configuration) -> a folder that from_pretrained reads."""
+    made = {}
+
+    def save(architecture="qwen2", template=TEMPLATE, pad=None, **changes):
+        key = (architecture, template, pad, repr(sorted(changes.items())))
+        if key not in made:
+            folder = tmp_path_factory.mktemp(architecture)
+            config = CONFIGS[architecture]()
+            config.update(changes)
+            with torch.random.fork_rng():
+                torch.manual_seed(7)
+                model = AutoModelForCausalLM.from_config(config)
+                # Zero biases would hide a forgotten one.
+                for name, parameter in model.named_parameters():
+                    if name.endswith("bias"):
+                        torch.nn.init.normal_(parameter, std=0.1)
+            model.save_pretrained(folder)
+            make_tokenizer(template, pad).save_pretrained(folder)
+            made[key] = folder
+        return made[key]
+
+    return save
+
+
+@pytest.fixture
+def make(saved):
+    """make(architecture, model={...}, **settings) -> a fresh policy."""
+
+    def policy(architecture="qwen2", model=None, device="cpu", **settings):
+        folder = saved(architecture, **(model or {}))
+        torch.manual_seed(0)
+        settings = {"max_new_tokens": 12, **settings}
+        return LanguageModel(Settings(model=str(folder), **settings)).to(device)
+
+    return policy
+
+
+@pytest.fixture
+def plain():
+    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward on each rollout alone."""
+
+    def log_probs(policy, rollouts):
+        filled = torch.zeros(rollouts.mask.shape)
+        for row in range(len(rollouts)):
+            prompt = rollouts.trajectory["prompt_ids"][row].to(policy.device)
+            count = int(rollouts.lengths[row])
+            answer = rollouts.trajectory["completion_ids"][row, :count].to(policy.device)
+            ids = torch.cat([prompt, answer]).unsqueeze(0)
+            logits = policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+            scores = (logits / policy.config.temperature).log_softmax(-1)
+            filled[row, :count] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
+        return filled
+
+    return log_probs
+
+
+ROWS = [{"prompt": "a longer prompt: 12+34="}, {"prompt": "Hi"}, {"prompt": "7-5"}]
+
+
+@pytest.fixture
+def rows():
+    return [dict(row) for row in ROWS]

@@ -1,0 +1,79 @@
+"""The same on a CUDA device, in float32 and under bf16 autocast."""
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+PRECISIONS = {"float32": 2e-4, "bf16": 0.1}
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request):
+    return request.param
+
+
+@pytest.fixture
+def policy(make, precision):
+    return make("llama", device="cuda", precision=precision, max_new_tokens=24)
+
+
+@pytest.fixture
+def rollouts(policy, rows):
+    return policy.sample(rows, group_size=8, seeds=range(24))
+
+
+def test_sampling_on_the_device(policy, rollouts, rows):
+    assert rollouts.mask.device.type == rollouts.log_probs.device.type == "cuda"
+    again = policy.sample(rows, group_size=8, seeds=range(24))
+    assert again.facts["completion_ids"] == rollouts.facts["completion_ids"]
+
+
+def test_greedy_is_generate(make, rows):
+    policy = make("llama", device="cuda")
+    ours = policy.sample(rows, group_size=1, seeds=range(3), purpose="greedy")
+    for row, got in zip(rows, ours.facts["completion_ids"], strict=True):
+        prompt = policy.tokenizer(row["prompt"], return_tensors="pt").to("cuda")
+        theirs = policy.model.generate(**prompt, do_sample=False, max_new_tokens=12, pad_token_id=0)
+        assert got == theirs[0, prompt["input_ids"].shape[1] :].tolist()
+
+
+def test_log_probs_are_those_of_the_plain_path(policy, rollouts, plain, precision):
+    with torch.no_grad():
+        ours = policy(rollouts).log_probs.cpu()
+        gap = (ours - plain(policy, rollouts))[rollouts.mask.cpu()].abs().max()
+    assert gap < PRECISIONS[precision]
+
+
+def test_the_ratio_is_one(policy, rollouts, precision):
+    gap = (policy(rollouts).log_probs - rollouts.log_probs)[rollouts.mask].abs().max()
+    assert gap < PRECISIONS[precision]
+
+
+def test_shared_and_plain_gradients_agree(policy, rollouts, precision):
+    gradients = []
+    for share in (True, False):
+        policy.share_prompt = share
+        policy.zero_grad(set_to_none=True)
+        (policy(rollouts).log_probs * rollouts.mask).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten().double() for p in policy.parameters()]))
+    gap = (gradients[0] - gradients[1]).norm() / gradients[1].norm()
+    assert gap < (1e-4 if precision == "float32" else 0.05)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_a_step_makes_the_first_completion_likelier(make, rows, precision, lora):
+    policy = make("llama", device="cuda", precision=precision, lora=lora).train()
+    rollouts = policy.sample(rows, group_size=4, seeds=range(12))
+    optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-3)
+    before = policy(rollouts).log_probs[0].sum()
+    for part, decisions in policy.microbatches(rollouts, 64, cut_decisions=True):
+        piece = rollouts.select(part)
+        log_probs = policy(piece, decisions).log_probs
+        sign = (part == 0).to(log_probs).unsqueeze(1)
+        (-(sign * log_probs * piece.mask[:, decisions])).sum().backward()
+    optimizer.step()
+    assert policy(rollouts).log_probs[0].sum() > before

@@ -1,0 +1,130 @@
+"""Chunked log-probs and entropy against autograd of the plain log-softmax."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from groupwise_llm import likelihood
+
+N, H, V = 23, 8, 37
+
+
+def parts(dtype=torch.float32, *, bias=True):
+    generator = torch.Generator().manual_seed(3)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    inputs = [draw(N, H), draw(V, H), draw(V)] if bias else [draw(N, H), draw(V, H)]
+    tokens = torch.randint(V, (N,), generator=generator)
+    tokens[:2] = torch.tensor([0, V - 1])
+    slopes = draw(2, N)
+    leaves = [x.to(dtype).requires_grad_() for x in inputs]
+    return leaves + ([] if bias else [None]), tokens, slopes
+
+
+def oracle(leaves, tokens, temperature):
+    hidden, weight, bias = [
+        None if x is None else x.detach().double().requires_grad_() for x in leaves
+    ]
+    logits = torch.nn.functional.linear(hidden, weight, bias) / temperature
+    log_p = logits.log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    return (hidden, weight, bias), log_p.gather(1, tokens.unsqueeze(1)).squeeze(1), entropy
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(likelihood, "TOKENS", 5)
+    monkeypatch.setattr(likelihood, "VOCABULARY", 8)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("share", [(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)])
+def test_values_and_gradients_are_those_of_the_plain_log_softmax(temperature, bias, share):
+    leaves, tokens, slopes = parts(bias=bias)
+    log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens, temperature=temperature)
+    exact, right, right_entropy = oracle(leaves, tokens, temperature)
+    torch.testing.assert_close(log_probs.double(), right, rtol=1e-6, atol=5e-6)
+    torch.testing.assert_close(entropy.double(), right_entropy, rtol=1e-6, atol=5e-6)
+    weights = slopes * torch.tensor(share, dtype=torch.float64).unsqueeze(1)
+    (weights[0].float() @ log_probs + weights[1].float() @ entropy).backward()
+    (weights[0] @ right + weights[1] @ right_entropy).backward()
+    for ours, theirs in zip(leaves, exact, strict=True):
+        if ours is not None:
+            gap = (ours.grad.double() - theirs.grad).norm() / theirs.grad.norm()
+            assert gap < 1e-5
+
+
+def test_blocks_change_nothing(monkeypatch):
+    answers = []
+    for tokens_at_once, vocabulary_at_once in [(1, 1), (N, V), (7, 36), (1000, 1000)]:
+        monkeypatch.setattr(likelihood, "TOKENS", tokens_at_once)
+        monkeypatch.setattr(likelihood, "VOCABULARY", vocabulary_at_once)
+        leaves, tokens, _ = parts()
+        log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens)
+        (log_probs.sum() + entropy.sum()).backward()
+        answers.append(torch.cat([log_probs, entropy, *(x.grad.flatten() for x in leaves)]))
+    for answer in answers[1:]:
+        torch.testing.assert_close(answer, answers[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_large_logits_neither_overflow_nor_vanish():
+    leaves, tokens, _ = parts()
+    with torch.no_grad():
+        leaves[0].mul_(200)
+    log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens)
+    _, right, right_entropy = oracle(leaves, tokens, 1.0)
+    torch.testing.assert_close(log_probs.double(), right, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(entropy.double(), right_entropy, rtol=1e-3, atol=1e-3)
+    (log_probs.sum() + entropy.sum()).backward()
+    assert all(torch.isfinite(x.grad).all() for x in leaves)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_bf16_hidden_states_meet_a_float32_head():
+    (hidden, weight, bias), tokens, slopes = parts()
+    rounded = hidden.detach().bfloat16().requires_grad_()
+    log_probs, entropy = likelihood.log_probs_and_entropy(rounded, weight, bias, tokens)
+    assert log_probs.dtype == entropy.dtype == torch.float32
+    _, right, _ = oracle((hidden, weight, bias), tokens, 1.0)
+    torch.testing.assert_close(log_probs.double(), right, rtol=0.02, atol=0.1)
+    (slopes[0].float() @ log_probs).backward()
+    assert rounded.grad.dtype == torch.bfloat16
+    assert weight.grad.dtype == torch.float32
+
+
+def test_no_tokens_at_all():
+    (hidden, weight, bias), tokens, _ = parts()
+    log_probs, entropy = likelihood.log_probs_and_entropy(hidden[:0], weight, bias, tokens[:0])
+    (log_probs.sum() + entropy.sum()).backward()
+    assert log_probs.shape == entropy.shape == (0,)
+    assert not weight.grad.any()
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most elements any operation's result had."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, torch.Tensor):
+                self.numel = max(self.numel, value.numel())
+        return result
+
+
+def test_tokens_by_vocabulary_never_exist(monkeypatch):
+    monkeypatch.setattr(likelihood, "TOKENS", 16)
+    monkeypatch.setattr(likelihood, "VOCABULARY", 64)
+    hidden = torch.randn(256, 4, requires_grad=True)
+    weight = torch.randn(512, 4, requires_grad=True)
+    tokens = torch.randint(512, (256,))
+    with LargestTensor() as largest:
+        log_probs, entropy = likelihood.log_probs_and_entropy(hidden, weight, None, tokens)
+        (log_probs.sum() + entropy.sum()).backward()
+    assert largest.numel == weight.numel()
+    assert largest.numel < 256 * 512

@@ -1,0 +1,194 @@
+"""forward(): the shared prompt against the plain path, and both against transformers."""
+
+import pytest
+import torch
+
+from groupwise.rollouts import Rollouts
+from groupwise_llm import probes
+
+SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
+
+
+def hand_made(vocabulary=200):
+    """Three groups of two: prompts of different length, completions from 1 token to 9."""
+    generator = torch.Generator().manual_seed(5)
+    draw = lambda n: torch.randint(2, vocabulary, (n,), generator=generator)  # noqa: E731
+    prompts = [draw(n) for n in (7, 2, 11)]
+    lengths = torch.tensor([9, 1, 4, 6, 2, 9])
+    ids = torch.stack([draw(9) for _ in lengths])
+    mask = torch.arange(9) < lengths.unsqueeze(1)
+    return Rollouts(
+        prompts=[{}] * 6,
+        completions=[""] * 6,
+        groups=torch.tensor([4, 4, 9, 9, 2, 2]),
+        mask=mask,
+        truncated=torch.zeros(6, dtype=torch.bool),
+        trajectory={
+            "prompt_ids": [prompts[g] for g in (0, 0, 1, 1, 2, 2)],
+            "completion_ids": ids.masked_fill(~mask, 0),
+        },
+    )
+
+
+def gradient(policy):
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]).double()
+
+
+def answer(policy, rollouts):
+    """(log-probs, gradient of a loss that treats every decision differently)."""
+    policy.zero_grad(set_to_none=True)
+    answered = policy(rollouts)
+    slopes = torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
+    (slopes * (answered.log_probs + 0.1 * answered.entropy) * rollouts.mask).sum().backward()
+    return answered.log_probs.detach(), gradient(policy)
+
+
+def close(ours, theirs):
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("architecture", SHARING)
+def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(make, plain, architecture):
+    policy, rollouts = make(architecture), hand_made()
+    assert policy.share_prompt, policy.notes
+    shared, shared_gradient = answer(policy, rollouts)
+    policy.share_prompt = False
+    alone, alone_gradient = answer(policy, rollouts)
+    torch.testing.assert_close(shared[rollouts.mask], alone[rollouts.mask], rtol=5e-6, atol=5e-6)
+    close(shared_gradient, alone_gradient)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            shared * rollouts.mask, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma2"])
+@pytest.mark.parametrize("share", [True, False])
+def test_micro_batches_do_not_change_the_gradient(make, architecture, share):
+    policy, rollouts = make(architecture, share_prompt=share, temperature=0.7), hand_made()
+    slopes = torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
+    answers = []
+    for budget in (1, 12, 20, 10_000):
+        policy.zero_grad(set_to_none=True)
+        seen = []
+        for rows, decisions in policy.microbatches(rollouts, budget, cut_decisions=True):
+            piece = rollouts.select(rows)
+            log_probs = policy(piece, decisions).log_probs
+            (slopes[rows, decisions] * log_probs * piece.mask[:, decisions]).sum().backward()
+            seen += rows.tolist()
+        assert sorted(seen) == list(range(6))
+        answers.append(gradient(policy))
+    for other in answers[:-1]:
+        close(other, answers[-1])
+
+
+def test_a_slice_of_the_decisions_is_that_slice_of_all(make):
+    policy, rollouts = make(), hand_made()
+    whole, part = policy(rollouts), policy(rollouts, slice(2, 5))
+    inside = rollouts.mask[:, 2:5]
+    torch.testing.assert_close(part.log_probs[inside], whole.log_probs[:, 2:5][inside])
+    assert part.log_probs.shape == part.entropy.shape == (6, 3)
+
+
+def test_padding_is_finite_and_without_gradient(make):
+    policy, rollouts = make(), hand_made()
+    log_probs = policy(rollouts).log_probs
+    assert not log_probs[~rollouts.mask].any()
+
+
+def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, plain):
+    policy = make(model={"pad": "<|end|>", "pad_token_id": 0})
+    assert policy.tokenizer.pad_token_id in policy.ends
+    rollouts = hand_made()
+    ids = rollouts.trajectory["completion_ids"].clone()
+    last = rollouts.lengths - 1
+    ids[torch.arange(6), last] = policy.tokenizer.eos_token_id
+    rollouts = Rollouts(
+        **{**vars(rollouts), "trajectory": {**rollouts.trajectory, "completion_ids": ids}}
+    )
+    ours = policy(rollouts).log_probs
+    assert (ours[torch.arange(6), last] < 0).all()
+    torch.testing.assert_close(ours, plain(policy, rollouts), rtol=1e-5, atol=1e-5)
+
+
+def test_only_rollouts_without_decisions(make):
+    policy, rollouts = make(), hand_made()
+    silent = Rollouts(**{**vars(rollouts), "mask": torch.zeros_like(rollouts.mask)})
+    log_probs = policy(silent).log_probs
+    log_probs.sum().backward()
+    assert not log_probs.any()
+
+
+def test_softcapped_logits_take_the_models_own_head(make):
+    policy = make("gemma2")
+    assert not policy.plain_head
+    assert any("own logits" in note for note in policy.notes)
+    assert make("gemma3").plain_head
+
+
+def test_large_logits_in_bf16_still_take_the_plain_head(make):
+    policy = make("llama", model={"initializer_range": 1.0}, precision="bf16")
+    assert policy.plain_head
+    assert policy.share_prompt
+    assert policy.precision == "bf16"
+
+
+@pytest.mark.parametrize("error", [ValueError("no cache here"), None])
+def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, monkeypatch, error):
+    from groupwise_llm import policy as module
+
+    class Bad(module.DynamicCache):
+        def batch_select_indices(self, indices):
+            if error:
+                raise error
+            super().batch_select_indices(indices.flip(0))
+
+    monkeypatch.setattr(module, "DynamicCache", Bad)
+    policy = make()
+    assert not policy.share_prompt
+    expected = "refused (no cache here)" if error else "log-probs differ by"
+    assert any("prompts are not shared" in note and expected in note for note in policy.notes)
+    rollouts = hand_made()
+    torch.testing.assert_close(
+        policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+    )
+    sampled = policy.sample([{"prompt": "ab"}, {"prompt": "abc"}], group_size=2, seeds=range(4))
+    torch.testing.assert_close(policy(sampled).log_probs, sampled.log_probs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_head_that_cannot_be_tried_is_told(make, monkeypatch):
+    def broken(*args):
+        raise AttributeError("no such part")
+
+    policy = make()
+    monkeypatch.setattr(policy, "hidden", broken)
+    assert not probes.head_is_plain(policy)
+    assert "no such part" in policy.notes[-1]
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
+def test_gradient_checkpointing_takes_the_plain_path_and_agrees(make, architecture):
+    rollouts = hand_made()
+    expected, expected_gradient = answer(make(architecture).train(), rollouts)
+    policy = make(architecture, gradient_checkpointing=True).train()
+    assert any("sampling only" in note for note in policy.notes)
+    calls = []
+    policy._shared_hidden = lambda *_: calls.append(1)
+    ours, ours_gradient = answer(policy, rollouts)
+    assert not calls
+    mask = rollouts.mask
+    torch.testing.assert_close(ours[mask], expected[mask], rtol=5e-6, atol=5e-6)
+    close(ours_gradient, expected_gradient)
+
+
+def test_checkpointing_recomputes_and_dropout_stays_off(make):
+    policy = make(
+        "gpt2", model={"resid_pdrop": 0.5, "attn_pdrop": 0.5}, gradient_checkpointing=True
+    )
+    policy.train()
+    first, second = policy(hand_made()).log_probs, policy(hand_made()).log_probs
+    assert torch.equal(first, second)
+    runs = []
+    policy.model.transformer.h[0].ln_1.register_forward_hook(lambda *_: runs.append(1))
+    policy(hand_made()).log_probs.sum().backward()
+    assert len(runs) == 2

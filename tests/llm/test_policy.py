@@ -1,0 +1,188 @@
+"""The policy as users meet it: prompts, errors, saving, references, a step of training."""
+
+import warnings
+
+import peft
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from groupwise.algorithm import GRPO
+from groupwise.errors import UserError
+from groupwise.rewards import Scores
+from groupwise.update import Updater
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+MESSAGES = [{"role": "user", "content": "3+4?"}]
+LORA = {"rank": 4, "alpha": 8}
+
+
+def moved(policy):
+    """Change what is trained, as an update would."""
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return policy
+
+
+def test_messages_go_through_the_models_chat_template(make):
+    policy = make()
+    rollouts = policy.sample([{"prompt": MESSAGES}], group_size=2, seeds=[1, 2])
+    expected = policy.tokenizer("user:3+4?<|turn|>assistant:")["input_ids"]
+    assert rollouts.trajectory["prompt_ids"][0].tolist() == expected
+    (message,) = rollouts.completions[0]
+    assert message["role"] == "assistant"
+    assert message["content"] == policy.tokenizer.decode(
+        rollouts.facts["completion_ids"][0], skip_special_tokens=True
+    )
+
+
+def test_chat_template_arguments_reach_the_template(make):
+    policy = make(chat_template={"add_generation_prompt": False})
+    rollouts = policy.sample([{"prompt": MESSAGES}], group_size=1, seeds=[1])
+    assert policy.tokenizer.decode(rollouts.trajectory["prompt_ids"][0]) == "user:3+4?<|turn|>"
+
+
+def test_messages_without_a_chat_template_are_a_users_error(make):
+    with pytest.raises(UserError, match="has no chat template; give a plain string"):
+        make(model={"template": None}).sample([{"prompt": MESSAGES}], group_size=1, seeds=[1])
+
+
+def test_a_template_that_refuses_is_a_users_error(make):
+    policy = make(model={"template": "{{ raise_exception('no system role') }}"})
+    with pytest.raises(UserError, match="its chat template refuses the prompt: no system role"):
+        policy.sample([{"prompt": MESSAGES}], group_size=1, seeds=[1])
+
+
+def test_a_prompt_that_does_not_fit_is_a_users_error(make):
+    with pytest.raises(
+        UserError, match=r"120 tokens and max_new_tokens=12 exceed the 128 positions"
+    ):
+        make().sample([{"prompt": "x" * 120}], group_size=1, seeds=[1])
+    make().sample([{"prompt": "x" * 116}], group_size=1, seeds=[1])
+
+
+def test_an_empty_prompt_is_a_users_error(make):
+    with pytest.raises(UserError, match="no tokens"):
+        make().sample([{"prompt": ""}], group_size=1, seeds=[1])
+
+
+def test_a_model_that_cannot_be_loaded_is_a_users_error(tmp_path):
+    with pytest.raises(UserError, match=r"policy\.model: cannot load a causal language model"):
+        LanguageModel(Settings(model=str(tmp_path)))
+    with pytest.raises(UserError, match=r"policy\.model: cannot read"):
+        LanguageModel.estimate(Settings(model=str(tmp_path)), decisions=10, training=True)
+
+
+def test_adapters_for_modules_that_are_not_there_are_a_users_error(make):
+    with pytest.raises(UserError, match=r"policy\.lora: .*nowhere"):
+        make(lora={"targets": ["nowhere"]})
+
+
+def test_a_model_without_an_end_token_is_a_users_error(make, monkeypatch):
+    from groupwise_llm import loading
+
+    policy = make()
+    policy.model.config.eos_token_id = policy.model.generation_config.eos_token_id = None
+    monkeypatch.setattr(type(policy.tokenizer), "eos_token_id", None, raising=False)
+    with pytest.raises(UserError, match="states no end token"):
+        loading.end_tokens(policy.model, policy.tokenizer)
+
+
+def test_full_training_saves_what_transformers_loads(make, tmp_path):
+    policy = moved(make())
+    policy.save_pretrained(tmp_path / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    ids = torch.arange(20).unsqueeze(0)
+    assert torch.equal(loaded(ids).logits, policy.model(ids).logits)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.chat_template == policy.tokenizer.chat_template
+
+
+def test_adapters_save_what_peft_loads(make, saved, tmp_path):
+    policy = moved(make(lora=LORA))
+    policy.save_pretrained(tmp_path / "model")
+    base = AutoModelForCausalLM.from_pretrained(saved())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        loaded = peft.PeftModel.from_pretrained(base, tmp_path / "model").eval()
+    ids = torch.arange(20).unsqueeze(0)
+    assert torch.equal(loaded(input_ids=ids).logits, policy.model(input_ids=ids).logits)
+
+
+def test_only_adapters_are_trained(make):
+    policy = make(lora=LORA)
+    assert all("lora_" in n for n, p in policy.named_parameters() if p.requires_grad)
+    assert sum(p.requires_grad for p in policy.parameters()) > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora": LORA}], ids=["copy", "adapters off"])
+def test_the_reference_stays_where_training_began(make, rows, settings):
+    policy = make(**settings)
+    rollouts = policy.sample(rows, group_size=2, seeds=range(6))
+    start = policy(rollouts).log_probs.detach()
+    policy.keep("reference")
+    moved(policy)
+    with policy.using("reference"):
+        torch.testing.assert_close(policy(rollouts).log_probs, start)
+    assert (policy(rollouts).log_probs - start).abs().max() > 0.01
+    assert all("reference" not in name for name, _ in policy.named_parameters())
+    # Only what is trained still needs a gradient.
+    policy(rollouts).log_probs.sum().backward()
+    assert all((p.grad is not None) == p.requires_grad for p in policy.parameters())
+
+
+def test_a_reference_that_was_not_kept_is_an_error(make):
+    with pytest.raises(RuntimeError, match="before keep"), make().using("reference"):
+        pass
+    with pytest.raises(ValueError, match="keeps no 'ema' weights"), make().using("ema"):
+        pass
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_the_estimate_counts_the_parameters_that_there_are(make, architecture, lora):
+    policy = make(architecture, lora=lora)
+    sizes = LanguageModel.estimate(policy.config, decisions=64, training=True)
+    assert sizes["weights"] == sum(p.numel() * 4 for p in policy.parameters())
+    trained = sum(p.numel() * 4 for p in policy.parameters() if p.requires_grad)
+    assert sizes["gradients"] == trained
+    assert sizes["optimizer"] == 2 * trained
+    assert set(LanguageModel.estimate(policy.config, decisions=64, training=False)) == {"weights"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora": LORA}, {"precision": "bf16"}])
+def test_an_update_makes_the_rewarded_completion_likelier(make, rows, settings):
+    policy = make(**settings).train()
+    rollouts = policy.sample(rows[:1], group_size=4, seeds=range(4))
+    values = torch.tensor([[1.0], [0.0], [0.0], [0.0]])
+    scores = Scores(
+        names=("r",),
+        weights=(1.0,),
+        values=values.double(),
+        failed=torch.zeros(4, dtype=torch.bool),
+    )
+    before = rewarded(policy, rollouts)
+    optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-3)
+    updater = Updater(
+        policy=policy, model=policy, algorithm=GRPO(), accelerator=Accelerator(cpu=True), budget=100
+    )
+    measured = updater.backward(rollouts, scores, {"old_log_probs": rollouts.log_probs})
+    optimizer.step()
+    assert measured["ratio_error"] < (0.1 if settings.get("precision") else 1e-4)
+    assert rewarded(policy, rollouts) > before
+
+
+@torch.no_grad()
+def rewarded(policy, rollouts):
+    return float(policy(rollouts).log_probs[0].sum())
+
+
+def test_training_mode_keeps_dropout_off(make):
+    policy = make("gpt2", model={"resid_pdrop": 0.5, "embd_pdrop": 0.5}).train()
+    rollouts = policy.sample([{"prompt": "ab"}], group_size=2, seeds=[1, 2])
+    assert policy.training
+    torch.testing.assert_close(policy(rollouts).log_probs, rollouts.log_probs, rtol=1e-4, atol=1e-4)

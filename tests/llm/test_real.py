@@ -1,0 +1,110 @@
+"""A real model: SmolLM2-135M-Instruct, as `examples/get_smollm.py` fetches it.
+
+The model is kept in a folder of the system's temporary files, so that it is downloaded once.
+"""
+
+import importlib.util
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+pytestmark = pytest.mark.real
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "get_smollm.py"
+CACHE = Path(tempfile.gettempdir()) / "groupwise-tests" / "smollm"
+ROWS = [
+    {"prompt": [{"role": "user", "content": text}]}
+    for text in ("What is 2 + 2?", "Name the capital of France in one word.")
+]
+
+
+@pytest.fixture(scope="module")
+def folder():
+    spec = importlib.util.spec_from_file_location("get_smollm", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    try:
+        return script.fetch(CACHE)
+    except script.FetchError as error:
+        pytest.skip(str(error).splitlines()[0])
+
+
+@pytest.fixture(scope="module")
+def policy(folder):
+    torch.manual_seed(0)
+    settings = {"loading": {"gguf_file": "model.gguf"}, "lora": {"rank": 8}, "max_new_tokens": 16}
+    return LanguageModel(Settings(model=str(folder), **settings))
+
+
+@pytest.fixture(scope="module")
+def rollouts(policy):
+    return policy.sample(ROWS, group_size=3, seeds=range(6))
+
+
+def test_it_is_used_as_intended(policy):
+    assert policy.notes == []
+    assert policy.plain_head
+    assert policy.share_prompt
+
+
+def test_chat_template_and_end_tokens(policy, rollouts):
+    text = policy.tokenizer.decode(rollouts.trajectory["prompt_ids"][0])
+    assert text.startswith("<|im_start|>system\n")
+    assert text.endswith("<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n")
+    assert policy.tokenizer.convert_tokens_to_ids("<|im_end|>") in policy.ends
+
+
+def test_shared_prompts_give_transformers_log_probs(policy, rollouts, plain):
+    with torch.no_grad():
+        ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-4)
+
+
+def test_the_ratio_is_one(policy, rollouts):
+    with torch.no_grad():
+        gap = (policy(rollouts).log_probs - rollouts.log_probs)[rollouts.mask].abs().max()
+    assert gap < 5e-4
+
+
+def test_greedy_is_generate(policy):
+    ours = policy.sample(ROWS, group_size=1, seeds=[0, 1], purpose="greedy")
+    for prompt, got in zip(
+        ours.trajectory["prompt_ids"], ours.facts["completion_ids"], strict=True
+    ):
+        ids = prompt.unsqueeze(0)
+        theirs = policy.model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16,
+            eos_token_id=policy.ends, pad_token_id=policy.ends[0],
+        )  # fmt: skip
+        assert got == theirs[0, len(prompt) :].tolist()
+
+
+def test_an_update_rewards_and_peft_reloads_it(policy, rollouts, folder, tmp_path):
+    rewarded = rollouts.select([0])
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=2e-4)
+    before = policy(rewarded).log_probs.sum()
+    (-before).backward()
+    optimizer.step()
+    with torch.no_grad():
+        after = policy(rewarded).log_probs.sum()
+    assert after > before.detach()
+
+    from peft import PeftModel
+
+    policy.save_pretrained(tmp_path / "adapter")
+    base = LanguageModel(Settings(model=str(folder), loading={"gguf_file": "model.gguf"}))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        loaded = PeftModel.from_pretrained(base.model, tmp_path / "adapter").eval()
+    ids = rollouts.trajectory["prompt_ids"][0].unsqueeze(0)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            loaded(input_ids=ids).logits, policy.model(input_ids=ids).logits, rtol=1e-5, atol=1e-5
+        )

@@ -1,0 +1,223 @@
+"""Mistakes of users: one clear message, exit code 2, no traceback, nothing left behind."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from groupwise import run as runs
+from groupwise.cli import app
+from typer.testing import CliRunner
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A small configuration that works, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return {
+        "policy": {
+            "name": "language_model",
+            "model": str(EXAMPLES / "arithmetic" / "base"),
+            "max_new_tokens": 4,
+        },
+        "prompts": {"name": "rows", "rows": ROWS, "held_out": 0.3},
+        "rewards": [{"name": "numeric_answer"}],
+        "train": {"steps": 1, "groups_per_step": 1, "group_size": 2},
+        "evaluation": {"prompts": 1},
+    }
+
+
+def call(config, *arguments, command="train"):
+    path = Path("run.yaml")
+    path.write_text(config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False))
+    return CliRunner().invoke(app, [command, str(path), *arguments])
+
+
+def refused(config, *arguments, command="train"):
+    """The one message of a refused command."""
+    result = call(config, *arguments, command=command)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+def test_the_configuration_itself_works(config):
+    result = call(config)
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("runs/run/result.json").read_text())["steps"] == 1
+
+
+def test_misspelt_key(config):
+    config["train"]["lerning_rate"] = 1e-4
+    message = refused(config)
+    lines = Path("run.yaml").read_text().splitlines()
+    line = 1 + next(n for n, text in enumerate(lines) if "lerning_rate" in text)
+    assert f"run.yaml, line {line}: train.lerning_rate" in message
+    assert "did you mean 'learning_rate'?" in message
+
+
+def test_misspelt_key_of_a_plugin(config):
+    config["policy"]["max_new_token"] = 4
+    assert "did you mean 'max_new_tokens'?" in refused(config)
+
+
+def test_wrong_type(config):
+    config["train"]["steps"] = "many"
+    message = refused(config)
+    assert "train.steps" in message
+    assert "'many'" in message
+
+
+@pytest.mark.parametrize("section", ["policy", "prompts", "algorithm"])
+def test_unknown_plugin(config, section):
+    name = {"policy": "langage_model", "prompts": "row", "algorithm": "drgrpo"}[section]
+    config.setdefault(section, {})
+    config[section] = {**config[section], "name": name}
+    message = refused(config)
+    assert f"{name!r}" in message
+    assert "did you mean" in message
+
+
+def test_unknown_reward(config):
+    config["rewards"] = ["numeric_anser"]
+    assert "did you mean 'numeric_answer'?" in refused(config)
+
+
+def test_missing_extra(config, monkeypatch):
+    import builtins
+
+    real = builtins.__import__
+
+    def without_math_verify(name, *rest, **more):
+        if name.partition(".")[0] == "pebble":
+            raise ModuleNotFoundError("No module named 'pebble'", name="pebble")
+        return real(name, *rest, **more)
+
+    import sys
+
+    for name in [n for n in sys.modules if n.startswith(("groupwise_verifiable", "pebble"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without_math_verify)
+    config["rewards"] = ["math"]
+    assert "pip install 'groupwise[math]'" in refused(config)
+
+
+def test_missing_configuration_file(tmp_path):
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "none.yaml")])
+    assert result.exit_code == 2
+    assert "none.yaml: no such file" in result.stderr
+
+
+def test_missing_dataset(config):
+    config["prompts"] = {"name": "dataset", "path": "none.jsonl"}
+    assert "no file none.jsonl" in refused(config)
+
+
+def test_empty_dataset(config):
+    Path("empty.jsonl").touch()
+    config["prompts"] = {"name": "dataset", "path": "empty.jsonl"}
+    assert "empty.jsonl is empty" in refused(config)
+
+
+def test_malformed_dataset_names_the_row(config):
+    Path("bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": oops}\n')
+    config["prompts"] = {"name": "dataset", "path": "bad.jsonl"}
+    assert "bad.jsonl, row 2" in refused(config)
+
+
+def test_dataset_row_without_a_usable_prompt(config):
+    Path("rows.jsonl").write_text('{"prompt": "", "answer": "1"}\n')
+    config["prompts"] = {"name": "dataset", "path": "rows.jsonl"}
+    assert "row 0: 'prompt' must be a non-empty string" in refused(config)
+
+
+def test_dataset_without_a_prompt_column(config):
+    Path("rows.jsonl").write_text('{"question": "a", "answer": "1"}\n')
+    config["prompts"] = {"name": "dataset", "path": "rows.jsonl"}
+    message = refused(config)
+    assert "no column 'prompt'" in message
+    assert "question" in message
+
+
+def test_column_a_reward_needs(config):
+    config["prompts"]["rows"] = [{"prompt": str(n)} for n in range(20)]
+    assert "'answer'" in refused(config)
+
+
+def test_column_that_collides(config):
+    config["prompts"]["rows"] = [{**row, "completions": 1} for row in ROWS]
+    message = refused(config)
+    assert "'completions' collides" in message
+    assert "numeric_answer" in message
+
+
+def test_prompt_longer_than_the_model(config):
+    config["prompts"]["rows"] = [{"prompt": f"{n} " * 600, "answer": "1"} for n in range(20)]
+    assert "exceed the 512 positions" in refused(config)
+
+
+def test_group_of_one(config):
+    config["train"]["group_size"] = 1
+    assert "group_size must be at least 2" in refused(config)
+
+
+def test_more_held_out_prompts_than_there_are(config):
+    config["evaluation"]["prompts"] = 500
+    assert "evaluation.prompts asks for 500" in refused(config)
+
+
+def test_run_folder_that_exists(config):
+    Path("runs/run").mkdir(parents=True)
+    Path("runs/run/config.yaml").write_text("an older run")
+    message = refused(config)
+    assert "runs/run exists" in message
+    assert "--resume" in message
+    assert Path("runs/run/config.yaml").read_text() == "an older run"
+
+
+def test_overwrite_spares_what_is_no_run(config):
+    Path("runs/run").mkdir(parents=True)
+    Path("runs/run/thesis.tex").write_text("years of work")
+    assert "does not look like one" in refused(config, "--overwrite")
+    assert Path("runs/run/thesis.tex").exists()
+
+
+def test_a_mistake_does_not_cost_the_run_being_replaced(config):
+    Path("runs/run").mkdir(parents=True)
+    Path("runs/run/config.yaml").write_text("an older run")
+    config["policy"]["model"] = "nowhere/nothing"
+    refused(config, "--overwrite")
+    assert Path("runs/run/config.yaml").read_text() == "an older run"
+
+
+def test_resume_of_nothing(config):
+    assert "nothing to resume" in refused(config, "--resume")
+
+
+def test_full_disk(config, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/run/model")
+
+    monkeypatch.setattr(runs, "save_checkpoint", full)
+    assert "no space left on device while writing runs/run/model" in refused(config)
+
+
+def test_model_that_is_nowhere(config):
+    config["policy"]["model"] = "./nowhere"
+    assert "cannot load a causal language model from './nowhere'" in refused(config)
+
+
+def test_check_finds_the_same_mistakes_without_training(config):
+    config["policy"]["max_new_token"] = 4
+    assert "did you mean 'max_new_tokens'?" in refused(config, command="check")
+    assert not Path("runs").exists()
+
+
+def test_accuracy_reward_that_is_not_there(config):
+    config["evaluation"]["accuracy"] = "correctness"
+    assert "no reward 'correctness'" in refused(config)

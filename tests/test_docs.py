@@ -1,0 +1,138 @@
+"""What the documentation shows is run: its Python in order, its YAML as configurations.
+
+A Python block whose first line is a comment with a file's name is also written to that file, so
+that later blocks can name it as `module:attribute`. One marked `python no-run` is only compiled.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise import yaml_lines
+from groupwise.building import build
+from groupwise.config import parse_config
+from groupwise.plugins import installed
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("README.md")])
+# The closing fence is indented as the opening one: blocks stand in lists, too.
+BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# ([\w/]+\.py)\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, unindented, and the line it starts on."""
+
+    language: str
+    marks: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    source = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            language=found[2],
+            marks=found[3],
+            text=re.sub(rf"^{found[1]}", "", found[4], flags=re.MULTILINE),
+            line=source[: found.start()].count("\n") + 1,
+        )
+        for found in BLOCK.finditer(source)
+    ]
+
+
+def with_blocks(language: str) -> list[Any]:
+    return [
+        pytest.param(page, id=page.name)
+        for page in PAGES
+        if any(block.language == language for block in blocks(page))
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to run in, with the repository's examples in it; nothing imported there remains."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    modules, threads = set(sys.modules), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+    for name in set(sys.modules) - modules:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def run_python(page: Path, folder: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        # As many empty lines as the page has before it, so that errors name the page's own lines.
+        code = compile("\n" * block.line + block.text, str(page), "exec")
+        if "no-run" in block.marks:
+            continue
+        if file := FILE.match(block.text):
+            (folder / file[1]).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file[1]).write_text(block.text, encoding="utf-8")
+        exec(code, namespace)
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_python(page: Path, folder: Path) -> None:
+    run_python(page, folder)
+
+
+@pytest.mark.parametrize("page", with_blocks("yaml"))
+def test_yaml(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml":
+            data, _ = yaml_lines.read(block.text, f"{page.name}, block at line {block.line}")
+            if isinstance(data, dict) and "policy" in data:
+                parse_config(data)
+
+
+def test_the_plugins_of_the_guide_accept_its_configuration(folder: Path) -> None:
+    """`name: module:attribute` of the files that the page shows, with the options it shows."""
+    page = ROOT / "docs" / "plugins.md"
+    run_python(page, folder)
+    texts = [block.text for block in blocks(page) if block.language == "yaml"]
+    (data,) = [read for text in texts if "policy" in (read := yaml_lines.read(text, "")[0])]
+    loaded = parse_config(data)
+    config = loaded.config
+    sections = [
+        ("policies", ("policy",), config.policy),
+        ("prompts", ("prompts",), config.prompts),
+        ("rewards", ("rewards", 0), config.rewards[0]),
+        ("algorithms", ("algorithm",), config.algorithm),
+        ("callbacks", ("callbacks", 0), config.callbacks[0]),
+    ]
+    for kind, path, section in sections:
+        target = installed().load(kind, section.name)
+        assert build(loaded, path, target, section.name, section.options) is not None
+
+
+def test_every_hook_is_in_the_guide() -> None:
+    from groupwise.plugins import KINDS
+
+    guide = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []
+
+
+def test_links_lead_somewhere() -> None:
+    broken = [
+        f"{page.name}: {link}"
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert broken == []

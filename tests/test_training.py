@@ -1,0 +1,137 @@
+"""The main job in short: a language model trained end to end, interrupted, resumed, evaluated."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from groupwise.cli import app
+from groupwise.config import load_config
+from groupwise.run import evaluate_run, train_from_config
+from typer.testing import CliRunner
+
+ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Twenty steps of the example."""
+    folder = tmp_path_factory.mktemp("run") / "arithmetic"
+    loaded = load_config(
+        ARITHMETIC,
+        [
+            "train.steps=20",
+            "evaluation.prompts=100",
+            "evaluation.every=0",
+            f"output={folder}",
+        ],
+    )
+    return train_from_config(loaded, quiet=True)
+
+
+def test_thinking_is_discovered(trained):
+    before, after = trained.before, trained.after
+    assert 0.3 < before["accuracy"] < 0.65
+    assert after["accuracy"] > before["accuracy"] + 0.1
+    assert after["length"] > before["length"] + 5
+
+
+def test_the_folder_of_a_run(trained):
+    result = json.loads((trained.folder / "result.json").read_text())
+    assert result["steps"] == 20
+    assert result["after"]["accuracy"] == pytest.approx(trained.after["accuracy"])
+    lines = [json.loads(line) for line in (trained.folder / "metrics.jsonl").open()]
+    steps = [line for line in lines if "reward" in line]
+    assert [line["step"] for line in steps] == list(range(1, 21))
+    assert max(line["ratio_error"] for line in steps) < 0.02
+    assert "Before and after" in (trained.folder / "report.html").read_text()
+    pairs = [
+        [(s["draw"], s["index"], s["greedy"]) for s in map(json.loads, path.open())]
+        for path in (trained.folder / "samples" / f"{when}.jsonl" for when in ("before", "after"))
+    ]
+    assert pairs[0] == pairs[1]
+    assert len(pairs[0]) == 200
+
+
+def test_the_model_needs_nothing_of_ours(trained):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(trained.folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(trained.folder / "model")
+    question = "State the final answer to the following arithmetic problem: 41 + 22 + 13 + 11 =\n"
+    ids = tokenizer(question, return_tensors="pt")
+    answer = tokenizer.decode(
+        model.generate(**ids, max_new_tokens=80)[0][ids["input_ids"].shape[1] :]
+    )
+    assert answer.startswith("<think>\n")
+    assert "</answer>" in answer
+
+
+def test_the_trained_problems_are_not_the_evaluated_ones(trained):
+    from groupwise.prompts import held_out
+
+    samples = map(json.loads, (trained.folder / "samples" / "after.jsonl").open())
+    assert all(held_out(sample["prompt"].strip(), 0.1) for sample in samples)
+
+
+def test_evaluating_again_gives_the_same(trained):
+    metrics = evaluate_run(trained.folder)
+    assert metrics == pytest.approx(dict(trained.after), nan_ok=True)
+
+
+def test_resuming_goes_on_to_the_same_end(tmp_path):
+    small = [
+        "train.groups_per_step=2",
+        "train.group_size=4",
+        "evaluation.prompts=4",
+        "evaluation.every=0",
+    ]
+
+    def run(name, steps, **options):
+        overrides = [*small, f"train.steps={steps}", f"output={tmp_path / name}"]
+        return train_from_config(load_config(ARITHMETIC, overrides), quiet=True, **options)
+
+    straight = run("straight", 4)
+    run("halved", 2)
+    resumed = run("halved", 4, resume=True)
+    for one, other in zip(straight.policy.parameters(), resumed.policy.parameters(), strict=True):
+        assert one.equal(other)
+    rewards = [
+        [
+            row["reward"]
+            for row in map(json.loads, (tmp_path / name / "metrics.jsonl").open())
+            if "reward" in row
+        ]
+        for name in ("straight", "halved")
+    ]
+    assert rewards[0] == rewards[1]
+
+
+def test_from_python_with_a_function_and_rows(tmp_path):
+    import groupwise
+
+    def even(completions, **columns):
+        return [float(len(text) % 2 == 0) for text in completions]
+
+    result = groupwise.train(
+        policy={
+            "name": "language_model",
+            "model": str(ARITHMETIC.parent / "arithmetic" / "base"),
+            "max_new_tokens": 6,
+        },
+        rewards=[even],
+        prompts=[{"prompt": f"{n} + 2 ="} for n in range(30)],
+        train={"steps": 1, "groups_per_step": 2, "group_size": 4},
+        evaluation={"prompts": 1},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    assert math.isfinite(result.after["rewards/even"])
+
+
+def test_check_says_what_a_run_will_do():
+    result = CliRunner().invoke(app, ["check", str(ARITHMETIC)])
+    assert result.exit_code == 0, result.output
+    assert "rollouts per step" in result.output
+    assert "256" in result.output
+    assert "weights" in result.output
