@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
+
 from groupwise import run as runs
 from groupwise.cli import app
-from typer.testing import CliRunner
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]

@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from groupwise.cli import app
 from groupwise.config import load_config
 from groupwise.run import evaluate_run, train_from_config
-from typer.testing import CliRunner
 
 ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 

@@ -36,7 +36,9 @@ def group_relative(
     if scale == "batch":
         spread = rewards[valid].std() if int(valid.sum()) > 1 else rewards.new_zeros(())
         return centred / (spread + epsilon)
-    raise ValueError(f'group_relative: scale must be "group", "batch" or "none", received {scale!r}')
+    raise ValueError(
+        f'group_relative: scale must be "group", "batch" or "none", received {scale!r}'
+    )
 
 
 def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
@@ -51,6 +53,14 @@ def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
     lowest.scatter_reduce_(0, index, rewards.nan_to_num(nan=torch.inf), "amin")
     highest.scatter_reduce_(0, index, rewards.nan_to_num(nan=-torch.inf), "amax")
     return (lowest >= highest)[index]
+
+
+def spread(rewards: Tensor, groups: Tensor) -> Tensor:
+    """[B]: the unbiased std of each rollout's group, of the members with a reward; NaN without."""
+    valid = ~rewards.isnan()
+    values = rewards.nan_to_num()
+    centred = torch.where(valid, values - _group_mean(values, groups, valid), 0.0)
+    return _group_std(centred, groups, valid).masked_fill(~valid, torch.nan)
 
 
 def _group_mean(values: Tensor, groups: Tensor, valid: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class Algorithm(ABC):
         `reference_log_probs`.
         """
 
-    def prepare(self, policy: "Policy") -> None:
+    def prepare(self, policy: "Policy") -> None:  # noqa: B027
         """Called once before the run, to take from the policy what the algorithm must know."""
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
@@ -61,7 +61,7 @@ class Algorithm(ABC):
         return (targets["weights"] != 0).any(dim=1)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """[b, t] per-decision quantities worth logging; the trainer averages them over decisions."""
+        """[b, t] per-decision quantities worth logging; their means over decisions are."""
         return {}
 
 
@@ -76,12 +76,16 @@ class GRPO(Algorithm):
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         clip_low: float = Field(0.2, gt=0, description="clip range below 1")
-        clip_high: float | None = Field(None, gt=0, description="clip range above 1; clip_low if unset")
+        clip_high: float | None = Field(
+            None, gt=0, description="clip range above 1; clip_low if unset"
+        )
         beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
         kl: objective.Estimator = Field("k3", description="KL estimator: k1, k2 or k3")
         entropy: float = Field(0.0, description="weight of an entropy bonus")
         scale: advantages.Scale = Field("group", description="divide advantages by the std of")
-        normalize: objective.Normalize = Field("sequence", description="what losses are averaged over")
+        normalize: objective.Normalize = Field(
+            "sequence", description="what losses are averaged over"
+        )
         length: int | None = Field(None, ge=1, description="length of normalize: constant")
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
         refill: bool = Field(False, description="replace groups of equal reward while sampling")
@@ -110,7 +114,9 @@ class GRPO(Algorithm):
         )
         # A group of equal rewards has advantage 0 by definition; rounding in its mean must not
         # leave 1e-17 / epsilon behind and cost it a backward pass.
-        relative = relative.masked_fill(advantages.zero_variance(scores.total, rollouts.groups), 0.0)
+        relative = relative.masked_fill(
+            advantages.zero_variance(scores.total, rollouts.groups), 0.0
+        )
         mask = rollouts.mask
         if config.mask_truncated:
             mask = mask & ~rollouts.truncated.unsqueeze(1)
@@ -130,7 +136,10 @@ class GRPO(Algorithm):
         """[b, t]: weights x (clipped objective + beta KL - entropy bonus)."""
         config = self.config
         loss = objective.clipped(
-            self.log_ratio(current, batch), batch["advantages"], low=config.clip_low, high=self.clip_high
+            self.log_ratio(current, batch),
+            batch["advantages"],
+            low=config.clip_low,
+            high=self.clip_high,
         )
         if config.beta > 0:
             loss = loss + config.beta * self._kl(current, batch)
@@ -196,5 +205,3 @@ class DAPO(GRPO):
         clip_high: float | None = 0.28
         normalize: objective.Normalize = "token"
         refill: bool = True
-
-

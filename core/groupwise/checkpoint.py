@@ -43,7 +43,7 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Mapping[str, Any]:
-    """Restore weights and optimizer in place and return the state; UserError where there is none."""
+    """Restore weights and optimizer in place; return the state. UserError where there is none."""
     source, state = _whole(folder), read_state(folder)
     weights = load_file(source / "weights.safetensors")
     trained = dict(_named(policy))

@@ -86,7 +86,8 @@ def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceData
             continue
         if old not in data.column_names:
             raise UserError(
-                f"prompts: {config.path} has no column {old!r} (it has {', '.join(data.column_names)})"
+                f"prompts: {config.path} has no column {old!r} (it has "
+                f"{', '.join(data.column_names)})"
             )
         data = data.rename_column(old, new)
     if "prompt" not in data.column_names:

@@ -11,8 +11,9 @@ from accelerate.utils import gather_object
 from groupwise.config import EvaluationSection
 from groupwise.policy import Policy, Purpose
 from groupwise.prompts import Draw, seed_for
-from groupwise.rewards import Rewards, RunState, Scores
+from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
+from groupwise.scoring import Rewards
 
 Sample = Mapping[str, Any]
 
@@ -54,7 +55,13 @@ class Evaluator:
     ) -> list[Sample]:
         samples: list[Sample] = []
         for rollouts in sample_draws(
-            policy, self.draws, size, seed=self.seed, space="evaluation", batch=self.batch, purpose=purpose
+            policy,
+            self.draws,
+            size,
+            seed=self.seed,
+            space="evaluation",
+            batch=self.batch,
+            purpose=purpose,
         ):
             scores = self.rewards(rollouts, state)
             right = self.right(scores)

@@ -36,7 +36,7 @@ def register_policies(register: Register) -> None:
 
 @hookspec
 def register_rewards(register: Register) -> None:
-    """Rewards: functions, or classes with a nested `Config` whose instances are called like them."""
+    """Rewards: functions, or classes with a nested `Config` whose instances are called."""
 
 
 @hookspec

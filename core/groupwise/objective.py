@@ -20,7 +20,7 @@ def token_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> T
 
 
 def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """The masked mean of each row's log-ratio, at every decision of the row; GSPO, arXiv:2507.18071.
+    """The masked mean of each row's log-ratio, at all its decisions; GSPO, arXiv:2507.18071.
 
     All [B, T]. The importance ratio of a rollout is then exp of it; rows without decisions give 0.
     """
@@ -83,7 +83,9 @@ def weights(mask: Tensor, *, normalize: Normalize, length: int | None = None) ->
         return real / real.sum().clamp(min=1)
     if normalize == "constant":
         if length is None or length < 1:
-            raise ValueError(f"weights: normalize='constant' needs a length >= 1, received {length}")
+            raise ValueError(
+                f"weights: normalize='constant' needs a length >= 1, received {length}"
+            )
         return real / (rollouts * length)
     raise ValueError(
         f'weights: normalize must be "sequence", "token" or "constant", received {normalize!r}'

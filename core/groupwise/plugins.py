@@ -73,7 +73,9 @@ class Registry:
         if len(found) > 1:
             both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in found)
             raise UserError(f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}")
-        return _import(found[0].target, f"{SINGULAR[kind]} {name!r}", found[0].extra)
+        entry = found[0]
+        extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
+        return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
 
     def _unknown(self, kind: str, name: str) -> str:
         known = sorted({entry.name for entry in self.entries if entry.kind == kind})
@@ -94,10 +96,11 @@ def _import(target: str, what: str, extra: str | None) -> Any:
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if extra is not None and missing != module.partition(".")[0]:
-            raise UserError(
-                f"{what} needs an extra: pip install 'groupwise[{extra}]' ({error})"
-            ) from error
+            raise UserError(f"{what} needs an extra: pip install {extra!r} ({error})") from error
         raise UserError(f"{what}: cannot import {module!r}: {error}") from error
+    except Exception as error:  # whatever a stranger's module does at import
+        told = f"{type(error).__name__}: {error}"
+        raise UserError(f"{what}: importing {module!r} raised {told}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             names = [name for name in vars(found) if not name.startswith("_")]
@@ -117,7 +120,7 @@ def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
             plugin = point.load()
             manager.register(plugin, name=point.name)
             _collect(manager, point, registry)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if manager.has_plugin(point.name):
                 manager.unregister(name=point.name)
             registry.failures[point.name] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -134,7 +137,9 @@ def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registr
     def registrar(kind: str) -> Callable[..., None]:
         def register(name: str, target: str, *, extra: str | None = None) -> None:
             if ":" in name or not target.partition(":")[2]:
-                raise ValueError(f"register({name!r}, {target!r}): target must be 'module:attribute'")
+                raise ValueError(
+                    f"register({name!r}, {target!r}): target must be 'module:attribute'"
+                )
             entries.append(
                 Entry(
                     kind=kind,
@@ -173,7 +178,11 @@ def _extra_requirements(entry: Entry) -> list[str]:
     for line in requires(entry.distribution) or []:
         requirement = Requirement(line)
         marker = requirement.marker
-        if marker and marker.evaluate({"extra": entry.extra}) and not marker.evaluate({"extra": ""}):
+        if (
+            marker
+            and marker.evaluate({"extra": entry.extra})
+            and not marker.evaluate({"extra": ""})
+        ):
             names.append(requirement.name)
     return names
 

@@ -26,12 +26,14 @@ class Policy(nn.Module, ABC):
     provides: what `forward` fills in: "log_probs", "entropy", "mean", "value", "velocity", and
         "reference" where `using("reference")` works.
     unit: what a decision is called in progress lines ("tokens", "steps").
+    facts: the names of `Rollouts.facts`, which rewards may ask for as they ask for columns.
     max_decisions: the most decisions a rollout can have, where there is such a limit.
     notes: what the user should know of how this policy runs; printed once at start.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
     unit: ClassVar[str] = "decisions"
+    facts: ClassVar[frozenset[str]] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
 

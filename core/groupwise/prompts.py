@@ -96,9 +96,12 @@ class Prompts:
             self.position += 1
             if self.fraction and held_out(split_key(row), self.fraction):
                 skipped += 1
-                if skipped > len(self.source) + SCAN or (skipped >= 2 * len(self.source) and not draws):
+                if skipped > len(self.source) + SCAN or (
+                    skipped >= 2 * len(self.source) and not draws
+                ):
                     raise UserError(
-                        f"held_out={self.fraction} leaves none of {len(self.source)} prompts to train on"
+                        f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
+                        f"to train on"
                     )
                 continue
             draws.append(Draw(self.drawn, row))

@@ -67,7 +67,8 @@ class Rollouts:
                 raise ValueError(f"Rollouts: {name} has length {length}, prompts has {size}")
         if self.mask.ndim != 2 or self.mask.dtype != torch.bool:
             raise ValueError(
-                f"Rollouts: mask must be [B, T] bool, received {list(self.mask.shape)} {self.mask.dtype}"
+                f"Rollouts: mask must be [B, T] bool, received {list(self.mask.shape)} "
+                f"{self.mask.dtype}"
             )
         if self.log_probs is not None and self.log_probs.shape != self.mask.shape:
             raise ValueError(
@@ -125,7 +126,9 @@ class Rollouts:
         def join(columns: Sequence[Any]) -> Any:
             if not all(isinstance(column, Tensor) for column in columns):
                 return flat(columns)
-            padded = [_pad(column, part, longest) for column, part in zip(columns, parts, strict=True)]
+            padded = [
+                _pad(column, part, longest) for column, part in zip(columns, parts, strict=True)
+            ]
             return torch.cat(padded)
 
         sampled = [part.log_probs for part in parts]

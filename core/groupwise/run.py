@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,14 @@ from typing import Any
 from accelerate import Accelerator
 
 from groupwise import config as configuration
-from groupwise import plugins
-from groupwise.algorithm import Algorithm
-from groupwise.callback import Callback
+from groupwise.assembly import Objects, Parts, assemble, set_aside
 from groupwise.checkpoint import load_checkpoint, read_state, save_checkpoint
-from groupwise.config import LoadedConfig, PluginSection
+from groupwise.config import LoadedConfig
 from groupwise.errors import UserError
-from groupwise.evaluation import Evaluation, Evaluator
+from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
-from groupwise.prompts import Prompts
 from groupwise.report import write_report
-from groupwise.rewards import Reward, Rewards
 from groupwise.tracking import Display, MetricsFile, finite, write_samples
-from groupwise.trainer import Trainer
 
 RATIO_TOLERANCE = 0.1
 """A ratio error above this share of the clip range gets a warning (law 2)."""
@@ -70,7 +65,7 @@ def train(
     if loaded is None or overrides:
         dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
         for key, value in {**data, **overrides}.items():
-            data[key] = _set_aside(key, value, objects)
+            data[key] = set_aside(key, value, objects)
         loaded = configuration.parse_config(data, dotted, folder=folder)
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
@@ -83,7 +78,7 @@ def train_from_config(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
-    objects: Mapping[tuple[str | int, ...], Any] | None = None,
+    objects: Objects | None = None,
 ) -> RunResult:
     """One run from its first evaluation to its report."""
     started = time.monotonic()
@@ -113,91 +108,6 @@ def train_from_config(
     )
     with display:
         return run.go(display, started)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """Everything a run is made of, built and checked."""
-
-    policy: Policy
-    rewards: Rewards
-    prompts: Prompts
-    algorithm: Algorithm
-    evaluator: Evaluator
-    trainer: Trainer
-    callbacks: Sequence[Callback]
-
-
-def assemble(
-    loaded: LoadedConfig, objects: Mapping[tuple[str | int, ...], Any], accelerator: Accelerator
-) -> Parts:
-    """Build what the configuration names, the cheap things first, and check that they fit."""
-    config = loaded.config
-    make = partial(_make, loaded, objects)
-    algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
-    rewards = Rewards(
-        [
-            _reward(section, make("rewards", ("rewards", number), section))
-            for number, section in enumerate(config.rewards)
-        ]
-    )
-    accuracy = config.evaluation.accuracy
-    if accuracy is not None and accuracy not in rewards.names:
-        raise UserError(f"evaluation.accuracy: no reward {accuracy!r} among {', '.join(rewards.names)}")
-    source = make("prompts", ("prompts",), config.prompts)
-    held = config.prompts.held_out if config.evaluation.source is None else 0.0
-    prompts = Prompts(source, seed=config.seed, fraction=held, shuffle=config.prompts.shuffle)
-    exam = prompts
-    if config.evaluation.source is not None:
-        separate = make("prompts", ("evaluation", "source"), config.evaluation.source)
-        exam = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
-    draws = exam.evaluation(config.evaluation.prompts)
-    for reward in rewards.rewards:
-        reward.check_columns(
-            {k: v for k, v in source[0].items() if k != "prompt"}, ("completion_ids", "truncated")
-        )
-    policy: Policy = make("policies", ("policy",), config.policy)
-    missing = algorithm.needs - policy.provides
-    if missing:
-        raise UserError(
-            f"algorithm {config.algorithm.name!r} needs {', '.join(sorted(missing))}, which policy "
-            f"{config.policy.name!r} does not provide"
-        )
-    algorithm.prepare(policy)
-    if algorithm.needs_reference:
-        policy.keep("reference")
-    evaluator = Evaluator(
-        draws,
-        rewards,
-        config.evaluation,
-        seed=config.seed,
-        batch=config.train.sample_batch,
-        process=(accelerator.process_index, accelerator.num_processes),
-    )
-    trainer = Trainer(
-        policy=policy,
-        algorithm=algorithm,
-        rewards=rewards,
-        prompts=prompts,
-        settings=config.train,
-        evaluator=evaluator,
-        accelerator=accelerator,
-        seed=config.seed,
-        evaluate_every=config.evaluation.every,
-    )
-    callbacks = [
-        make("callbacks", ("callbacks", number), section)
-        for number, section in enumerate(config.callbacks)
-    ]
-    return Parts(
-        policy=policy,
-        rewards=rewards,
-        prompts=prompts,
-        algorithm=algorithm,
-        evaluator=evaluator,
-        trainer=trainer,
-        callbacks=callbacks,
-    )
 
 
 class _Run:
@@ -271,8 +181,8 @@ class _Run:
         self.warned = True
         display.say(
             f"warning: the probability ratio at the first update is off by "
-            f"{metrics['ratio_error']:.2g} (limit {limit:.2g}). Sampling and training disagree: bf16 "
-            f"rounding, dropout, or a kernel that depends on the batch are the usual causes"
+            f"{metrics['ratio_error']:.2g} (limit {limit:.2g}). Sampling and training disagree: "
+            f"bf16 rounding, dropout, or a kernel that depends on the batch are the usual causes"
         )
 
     def _checkpoint(self) -> None:
@@ -322,57 +232,6 @@ def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float
     return parts.evaluator(parts.policy).metrics
 
 
-def _make(
-    loaded: LoadedConfig,
-    objects: Mapping[tuple[str | int, ...], Any],
-    kind: str,
-    path: tuple[str | int, ...],
-    section: PluginSection,
-) -> Any:
-    if path in objects:
-        return objects[path]
-    try:
-        target = plugins.installed().load(kind, section.name, beside=loaded.folder)
-    except UserError as error:
-        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
-    return configuration.build(loaded, path, target, section.name, section.options)
-
-
-def _reward(section: configuration.RewardSection, function: Callable[..., Any]) -> Reward:
-    bound = frozenset(function.keywords) if isinstance(function, partial) else frozenset()
-    return Reward(
-        name=section.label or section.name.rpartition(":")[2],
-        function=function,
-        weight=section.weight,
-        deadline=section.deadline,
-        on_error=section.on_error,
-        bound=bound,
-    )
-
-
-def _set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -> Any:
-    """Put Python objects into `objects` and return sections that name them."""
-    if key in {"rewards", "callbacks"}:
-        items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        return [_name_object((key, number), item, objects) for number, item in enumerate(items)]
-    if key == "prompts" and isinstance(value, Sequence) and not isinstance(value, str):
-        objects[(key,)] = value
-        return {"name": "rows"}
-    if key in {"policy", "algorithm", "prompts"}:
-        return _name_object((key,), value, objects)
-    return value
-
-
-def _name_object(
-    path: tuple[str | int, ...], value: Any, objects: dict[tuple[str | int, ...], Any]
-) -> Any:
-    if isinstance(value, str | Mapping):
-        return value
-    objects[path] = value
-    name = getattr(value, "__name__", type(value).__name__)
-    return {"name": name.replace("<lambda>", f"lambda_{path[-1]}")}
-
-
 def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Raise UserError where the run's folder is in the way, or is missing for --resume."""
     if resume and not folder.exists():
@@ -402,6 +261,8 @@ def _headline(when: str, metrics: Mapping[str, float]) -> str:
 
 def _json(record: Mapping[str, Any]) -> str:
     def clean(value: Any) -> Any:
-        return {k: clean(v) for k, v in value.items()} if isinstance(value, Mapping) else finite(value)
+        return (
+            {k: clean(v) for k, v in value.items()} if isinstance(value, Mapping) else finite(value)
+        )
 
     return json.dumps(clean(record), indent=2) + "\n"

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -76,7 +76,7 @@ class Display:
         self._task = self._progress.add_task("train", total=steps, completed=done, summary="")
         self._steps = steps
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -1,12 +1,8 @@
 """Trainer: the loop of GRPO. Sample groups, score them, learn from the scores, look, go on."""
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,37 +10,21 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from groupwise.advantages import zero_variance
+from groupwise.advantages import spread, zero_variance
 from groupwise.algorithm import Algorithm
+from groupwise.clock import Clock
 from groupwise.config import TrainSection
 from groupwise.evaluation import Evaluator, sample_draws
+from groupwise.interruption import interruptible
 from groupwise.policy import Policy
 from groupwise.prompts import Draw, Prompts
-from groupwise.rewards import Rewards, RunState, Scores
+from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
+from groupwise.schedule import schedule
+from groupwise.scoring import Rewards
 from groupwise.update import Updater, check_gradient
 
 OnStep = Callable[[int, dict[str, Any]], None]
-
-
-@dataclass
-class Clock:
-    """Seconds by phase of the present step."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def time(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        spent = time.perf_counter() - started
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
-
-    def take(self) -> dict[str, float]:
-        """The seconds as metrics, and start anew."""
-        taken = {f"time/{phase}": spent for phase, spent in self.seconds.items()}
-        self.seconds = {}
-        return taken
 
 
 class Trainer:
@@ -66,7 +46,12 @@ class Trainer:
         seed: int,
         evaluate_every: int = 0,
     ) -> None:
-        self.policy, self.algorithm, self.rewards, self.prompts = policy, algorithm, rewards, prompts
+        self.policy, self.algorithm, self.rewards, self.prompts = (
+            policy,
+            algorithm,
+            rewards,
+            prompts,
+        )
         self.settings, self.evaluator, self.accelerator = settings, evaluator, accelerator
         self.seed, self.evaluate_every = seed, evaluate_every
         self.step, self.clock, self.seconds_before = 0, Clock(), 0.0
@@ -93,7 +78,7 @@ class Trainer:
         A signal lets the step in progress finish, so that what is saved is a whole step.
         """
         started = time.monotonic() - self.seconds_before
-        with _interruptible() as asked_to_stop:
+        with interruptible() as asked_to_stop:
             while self.step < self.settings.steps and not self._any(self._out_of_time(started)):
                 metrics = self.train_step()
                 self.seconds_before = time.monotonic() - started
@@ -245,7 +230,7 @@ class Trainer:
         lengths = rollouts.lengths.cpu().double()
         of_rollouts = {
             "reward": total,
-            "reward_std": _spread(total, groups),
+            "reward_std": spread(total, groups),
             "accuracy": self.evaluator.right(scores),
             "zero_variance": zero_variance(total, groups),
             "length": lengths,
@@ -307,46 +292,3 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.seconds_before = state["step"], state["seconds"]
         self.prompts.load_state_dict(state["prompts"])
-
-
-def schedule(settings: TrainSection, step: int) -> float:
-    """The share of the learning rate at a step (0-based): warm-up, then constant, linear or cosine."""
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    if settings.schedule == "linear":
-        return 1.0 - done
-    if settings.schedule == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * done))
-    return 1.0
-
-
-def _spread(total: Tensor, groups: Tensor) -> Tensor:
-    """The std of each rollout's group, of the members with a reward; NaN for those without."""
-    spread = torch.full_like(total, math.nan)
-    for group in groups.unique():
-        members = (groups == group) & ~total.isnan()
-        spread[members] = total[members].std() if int(members.sum()) > 1 else 0.0
-    return spread
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C (or SIGTERM) was pressed; a second time it interrupts at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    try:
-        previous = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: somebody else handles signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

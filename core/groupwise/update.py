@@ -1,5 +1,6 @@
-"""Update: scored rollouts to one optimizer step, in micro-batches that do not change the gradient."""
+"""Update: scored rollouts to a gradient, in micro-batches that do not change it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -62,9 +63,7 @@ class Updater:
                 rows, decisions = parts[number]
                 piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions)
-                batch = _cut(
-                    everything, rows, _within(decisions, piece), rollouts.mask.shape[1]
-                )
+                batch = _cut(everything, rows, _within(decisions, piece), rollouts.mask.shape[1])
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
@@ -209,9 +208,10 @@ def _skeleton(rollouts: Rollouts) -> Rollouts:
 def check_gradient(norm: Any, step: int) -> float:
     """The gradient norm as a number; UserError when it is none."""
     value = float(norm)
-    if value != value or value in (float("inf"), float("-inf")):
+    if not math.isfinite(value):
         raise UserError(
-            f"step {step}: the gradient norm is {value}. The weights before this step are intact in "
-            f"the last checkpoint; a lower learning rate, a smaller clip range or float32 may help"
+            f"step {step}: the gradient norm is {value}. The weights before this step are intact "
+            f"in the last checkpoint; a lower learning rate, a smaller clip range or "
+            f"float32 may help"
         )
     return value

@@ -1,10 +1,10 @@
 """Make the base model of `examples/arithmetic.yaml`: a Qwen2 that can reason and usually does not.
 
-A small byte-level BPE tokenizer and a Qwen2 of about a million parameters are made from nothing, and
-supervised on sums of reasoning-gym (`chain_sum`). A share of the answers is worked out step by step
-inside the think tags; the rest leave them empty and state a bare answer, which is much harder to get
-right. So the model knows both ways of answering, prefers the one that fails, and is left for GRPO to
-find out which of them pays.
+A small byte-level BPE tokenizer and a Qwen2 of about a million parameters are made from nothing,
+and supervised on sums of reasoning-gym (`chain_sum`). A share of the answers is worked out step by
+step inside the think tags; the rest leave them empty and state a bare answer, which is much harder
+to get right. So the model knows both ways of answering, prefers the one that fails, and is left for
+GRPO to find out which of them pays.
 
 The problems that `groupwise` holds out for evaluation are never shown here: the same hash of the
 question decides in both places.
@@ -21,9 +21,10 @@ from pathlib import Path
 
 import reasoning_gym
 import torch
-from groupwise.prompts import held_out
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from groupwise.prompts import held_out
 
 TASK = {"min_terms": 4, "max_terms": 6, "min_digits": 2, "max_digits": 2}
 HELD_OUT = 0.1
@@ -56,7 +57,7 @@ def completion(entry: dict, think: bool) -> str:
 
 
 def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE with single digits; the tags are tokens of their own, visible in decoded text."""
+    """Byte-level BPE with single digits; the tags are tokens that decoded text shows."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

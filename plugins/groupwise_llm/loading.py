@@ -45,7 +45,7 @@ def config_of(settings: Settings) -> Any:
 
 
 def _as_plain(model: Any) -> Any:
-    """A model read from GGUF has ordinary weights but counts as quantised, and could not be saved."""
+    """A model read from GGUF has ordinary weights, but as a quantised one could not be saved."""
     quantization = getattr(model.config, "quantization_config", None)
     method = getattr(quantization, "quant_method", None)
     if method is None or getattr(method, "value", method) != "gguf":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from transformers import DynamicCache, StopStringCriteria
 
 from groupwise.policy import Microbatch, Policy, Purpose
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise_llm import probes, sampling
+from groupwise_llm import passes, probes, sampling
 from groupwise_llm.likelihood import log_probs_and_entropy, project
 from groupwise_llm.loading import checkpoint_activations, config_of, end_tokens, load, save
 from groupwise_llm.memory import estimate
@@ -27,6 +28,7 @@ class LanguageModel(Policy):
     """Log-probs are those of the full softmax of logits / temperature, sampled or trained."""
 
     provides = frozenset({"log_probs", "entropy", "reference"})
+    facts = frozenset({"completion_ids", "kept_mass"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
 
@@ -99,7 +101,6 @@ class LanguageModel(Policy):
             log_probs=sampled.log_probs,
             facts={
                 "completion_ids": tokens,
-                "truncated": sampled.truncated.tolist(),
                 "kept_mass": sampled.kept.tolist(),
             },
             trajectory={
@@ -112,7 +113,7 @@ class LanguageModel(Policy):
         return sampling.Decoder(
             hidden=self.hidden,
             logits=self.logits,
-            new_cache=self._new_cache,
+            new_cache=self.new_cache,
             filters=self._filters,
             ends=torch.tensor(self.ends, device=self.device),
             stop=self._stop,
@@ -131,10 +132,10 @@ class LanguageModel(Policy):
         stop = decisions.indices(completions.shape[1])[1]
         ids = completions[:, :stop].to(self.device)
         mask = rollouts.mask[:, :stop].to(self.device)
-        if self.share_prompt and not self.config.gradient_checkpointing:
-            hidden = self._shared_hidden(prompts, rollouts.groups, ids, mask)
+        if self._shares_in_training:
+            hidden = passes.shared(self, prompts, rollouts.groups, ids, mask)
         else:
-            hidden = self._plain_hidden(prompts, ids, mask)
+            hidden = passes.plain(self, prompts, ids, mask)
         chosen = mask.flatten()
         log_probs, entropy = self._likelihood(
             hidden.reshape(-1, hidden.shape[-1])[chosen], ids.flatten()[chosen]
@@ -146,48 +147,26 @@ class LanguageModel(Policy):
         ]
         return LogProbs(log_probs=spread[0][:, decisions], entropy=spread[1][:, decisions])
 
-    def _shared_hidden(
-        self, prompts: Sequence[Tensor], groups: Tensor, ids: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Hidden states [b, t, h] from which each completion token is predicted.
-
-        Each group's prompt runs once; its keys and values, gradients included, are repeated for
-        the group.
-        """
-        _, which = groups.unique(return_inverse=True)
-        which = which.to(ids.device)
-        first = {int(group): row for row, group in reversed(list(enumerate(which.tolist())))}
-        heads = [prompts[first[group]] for group in range(len(first))]
-        prompt_ids, attention, positions = sampling.left_padded(heads, ids.device)
-        cache = self._new_cache()
-        last = self.hidden(prompt_ids, attention, positions, cache)[:, -1:][which]
-        if ids.shape[1] == 1:
-            return last
-        cache.batch_select_indices(which)
-        attention = torch.cat([attention[which], mask[:, :-1].to(attention.dtype)], dim=1)
-        start = positions[which, -1:] + 1
-        steps = torch.arange(ids.shape[1] - 1, device=ids.device)
-        rest = self.hidden(ids[:, :-1], attention, start + steps, cache)
-        return torch.cat([last, rest], dim=1)
+    @property
+    def _shares_in_training(self) -> bool:
+        return self.share_prompt and not self.config.gradient_checkpointing
 
     def microbatches(
         self,
         rollouts: Rollouts,
         budget: int,
         *,
-        cut_decisions: bool,  # noqa: ARG002 - whole rollouts always
+        cut_decisions: bool,
     ) -> Sequence[Microbatch]:
-        """Rollouts of like length together, cut where padding would cost more than a prompt again."""
+        """Rollouts of like length together, cut where padding would cost more than prompts do."""
         lengths = rollouts.lengths.cpu()
         order = lengths.argsort(descending=True, stable=True)
         prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
-        groups = rollouts.groups.tolist()
-        shared = self.share_prompt and not self.config.gradient_checkpointing
-        distinct = dict(zip(groups, prompts.tolist(), strict=True))
+        distinct = dict(zip(rollouts.groups.tolist(), prompts.tolist(), strict=True))
         parts = pack(
             lengths[order],
             prompts[order],
-            once=sum(distinct.values()) if shared else 0,
+            once=sum(distinct.values()) if self._shares_in_training else 0,
             budget=budget,
             # What starting another pass is worth: a GPU needs thousands of tokens to be busy.
             overhead=64 if self.device.type == "cpu" else 4096,
@@ -196,18 +175,6 @@ class LanguageModel(Policy):
             (order[start:stop], slice(0, max(1, int(lengths[order[start]]))))
             for start, stop in parts
         ]
-
-    def _plain_hidden(self, prompts: Sequence[Tensor], ids: Tensor, mask: Tensor) -> Tensor:
-        """The same by one pass over prompt and completion, for each rollout by itself."""
-        prompt_ids, attention, positions = sampling.left_padded(prompts, ids.device)
-        steps = torch.arange(1, ids.shape[1], device=ids.device)
-        hidden = self.hidden(
-            torch.cat([prompt_ids, ids[:, :-1]], dim=1),
-            torch.cat([attention, mask[:, :-1].to(attention.dtype)], dim=1),
-            torch.cat([positions, positions[:, -1:] + steps], dim=1),
-            None,
-        )
-        return hidden[:, prompt_ids.shape[1] - 1 :]
 
     def _likelihood(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         if self.plain_head:
@@ -238,13 +205,22 @@ class LanguageModel(Policy):
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def _new_cache(self) -> DynamicCache:
+    def new_cache(self) -> DynamicCache:
         return DynamicCache(config=self.causal.config)
 
     def hidden(
-        self, ids: Tensor, attention: Tensor, positions: Tensor, cache: DynamicCache | None
+        self,
+        ids: Tensor,
+        attention: Tensor,
+        positions: Tensor,
+        cache: DynamicCache | None,
+        *,
+        keep: int = 0,
     ) -> Tensor:
-        """Last hidden states [n, t, h]; or logits [n, t, v], where the head is no plain product."""
+        """Last hidden states [n, t, h]; or logits [n, t, v], where the head is no plain product.
+
+        keep: how many of the last positions are wanted, 0 for all; only logits are worth the cut.
+        """
         inputs = {
             "input_ids": ids,
             "attention_mask": attention,
@@ -253,11 +229,13 @@ class LanguageModel(Policy):
             "use_cache": cache is not None,
         }
         with self._autocast():
-            if not self.plain_head:
-                logits: Tensor = self.causal(**inputs).logits
-                return logits
-            hidden: Tensor = self.causal.base_model(**inputs).last_hidden_state
-            return hidden
+            if self.plain_head:
+                hidden: Tensor = self.causal.base_model(**inputs).last_hidden_state
+                return hidden[:, -keep:]
+            if "logits_to_keep" in signature(self.causal.forward).parameters:
+                inputs["logits_to_keep"] = keep
+            logits: Tensor = self.causal(**inputs).logits
+            return logits[:, -keep:]
 
     def logits(self, hidden: Tensor) -> Tensor:
         if not self.plain_head:

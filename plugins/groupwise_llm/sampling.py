@@ -85,13 +85,16 @@ def decode(
         prompts = [prompts[row] for row in rows.tolist()]
     ids, attention, positions = left_padded(prompts, device)
     cache = decoder.new_cache()
-    last = decoder.hidden(ids, attention, positions, cache)[:, -1]
+    last = decoder.hidden(ids, attention, positions, cache, keep=1)[:, 0]
     # Padding for the filters' eyes: a token that the prompt has anyway.
     ids = torch.where(attention.bool(), ids, ids[:, -1:])
     if decoder.share_prompt and group_size > 1:
         cache.batch_select_indices(rows)
         ids, attention, positions, last = ids[rows], attention[rows], positions[rows], last[rows]
-    return _Batch(decoder, cache, ids, attention, positions[:, -1], draws).run(last)
+    batch = _Batch(
+        decoder, cache, prompt_ids=ids, attention=attention, position=positions[:, -1], draws=draws
+    )
+    return batch.run(last)
 
 
 class _Batch:
@@ -101,6 +104,7 @@ class _Batch:
         self,
         decoder: Decoder,
         cache: DynamicCache,
+        *,
         prompt_ids: Tensor,
         attention: Tensor,
         position: Tensor,

@@ -46,7 +46,7 @@ class ExactAnswer:
 
     def __call__(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        prompts: Sequence[Any],
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
@@ -116,7 +116,7 @@ class NumericAnswer:
 
     def __call__(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        prompts: Sequence[Any],
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:

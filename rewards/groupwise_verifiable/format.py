@@ -25,9 +25,9 @@ class _Format(ABC):
 
     def __call__(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        prompts: Sequence[Any],
         completions: Sequence[Any],
-        **columns: Sequence[Any],  # noqa: ARG002
+        **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion."""
         return [self.score(content(completion)) for completion in completions]

@@ -77,7 +77,7 @@ class LanguageConsistency:
 
     def __call__(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        prompts: Sequence[Any],
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:

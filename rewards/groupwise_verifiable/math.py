@@ -51,7 +51,7 @@ class MathEquivalence:
 
     def outcomes(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        prompts: Sequence[Any],
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | WorkerFailure | None]:

@@ -37,8 +37,8 @@ class SoftOverlong:
 
     def __call__(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
-        completions: Sequence[Any],  # noqa: ARG002
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion."""

@@ -43,7 +43,7 @@ class Repetition:
 
     def __call__(
         self,
-        prompts: Sequence[Any],  # noqa: ARG002 - the call convention of rewards
+        prompts: Sequence[Any],
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:

@@ -19,7 +19,8 @@ from groupwise.algorithm import GRPO, Algorithm
 from groupwise.config import EvaluationSection, TrainSection
 from groupwise.evaluation import Evaluator
 from groupwise.prompts import Prompts
-from groupwise.rewards import Reward, Rewards, Scores
+from groupwise.rewards import Reward, Scores
+from groupwise.scoring import Rewards
 from groupwise.trainer import Trainer
 from groupwise.update import Updater
 
@@ -37,7 +38,13 @@ class Tabular(Policy):
     unit = "symbols"
 
     def __init__(
-        self, *, prompts: int = 8, symbols: int = 3, length: int = 5, seed: int = 0, bias: float = 0.0
+        self,
+        *,
+        prompts: int = 8,
+        symbols: int = 3,
+        length: int = 5,
+        seed: int = 0,
+        bias: float = 0.0,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -241,10 +248,7 @@ def trainer(
 def gradient(policy: nn.Module) -> Tensor:
     """All gradients as one vector; zeros where there is none."""
     return torch.cat(
-        [
-            (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
-            for p in policy.parameters()
-        ]
+        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in policy.parameters()]
     )
 
 

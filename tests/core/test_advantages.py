@@ -26,9 +26,7 @@ def explicit(rewards, groups, scale, epsilon):
         if not ok:
             out.append(0.0)
             continue
-        own = [
-            r for r, g, good in zip(rewards, groups, valid, strict=True) if g == group and good
-        ]
+        own = [r for r, g, good in zip(rewards, groups, valid, strict=True) if g == group and good]
         spread = {"group": std(own), "batch": std(known), "none": None}[scale]
         centred = reward - math.fsum(own) / len(own)
         out.append(centred if spread is None else centred / (spread + epsilon))
@@ -117,7 +115,9 @@ def test_bad_arguments_raise():
 def test_zero_variance_is_exact():
     # 0.1 three times has a computed mean that is not 0.1; 1 and the next float are two rewards.
     above = math.nextafter(1.0, 2.0)
-    rewards = torch.tensor([0.1, 0.1, 0.1, 1.0, above, 1.0, NAN, NAN, 2.0, NAN], dtype=torch.float64)
+    rewards = torch.tensor(
+        [0.1, 0.1, 0.1, 1.0, above, 1.0, NAN, NAN, 2.0, NAN], dtype=torch.float64
+    )
     groups = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 3, 3])
     dead = zero_variance(rewards, groups)
     assert dead.tolist() == [True] * 3 + [False] * 3 + [True] * 4

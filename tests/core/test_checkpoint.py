@@ -26,9 +26,9 @@ def run(trainer, steps):
 
 
 FORMS = {
-    "grpo": lambda: GRPO(),
+    "grpo": GRPO,
     "kl": lambda: GRPO(GRPO.Config(beta=0.1)),
-    "dapo": lambda: DAPO(),
+    "dapo": DAPO,
 }
 
 

@@ -111,7 +111,7 @@ def run_module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     module = ModuleType("groupwise.run")
     vars(module).update(
         train_from_config=train_from_config,
-        evaluate_run=lambda run: {"accuracy": 0.5, "length": 12.0},
+        evaluate_run=lambda run, overrides: {"accuracy": 0.5, "length": 12.0},
     )
     monkeypatch.setitem(sys.modules, "groupwise.run", module)
     return SimpleNamespace(calls=calls, module=module)

@@ -58,9 +58,7 @@ def test_expected_loss_gradient_is_minus_the_expected_rewards(lab, shape):
     assert lab.gap(found, -true_gradient(policy, rewards, joint)) < 1e-10
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"), [(SHAPES[0], 2), (SHAPES[0], 4), (SHAPES[1], 2)]
-)
+@pytest.mark.parametrize(("shape", "size"), [(SHAPES[0], 2), (SHAPES[0], 4), (SHAPES[1], 2)])
 def test_over_all_groups_it_is_the_true_gradient_but_for_one_in_g(lab, shape, size):
     """The group's own mean costs exactly 1/G of the gradient; the whole algorithm takes part."""
     policy, rollouts, rewards, log_probs, joint = enumerated(lab, **shape)
@@ -69,7 +67,9 @@ def test_over_all_groups_it_is_the_true_gradient_but_for_one_in_g(lab, shape, si
     total = torch.zeros((), dtype=torch.float64)
     for members in product(range(len(rollouts)), repeat=size):
         index = torch.tensor(members)
-        group = lab.build(lab.rows(1) * size, [rollouts.trajectory["ragged"][m].tolist() for m in members])
+        group = lab.build(
+            lab.rows(1) * size, [rollouts.trajectory["ragged"][m].tolist() for m in members]
+        )
         group.groups.zero_()
         width = group.mask.shape[1]
         batch = {

@@ -73,9 +73,9 @@ def test_padding_never_leaks(ratio, poison, log_probs):
 
     def loss(values, old_values):
         log_ratio = ratio(values, old_values, MASK)
-        return (clipped(log_ratio, torch.ones(4), low=0.2, high=0.2) * weights(
-            MASK, normalize="token"
-        )).sum()
+        return (
+            clipped(log_ratio, torch.ones(4), low=0.2, high=0.2) * weights(MASK, normalize="token")
+        ).sum()
 
     clean = autograd(lambda v: loss(v, old), new)
     for bad_new, bad_old in [(poison, 0.0), (0.0, poison), (poison, poison)]:
@@ -125,9 +125,7 @@ def test_clipped_gradient_and_is_clipped():
         return clipped(values, advantages, low=0.2, high=0.28).sum()
 
     found = autograd(function, log_ratio)
-    torch.testing.assert_close(
-        found, finite_differences(function, log_ratio), rtol=1e-6, atol=1e-8
-    )
+    torch.testing.assert_close(found, finite_differences(function, log_ratio), rtol=1e-6, atol=1e-8)
     cut = is_clipped(log_ratio, advantages, low=0.2, high=0.28)
     assert torch.equal(cut, found == 0)
     assert cut.sum() == 3
@@ -197,9 +195,7 @@ def test_kl_is_unbiased(estimator):
 def test_gradients_of_kl_in_expectation(estimator, share):
     """As a loss, k2 pulls as the KL does and k1 not at all: the docstring's promise."""
     logits, reference = distributions()
-    exact = autograd(
-        lambda v: (v.softmax(0) * (v.log_softmax(0) - reference)).sum(), logits
-    )
+    exact = autograd(lambda v: (v.softmax(0) * (v.log_softmax(0) - reference)).sum(), logits)
     found = autograd(
         lambda v: (
             v.softmax(0).detach() * kl(v.log_softmax(0), reference, estimator=estimator)

@@ -59,9 +59,7 @@ def test_equal_questions_are_on_one_side():
 
 
 def test_messages_are_prompts_too():
-    source = [
-        {"prompt": [{"role": "user", "content": f"q {n}"}], "id": n} for n in range(40)
-    ]
+    source = [{"prompt": [{"role": "user", "content": f"q {n}"}], "id": n} for n in range(40)]
     prompts = Prompts(source, fraction=0.5)
     held = [row["id"] for row in source if held_out(row["prompt"], 0.5)]
     assert ids(prompts.evaluation(len(held))) == held

@@ -15,7 +15,8 @@ import torch
 
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
-from groupwise.rewards import Reward, RewardError, Rewards, RunState, SampleErrors, Scores
+from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
+from groupwise.scoring import Rewards
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
 
@@ -23,7 +24,8 @@ TEXTS = ["alpha", "beta", "gamma", "delta"]
 @pytest.fixture
 def rollouts(lab):
     rows = [
-        {"prompt": f"question {n // 2}", "id": 0, "answer": n // 2, "level": "easy"} for n in range(4)
+        {"prompt": f"question {n // 2}", "id": 0, "answer": n // 2, "level": "easy"}
+        for n in range(4)
     ]
     plain = lab.build(rows, [[1, 0], [2, 0], [1, 1, 0], [0]], group_size=2)
     return replace(plain, completions=TEXTS, facts={"completion_ids": [[1], [2], [3], [4]]})
@@ -218,7 +220,7 @@ def test_rewards_cannot_spoil_each_others_lists(rollouts):
 
 def test_no_gradient_is_recorded(rollouts):
     weight = torch.ones((), requires_grad=True)
-    scores = score(rollouts, lambda completions: (weight * torch.ones(4)))
+    scores = score(rollouts, lambda completions: weight * torch.ones(4))
     assert scores.total.tolist() == [1.0] * 4
 
 
@@ -234,7 +236,7 @@ def test_a_raise_names_reward_and_sample(rollouts):
         return [1.0 / (len(text) - 5 if text == "gamma" else 1.0) for text in completions]
 
     with pytest.raises(RewardError, match=at(2)) as caught:
-        score(rollouts, lengths, lengths) if False else score(rollouts, reward)
+        score(rollouts, reward)
     assert "ZeroDivisionError" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -251,7 +253,9 @@ def test_an_async_raise_names_reward_and_sample(rollouts):
 
 
 @pytest.mark.parametrize("row", range(4))
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, "0.5", "right", [1.0], {}, object()])
+@pytest.mark.parametrize(
+    "bad", [math.nan, math.inf, -math.inf, "0.5", "right", [1.0], {}, object()]
+)
 def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
     returned = [1.0] * 4
     returned[row] = bad

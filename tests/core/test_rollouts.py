@@ -129,7 +129,10 @@ def test_concat_of_nothing_raises():
         ({"truncated": torch.zeros(7, dtype=torch.bool)}, "truncated has length 7"),
         ({"facts": {"odd": [1]}}, r"facts\['odd'\] has length 1"),
         ({"trajectory": {"odd": torch.zeros(2, 5)}}, r"trajectory\['odd'\] has length 2"),
-        ({"mask": torch.ones(6, 5)}, r"mask must be \[B, T\] bool, received \[6, 5\] torch.float32"),
+        (
+            {"mask": torch.ones(6, 5)},
+            r"mask must be \[B, T\] bool, received \[6, 5\] torch.float32",
+        ),
         ({"mask": torch.ones(6, dtype=torch.bool)}, r"received \[6\] torch.bool"),
         ({"log_probs": torch.zeros(6, 4)}, r"log_probs \[6, 4\] and mask \[6, 5\]"),
         ({"log_probs": torch.zeros(3, 5)}, "log_probs has length 3"),

@@ -12,9 +12,7 @@ from groupwise.rollouts import Rollouts
 
 
 def sampled(policy, draws, *, batch=64, seed=3, space="train", size=3):
-    parts = sample_draws(
-        policy, draws, size, seed=seed, space=space, batch=batch, purpose="train"
-    )
+    parts = sample_draws(policy, draws, size, seed=seed, space=space, batch=batch, purpose="train")
     return Rollouts.concat(parts)
 
 
@@ -65,9 +63,8 @@ def test_groups_are_numbered_by_the_draw(lab, draws):
     rollouts = sampled(lab.Tabular(), draws[2:4])
     assert rollouts.groups.tolist() == [2, 2, 2, 3, 3, 3]
     twice = [draws[0], replace(draws[0], number=17)]
-    one, other = sampled(lab.Tabular(symbols=4), twice).completions[:3], None
-    other = sampled(lab.Tabular(symbols=4), twice).completions[3:]
-    assert one != other
+    texts = sampled(lab.Tabular(symbols=4), twice).completions
+    assert texts[:3] != texts[3:]
 
 
 def test_members_of_a_group_differ(lab, draws):
@@ -88,9 +85,7 @@ def test_training_and_evaluation_ask_for_different_seeds(lab):
     class Nosy(lab.Tabular):
         def sample(self, prompts, *, group_size, seeds, purpose="train"):
             asked.setdefault(purpose, []).extend(seeds)
-            return super().sample(
-                prompts, group_size=group_size, seeds=seeds, purpose=purpose
-            )
+            return super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
 
     trainer = lab.trainer(Nosy(), evaluation={"samples": 4, "prompts": 2})
     first = trainer.evaluator(trainer.policy).samples

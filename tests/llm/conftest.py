@@ -51,7 +51,7 @@ CONFIGS = {
         bos_token_id=None,
         eos_token_id=0,
         initializer_range=0.2,
-    ),  # fmt: skip
+    ),
     "gpt_neox": lambda: GPTNeoXConfig(**COMMON, intermediate_size=64, tie_word_embeddings=False),
     "gemma2": lambda: Gemma2Config(**GEMMA, final_logit_softcapping=3.0),
     "gemma3": lambda: Gemma3TextConfig(**GEMMA, sliding_window_pattern=2),
@@ -111,7 +111,7 @@ def make(saved):
 
 @pytest.fixture
 def plain():
-    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward on each rollout alone."""
+    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward, a rollout at a time."""
 
     def log_probs(policy, rollouts):
         filled = torch.zeros(rollouts.mask.shape)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from groupwise.rollouts import Rollouts
-from groupwise_llm import probes
+from groupwise_llm import passes, probes
 
 SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
 
@@ -126,6 +126,20 @@ def test_softcapped_logits_take_the_models_own_head(make):
     assert make("gemma3").plain_head
 
 
+def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
+    policy, rollouts, kept = make("gemma2", share_prompt=False), hand_made(), []
+    monkeypatch.setattr(
+        policy.model.lm_head, "forward", lambda hidden: kept.append(hidden.shape) or hidden
+    )
+    passes.plain(
+        policy,
+        rollouts.trajectory["prompt_ids"],
+        rollouts.trajectory["completion_ids"],
+        rollouts.mask,
+    )
+    assert kept[0][:2] == (6, 9)
+
+
 def test_large_logits_in_bf16_still_take_the_plain_head(make):
     policy = make("llama", model={"initializer_range": 1.0}, precision="bf16")
     assert policy.plain_head
@@ -157,7 +171,7 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
 
 
 def test_a_head_that_cannot_be_tried_is_told(make, monkeypatch):
-    def broken(*args):
+    def broken(*args, **kwargs):
         raise AttributeError("no such part")
 
     policy = make()
@@ -167,13 +181,13 @@ def test_a_head_that_cannot_be_tried_is_told(make, monkeypatch):
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
-def test_gradient_checkpointing_takes_the_plain_path_and_agrees(make, architecture):
+def test_gradient_checkpointing_takes_the_plain_path_and_agrees(make, monkeypatch, architecture):
     rollouts = hand_made()
     expected, expected_gradient = answer(make(architecture).train(), rollouts)
     policy = make(architecture, gradient_checkpointing=True).train()
     assert any("sampling only" in note for note in policy.notes)
     calls = []
-    policy._shared_hidden = lambda *_: calls.append(1)
+    monkeypatch.setattr(passes, "shared", lambda *_: calls.append(1))
     ours, ours_gradient = answer(policy, rollouts)
     assert not calls
     mask = rollouts.mask

@@ -226,9 +226,9 @@ def rows_seen(monkeypatch):
     def watch(policy):
         shapes, original = [], policy.hidden
 
-        def hidden(ids, *rest):
+        def hidden(ids, *rest, **options):
             shapes.append(tuple(ids.shape))
-            return original(ids, *rest)
+            return original(ids, *rest, **options)
 
         monkeypatch.setattr(policy, "hidden", hidden)
         return shapes

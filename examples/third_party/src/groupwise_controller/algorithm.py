@@ -41,6 +41,6 @@ class RLOO(Algorithm):
     def measure(
         self,
         current: LogProbs,
-        batch: Mapping[str, Tensor],  # noqa: ARG002 (part of the contract)
+        batch: Mapping[str, Tensor],
     ) -> Mapping[str, Tensor]:
         return {} if current.entropy is None else {"entropy": current.entropy}

@@ -31,7 +31,7 @@ class ExplorationLog(Callback):
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_text("step,std_x,std_y\n", encoding="utf-8")
 
-    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:  # noqa: ARG002 (part of the contract)
+    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         assert self.policy is not None
         x, y = self.policy.log_std.detach().exp().tolist()
         with self.file.open("a", encoding="utf-8") as file:

@@ -1,0 +1,26 @@
+"""Clock: where the seconds of a step go."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Clock:
+    """Seconds by phase of the present step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        spent = time.perf_counter() - started
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+    def take(self) -> dict[str, float]:
+        """The seconds as metrics, and start anew."""
+        taken = {f"time/{phase}": spent for phase, spent in self.seconds.items()}
+        self.seconds = {}
+        return taken

@@ -1,0 +1,337 @@
+"""The loop: counts, schedules, limits, interruptions, and what evaluation says."""
+
+import math
+import os
+import signal
+import threading
+from itertools import combinations
+
+import pytest
+import torch
+
+from groupwise import LogProbs
+from groupwise.config import TrainSection
+from groupwise.errors import UserError
+from groupwise.evaluation import pass_at, summarise
+from groupwise.rewards import Reward
+from groupwise.schedule import schedule
+from groupwise.scoring import Rewards
+
+
+def fit(trainer, on_step=None):
+    steps = []
+
+    def record(step, metrics):
+        steps.append((step, metrics))
+        if on_step is not None:
+            on_step(step, metrics)
+
+    return trainer.fit(record, lambda: None), steps
+
+
+def count_steps(trainer):
+    """Optimizer steps, as AdamW itself counts them."""
+    state = trainer.optimizer.state[trainer.policy.table]
+    return int(state["step"]) if state else 0
+
+
+# ---- schedules
+
+
+def rates(**settings):
+    section = TrainSection(**settings)
+    return [schedule(section, step) for step in range(section.steps)]
+
+
+def test_schedules():
+    assert rates(steps=4) == [1.0] * 4
+    assert rates(steps=5, schedule="linear") == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
+    assert rates(steps=4, schedule="cosine") == pytest.approx(cosine)
+    assert rates(steps=6, schedule="linear", warmup_steps=4) == pytest.approx(
+        [0.25, 0.5, 0.75, 1.0, 1.0, 0.5]
+    )
+    assert rates(steps=3, schedule="cosine", warmup_steps=5) == pytest.approx([0.2, 0.4, 0.6])
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_the_optimizer_gets_the_scheduled_rate(lab, kind):
+    trainer = lab.trainer(schedule=kind, warmup_steps=2, steps=5, learning_rate=0.01, epochs=2)
+    expected = rates(schedule=kind, warmup_steps=2, steps=5)
+    for step in range(5):
+        metrics = trainer.train_step()
+        assert metrics["learning_rate"] == pytest.approx(0.01 * expected[step])
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * expected[step])
+
+
+def test_no_learning_rate_no_learning(lab):
+    trainer = lab.trainer(learning_rate=0.0)
+    before = trainer.policy.table.detach().clone()
+    fit(trainer)
+    assert torch.equal(trainer.policy.table, before)
+
+
+# ---- counts
+
+
+@pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)])
+def test_updates_are_rounds_times_epochs(lab, updates, epochs):
+    trainer = lab.trainer(updates_per_rollout=updates, epochs=epochs, steps=3)
+    seen = []
+    backward = type(trainer.updater).backward
+
+    def watched(rollouts, *rest):
+        seen.append(rollouts.groups.unique().tolist())
+        return backward(trainer.updater, rollouts, *rest)
+
+    object.__setattr__(trainer.updater, "backward", watched)
+    finished, steps = fit(trainer)
+    assert finished
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert len(seen) == 3 * updates * epochs
+    assert count_steps(trainer) == len(seen)
+    for step in range(3):
+        numbers = list(range(4 * step, 4 * step + 4))
+        once = [numbers[i : i + 4 // updates] for i in range(0, 4, 4 // updates)]
+        size = updates * epochs
+        assert seen[step * size : (step + 1) * size] == once * epochs
+    assert trainer.prompts.drawn == 12
+
+
+def test_zero_steps(lab):
+    trainer = lab.trainer(steps=0)
+    assert fit(trainer) == (True, [])
+
+
+def test_it_learns(lab):
+    trainer = lab.trainer(steps=40, group_size=8, held_out=0.0, learning_rate=0.1)
+    _, steps = fit(trainer)
+    assert steps[-1][1]["reward"] > steps[0][1]["reward"] + 0.5
+
+
+def test_max_grad_norm(lab):
+    """The norm that is told is the one before clipping; the moment shows what was applied."""
+    for limit, share in ((1e9, 1.0), (math.inf, 1.0), (1e-3, None)):
+        trainer = lab.trainer(steps=1, max_grad_norm=limit)
+        metrics = trainer.train_step()
+        moment = trainer.optimizer.state[trainer.policy.table]["exp_avg"]
+        applied = float(moment.norm()) / 0.1
+        expected = metrics["grad_norm"] * share if share else limit
+        assert applied == pytest.approx(expected, rel=1e-4)
+
+
+def test_checkpoints_and_evaluations_are_due(lab):
+    trainer = lab.trainer(steps=5, checkpoint_every=2, evaluate_every=2)
+    events = []
+    trainer.fit(
+        lambda step, metrics: events.append(
+            (step, "evaluation/accuracy" in metrics, "time/evaluate" in metrics)
+        ),
+        lambda: events.append("checkpoint"),
+    )
+    assert events == [
+        (1, False, False),
+        (2, True, True),
+        "checkpoint",
+        (3, False, False),
+        (4, True, True),
+        "checkpoint",
+        (5, False, False),
+    ]
+
+
+def test_metrics_of_a_step(lab):
+    """Against the rollouts themselves, sampled again under the same names."""
+    trainer, twin = lab.trainer(group_size=3), lab.trainer(group_size=3)
+    metrics = trainer.train_step()
+    rollouts, scores = twin._sample(twin.prompts.take(4))
+    total = scores.total.view(4, 3)
+    assert metrics["reward"] == pytest.approx(float(total.mean()))
+    assert metrics["rewards/ones"] == pytest.approx(float(total.mean()))
+    assert metrics["reward_std"] == pytest.approx(float(total.std(dim=1).mean()))
+    assert metrics["accuracy"] == pytest.approx(float((total >= 1).double().mean()))
+    dead = (total == total[:, :1]).all(dim=1).double().mean()
+    assert metrics["zero_variance"] == pytest.approx(float(dead))
+    assert metrics["length"] == pytest.approx(float(rollouts.lengths.double().mean()))
+    assert metrics["length_max"] == float(rollouts.lengths.max())
+    assert metrics["truncated"] == pytest.approx(float(rollouts.truncated.double().mean()))
+    assert metrics["failed_rewards"] == metrics["unscored"] == 0
+
+
+# ---- limits and interruptions
+
+
+def test_minutes(lab):
+    trainer = lab.trainer(steps=10_000, minutes=0.2 / 60)
+    finished, steps = fit(trainer)
+    assert finished
+    assert 0 < len(steps) < 10_000
+    # The time before a resumption counts.
+    late = lab.trainer(steps=10_000, minutes=1.0)
+    late.load_state_dict({**late.state_dict(), "seconds": 61.0})
+    assert fit(late) == (True, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_after_the_step(lab, number):
+    before = signal.getsignal(number)
+    trainer = lab.trainer(steps=50)
+
+    def interrupt(completions, **_):
+        if trainer.step == 2:  # in the middle of the third step
+            os.kill(os.getpid(), number)
+        return lab.ones(completions)
+
+    trainer.rewards = Rewards([Reward(name="ones", function=interrupt)])
+    finished, steps = fit(trainer)
+    assert not finished
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert trainer.step == count_steps(trainer) == 3
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_in_a_callback(lab):
+    trainer = lab.trainer(steps=50)
+
+    def interrupt(step, metrics):
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    finished, steps = fit(trainer, interrupt)
+    assert not finished
+    assert len(steps) == 2
+
+
+def test_a_second_signal_interrupts_at_once(lab):
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(step, metrics):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(lab.trainer(steps=50), interrupt)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_training_outside_the_main_thread(lab):
+    outcome = []
+    thread = threading.Thread(target=lambda: outcome.append(fit(lab.trainer(steps=2))[0]))
+    thread.start()
+    thread.join(timeout=20)
+    assert outcome == [True]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_none_is_told_before_the_step(lab, bad):
+    class Breaks(lab.Tabular):
+        def forward(self, rollouts, decisions=slice(None)):
+            answer = super().forward(rollouts, decisions)
+            if torch.is_grad_enabled() and trainer.step == 1:
+                return LogProbs(log_probs=answer.log_probs + 0 * self.table.sum() * bad)
+            return answer
+
+    trainer = lab.trainer(Breaks(), steps=3)
+    trainer.train_step()
+    before = trainer.policy.table.detach().clone()
+    with pytest.raises(UserError, match="step 2: the gradient norm is nan"):
+        trainer.train_step()
+    assert torch.equal(trainer.policy.table, before)
+
+
+# ---- evaluation
+
+
+@pytest.mark.parametrize("samples", [1, 2, 4, 6])
+def test_pass_at_is_the_share_of_subsets_with_a_right_one(samples):
+    for correct in range(samples + 1):
+        answers = [True] * correct + [False] * (samples - correct)
+        for k in range(1, samples + 1):
+            subsets = list(combinations(answers, k))
+            expected = sum(any(subset) for subset in subsets) / len(subsets)
+            assert pass_at(k, samples, correct) == pytest.approx(expected)
+
+
+def sample(draw, index, right, *, greedy=False, reward=1.0, length=3, truncated=False):
+    return {
+        "draw": draw,
+        "index": index,
+        "right": right,
+        "greedy": greedy,
+        "rewards": {"r": reward},
+        "length": length,
+        "truncated": truncated,
+    }
+
+
+def test_summarise():
+    samples = [
+        sample(0, 0, True, reward=1.0, length=1),
+        sample(0, 1, False, reward=None, length=2),
+        sample(0, 2, False, reward=0.0, length=3),
+        sample(0, 3, False, reward=0.5, length=6, truncated=True),
+        *[sample(1, index, False, reward=0.0, length=4) for index in range(4)],
+        sample(0, 0, True, greedy=True, length=90, reward=90.0),
+        sample(1, 0, False, greedy=True, length=90, reward=90.0),
+    ]
+    found = summarise(samples, ["r"], 4)
+    assert found == pytest.approx(
+        {
+            "prompts": 2.0,
+            "accuracy": 1 / 8,
+            "length": 28 / 8,
+            "truncated": 1 / 8,
+            "greedy_accuracy": 0.5,
+            "rewards/r": 1.5 / 7,
+            "pass_at_2": 0.25,
+            "pass_at_4": 0.5,
+        }
+    )
+    assert "greedy_accuracy" not in summarise(samples[:8], ["r"], 4)
+
+
+def test_evaluation_against_its_own_samples(lab):
+    trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4, "threshold": 0.5})
+    evaluation = trainer.evaluator(trainer.policy)
+    drawn = [sample for sample in evaluation.samples if not sample["greedy"]]
+    greedy = [sample for sample in evaluation.samples if sample["greedy"]]
+    assert (len(drawn), len(greedy)) == (8, 2)
+    for found in evaluation.samples:
+        value = lab.ones([found["completion"]])[0]
+        assert found["rewards"] == {"ones": value}
+        assert found["right"] == (value >= 0.5)
+        assert found["length"] == len(found["completion"])
+    right = [found["right"] for found in drawn]
+    assert evaluation.metrics["accuracy"] == sum(right) / 8
+    by_prompt = [right[:4], right[4:]]
+    for k in (2, 4):
+        subsets = [list(combinations(four, k)) for four in by_prompt]
+        expected = sum(sum(map(any, sets)) / len(sets) for sets in subsets) / 2
+        assert evaluation.metrics[f"pass_at_{k}"] == pytest.approx(expected)
+    # Greedy is the likeliest decision at every place.
+    row = trainer.evaluator.draws[0].row
+    assert greedy[0]["completion"] == "".join(
+        map(str, trainer.policy._draw(row["id"], 0, "greedy"))
+    )
+
+
+def test_evaluation_repeats_itself_and_trains_nothing(lab):
+    trainer = lab.trainer(evaluation={"prompts": 2, "samples": 3})
+    before = trainer.policy.table.detach().clone()
+    first = trainer.evaluator(trainer.policy)
+    drawn = trainer.prompts.state_dict()
+    assert trainer.evaluator(trainer.policy) == first
+    assert torch.equal(trainer.policy.table, before)
+    assert trainer.prompts.state_dict() == drawn
+
+
+def test_accuracy_is_the_named_rewards(lab):
+    trainer = lab.trainer(evaluation={"accuracy": "second", "threshold": 2.0})
+    rewards = Rewards(
+        [
+            Reward(name="first", function=lambda completions: [9.0] * len(completions)),
+            Reward(name="second", function=lambda completions: [1.9] * len(completions)),
+        ]
+    )
+    scores = rewards(lab.build(lab.rows(2), [[0], [1, 0]]))
+    assert trainer.evaluator.right(scores).tolist() == [False, False]
