@@ -39,7 +39,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
-        """Tensors with B first, over a whole update and all processes.
+        """Tensors [B] or [B, T], over a whole update and all processes.
 
         `weights` [B, T] is required; a rollout whose `weights` are all 0 or which `active` leaves
         out gets no backward pass.

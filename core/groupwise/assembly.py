@@ -10,8 +10,9 @@ from accelerate.utils import set_seed
 
 from groupwise import plugins
 from groupwise.algorithm import Algorithm
+from groupwise.building import build
 from groupwise.callback import Callback
-from groupwise.config import LoadedConfig, PluginSection, RewardSection, RunConfig, build
+from groupwise.config import LoadedConfig, PluginSection, RewardSection, RunConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluator
 from groupwise.policy import Policy

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from groupwise import yaml_lines
-from groupwise.building import build
 from groupwise.errors import UserError
 from groupwise.mistakes import Origin, explain, found
 from groupwise.overrides import apply, key_path, parse
@@ -35,7 +34,6 @@ __all__ = [
     "RewardSection",
     "RunConfig",
     "TrainSection",
-    "build",
     "derive",
     "dump",
     "load_config",

@@ -38,8 +38,8 @@ class Rollouts:
     truncated: [B] bool, cut off by a limit rather than ended by the policy.
     log_probs: [B, T] float32 under the sampler, or None where the sampler tells none.
     facts: columns of length B that rewards receive beside the dataset's.
-    trajectory: the policy's own record, B first; tensors are [B, T, ...] and padded to T, or
-        fixed-size with `T` nowhere in them, or a sequence of B tensors (ragged).
+    trajectory: the policy's own record: tensors [B], tensors [B, T, ...] padded to T, and for
+        everything of another size a sequence of B tensors, so that no width is taken for T.
     """
 
     prompts: Sequence[Mapping[str, Any]]
@@ -76,8 +76,23 @@ class Rollouts:
                 f"{list(self.mask.shape)} must have the same shape"
             )
 
+        for name, column in self.trajectory.items():
+            timed = isinstance(column, Tensor) and column.ndim > 1
+            if timed and column.shape[1] != self.mask.shape[1]:  # type: ignore[union-attr]
+                raise ValueError(
+                    f"Rollouts: trajectory[{name!r}] and mask {list(self.mask.shape)} differ in T: "
+                    f"a tensor must be [B] or [B, T, ...]; give others as a list of B tensors"
+                )
+
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def tensor(self, name: str) -> Tensor:
+        """A trajectory column that is one tensor; TypeError when it is a sequence."""
+        column = self.trajectory[name]
+        if not isinstance(column, Tensor):
+            raise TypeError(f"trajectory[{name!r}] is a sequence of tensors, not one tensor")
+        return column
 
     @property
     def lengths(self) -> Tensor:
@@ -92,15 +107,13 @@ class Rollouts:
         index = index.to(dtype=torch.int64, device=self.mask.device)
         chosen = index.tolist()
         mask = self.mask[index]
-        decisions = self.mask.shape[1]
         longest = _last_decision(mask)
 
         def pick(column: Any) -> Any:
             if not isinstance(column, Tensor):
                 return [column[row] for row in chosen]
             column = column[index]
-            timed = column.ndim > 1 and column.shape[1] == decisions
-            return column[:, :longest] if timed else column
+            return column[:, :longest] if column.ndim > 1 else column
 
         return Rollouts(
             prompts=pick(self.prompts),
@@ -153,9 +166,9 @@ def _last_decision(mask: Tensor) -> int:
 
 
 def _pad(column: Tensor, part: Rollouts, longest: int) -> Tensor:
-    """Pad a [B, T, ...] column with zeros to `longest` decisions; leave other shapes alone."""
+    """Pad a [B, T, ...] column with zeros to `longest` decisions; leave [B] alone."""
     decisions = part.mask.shape[1]
-    if column.ndim < 2 or column.shape[1] != decisions or decisions == longest:
+    if column.ndim < 2 or decisions == longest:
         return column
     filler = column.new_zeros((column.shape[0], longest - decisions, *column.shape[2:]))
     return torch.cat([column, filler], dim=1)

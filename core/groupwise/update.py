@@ -63,7 +63,7 @@ class Updater:
                 rows, decisions = parts[number]
                 piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions)
-                batch = _cut(everything, rows, _within(decisions, piece), rollouts.mask.shape[1])
+                batch = _cut(everything, rows, _within(decisions, piece))
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
@@ -86,10 +86,9 @@ class Updater:
             Scores.concat([s for _, s in shared]), Rollouts.concat([r for r, _ in shared])
         )
         decisions = rollouts.mask.shape[1]
-        longest = max(part.mask.shape[1] for part, _ in shared)
         ours = slice(start, start + len(rollouts))
         return {
-            name: value[ours, :decisions] if _timed(value, longest) else value[ours]
+            name: value[ours, :decisions] if value.ndim > 1 else value[ours]
             for name, value in whole.items()
         }
 
@@ -147,7 +146,9 @@ class _Sums:
             self.sums[name] = self.sums.get(name, 0.0) + float(total)
         if current.log_probs is not None and "old_log_probs" in batch:
             gap = (current.log_probs.detach() - batch["old_log_probs"]).masked_fill(~mask, 0.0)
-            self.ratio_error = max(self.ratio_error, float(gap.abs().max()))
+            # Not max(): it would let a NaN pass unseen.
+            worst = float(gap.abs().max())
+            self.ratio_error = self.ratio_error if worst <= self.ratio_error else worst
 
     def result(self, accelerator: Accelerator) -> dict[str, float]:
         parts = [self]
@@ -179,18 +180,12 @@ def _nothing(current: LogProbs) -> Tensor:
     return torch.stack(kept).sum() * 0.0
 
 
-def _timed(value: Tensor, decisions: int) -> bool:
-    return value.ndim > 1 and value.shape[1] == decisions
-
-
-def _cut(
-    tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice, width: int
-) -> dict[str, Tensor]:
+def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[str, Tensor]:
     """The rows of every tensor, and the decisions of those that have them."""
     cut = {}
     for name, value in tensors.items():
         part = value[rows.to(value.device)]
-        cut[name] = part[:, decisions] if _timed(value, width) else part
+        cut[name] = part[:, decisions] if value.ndim > 1 else part
     return cut
 
 

@@ -126,9 +126,8 @@ class LanguageModel(Policy):
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         """Log-probs and entropy [b, t] of completion tokens; prompts only give them context."""
-        completions = rollouts.trajectory["completion_ids"]
+        completions = rollouts.tensor("completion_ids")
         prompts = list(rollouts.trajectory["prompt_ids"])
-        assert isinstance(completions, Tensor)
         stop = decisions.indices(completions.shape[1])[1]
         ids = completions[:, :stop].to(self.device)
         mask = rollouts.mask[:, :stop].to(self.device)

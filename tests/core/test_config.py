@@ -8,12 +8,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise import reference
+from groupwise.building import build
 from groupwise.config import (
     LoadedConfig,
     PathOrName,
     RunConfig,
     TrainSection,
-    build,
     derive,
     dump,
     load_config,

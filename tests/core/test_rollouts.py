@@ -22,7 +22,7 @@ def rollouts(lab):
         trajectory={
             **plain.trajectory,
             "latents": torch.randn(6, 5, 2, 3).masked_fill(~plain.mask[..., None, None], 0.0),
-            "fixed": torch.randn(6, 7),
+            "fixed": list(torch.randn(6, 7)),
             "scalar": torch.arange(6.0),
         },
     )
@@ -65,7 +65,7 @@ def test_select_trims_padding_to_the_longest(rollouts):
     assert part.log_probs.shape == (2, 2)
     assert part.trajectory["symbols"].shape == (2, 2)
     assert part.trajectory["latents"].shape == (2, 2, 2, 3)
-    assert part.trajectory["fixed"].shape == (2, 7)
+    assert [len(row) for row in part.trajectory["fixed"]] == [7, 7]
     assert [len(symbols) for symbols in part.trajectory["ragged"]] == [2, 1]
 
 

@@ -105,7 +105,7 @@ class Controller(Policy):
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         """All decisions at once: what was seen at each is on record, so nothing is simulated."""
         observations, actions = (
-            _tensor(rollouts, name)[:, decisions] for name in ("observations", "actions")
+            rollouts.tensor(name)[:, decisions] for name in ("observations", "actions")
         )
         log_probs = self.log_prob(self.network(observations), actions)
         entropy = (self.log_std + (1 + LOG_2PI) / 2).sum()
@@ -146,9 +146,3 @@ def _completions(path: Tensor, pushes: Tensor, mask: Tensor) -> list[dict[str, A
         {"path": points[: length + 1], "pushes": actions[:length]}
         for points, actions, length in zip(path.tolist(), pushes.tolist(), lengths, strict=True)
     ]
-
-
-def _tensor(rollouts: Rollouts, name: str) -> Tensor:
-    value = rollouts.trajectory[name]
-    assert isinstance(value, Tensor)
-    return value
