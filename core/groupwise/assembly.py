@@ -115,7 +115,7 @@ def _prompts(config: RunConfig, make: Callable[..., Any]) -> tuple[Prompts, list
     if own is not None:
         separate = make("prompts", ("evaluation", "source"), own)
         exam = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
-    return prompts, exam.evaluation(config.evaluation.prompts)
+    return prompts, exam.evaluation(config.evaluation.prompts, distinct=config.evaluation.distinct)
 
 
 def _make(

@@ -90,14 +90,17 @@ def _memory(loaded: LoadedConfig, policy: Any, settings: Any) -> str:
     """The policy's own estimate for training; a policy that makes none is said to make none."""
     estimate = getattr(policy, "estimate", None)
     decisions = loaded.config.train.microbatch
+    rollouts = derive(loaded.config)["rollouts per update"]
     sizes: Mapping[str, int] = (
-        estimate(settings, decisions=decisions, training=True) if estimate else {}
+        estimate(settings, decisions=decisions, rollouts=rollouts, training=True)
+        if estimate
+        else {}
     )
     if not sizes:
         return f"memory\n  policy {loaded.config.policy.name!r} makes no estimate\n"
     rows = {purpose: size(count) for purpose, count in sizes.items()}
     return _table(
-        f"memory, estimated for {decisions:,} decisions at once",
+        f"memory, estimated for micro-batches of at most {decisions:,} decisions",
         {**rows, "in total": size(sum(sizes.values()))},
     )
 

@@ -97,9 +97,11 @@ class Policy(nn.Module, ABC):
         save_model(self, str(path / "model.safetensors"))
 
     @classmethod
-    def estimate(cls, config: Any, *, decisions: int, training: bool) -> Mapping[str, int]:
+    def estimate(
+        cls, config: Any, *, decisions: int, rollouts: int, training: bool
+    ) -> Mapping[str, int]:
         """Bytes by purpose ("weights", "optimizer", ...) without loading anything.
 
-        decisions: the micro-batch budget. The default knows nothing and says so with {}.
+        decisions: the micro-batch budget; rollouts: as many as an update has at the most. The default knows nothing and says so with {}.
         """
         return {}

@@ -108,9 +108,10 @@ class Prompts:
             self.drawn += 1
         return draws
 
-    def evaluation(self, count: int) -> list[Draw]:
-        """The first `count` distinct held-out prompts, in the source's own order; the same always.
+    def evaluation(self, count: int, *, distinct: bool = True) -> list[Draw]:
+        """The first `count` held-out prompts, in the source's own order; the same always.
 
+        distinct: take a question once; False takes them as often as the source has them.
         Raises UserError when there are fewer.
         """
         draws: list[Draw] = []
@@ -121,7 +122,9 @@ class Prompts:
             row = self.source[index]
             check_row(row, index)
             key = json.dumps(split_key(row), sort_keys=True)
-            if key in seen or (self.fraction < 1 and not held_out(split_key(row), self.fraction)):
+            if (distinct and key in seen) or (
+                self.fraction < 1 and not held_out(split_key(row), self.fraction)
+            ):
                 continue
             seen.add(key)
             draws.append(Draw(len(draws), row))

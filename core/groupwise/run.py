@@ -126,14 +126,17 @@ class _Run:
             callback.on_start(policy)
         before = self._before(display)
         finished = trainer.fit(partial(self._on_step, display), self._checkpoint)
+        # Before the last evaluation, which takes its time and may be interrupted, too.
+        self._save()
         after: Mapping[str, float] = {}
-        if finished:
-            evaluation = self._evaluate("after")
-            after = evaluation.metrics
-            if after:
-                display.say(_headline("after", after))
-        else:
-            display.say("stopped: the model, a checkpoint and the report are being written")
+        try:
+            after = self._evaluate("after").metrics if finished else {}
+        except KeyboardInterrupt:
+            finished = False
+        if not finished:
+            display.say("stopped: the model and a checkpoint are saved; --resume goes on")
+        elif after:
+            display.say(_headline("after", after))
         result = RunResult(
             before=before,
             after=after,
@@ -147,12 +150,13 @@ class _Run:
         return result
 
     def _before(self, display: Display) -> Mapping[str, float]:
-        known = None if self.folder is None else self.folder / "samples" / "before.json"
-        if self.parts.trainer.step and known is not None and known.exists():
+        # Every process looks: they must agree on whether there is something to evaluate.
+        known = self.loaded.config.output / "samples" / "before.json"
+        if self.parts.trainer.step and known.exists():
             metrics: Mapping[str, float] = json.loads(known.read_text(encoding="utf-8"))
             return metrics
         evaluation = self._evaluate("before")
-        if self.folder is not None and known is not None:
+        if self.folder is not None:
             known.write_text(_json(evaluation.metrics), encoding="utf-8")
             line = {f"evaluation/{k}": v for k, v in evaluation.metrics.items()}
             self.metrics.write(0, line)
@@ -195,6 +199,11 @@ class _Run:
                 trainer.state_dict() | {"config_folder": str(self.loaded.folder.resolve())},
             )
 
+    def _save(self) -> None:
+        if self.folder is not None:
+            self._checkpoint()
+            self.parts.policy.save_pretrained(self.folder / "model")
+
     def _finish(self, result: RunResult, display: Display) -> None:
         record = {
             "before": dict(result.before),
@@ -211,8 +220,6 @@ class _Run:
                 line = {f"evaluation/{k}": v for k, v in result.after.items()}
                 self.metrics.write(result.steps, line)
             (self.folder / "result.json").write_text(_json(record), encoding="utf-8")
-            self._checkpoint()
-            self.parts.policy.save_pretrained(self.folder / "model")
             report = write_report(self.folder)
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.parts.callbacks:

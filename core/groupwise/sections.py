@@ -160,6 +160,9 @@ class EvaluationSection(Section):
     threshold: float = Field(
         default=1.0, description="a completion is right at this reward or above"
     )
+    distinct: bool = Field(
+        default=True, description="ask a question once, however often the source does"
+    )
     source: PluginSection | None = Field(default=None, description="held-out prompts of their own")
 
 

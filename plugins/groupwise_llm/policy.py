@@ -273,6 +273,9 @@ class LanguageModel(Policy):
         save(self.model, self.tokenizer, path)
 
     @classmethod
-    def estimate(cls, config: Settings, *, decisions: int, training: bool) -> Mapping[str, int]:
+    def estimate(
+        cls, config: Settings, *, decisions: int, rollouts: int, training: bool
+    ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
-        return estimate(config_of(config), config, decisions=decisions, training=training)
+        tokens = min(decisions, rollouts * config.max_new_tokens)
+        return estimate(config_of(config), config, decisions=tokens, training=training)

@@ -33,7 +33,9 @@ class Toy:
         width: int = 1
 
     @classmethod
-    def estimate(cls, config: Config, *, decisions: int, training: bool) -> dict[str, int]:
+    def estimate(
+        cls, config: Config, *, decisions: int, rollouts: int, training: bool
+    ) -> dict[str, int]:
         assert training
         return {"weights": config.width * 2**30, "activations": decisions * 512}
 

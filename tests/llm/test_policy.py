@@ -74,7 +74,9 @@ def test_a_model_that_cannot_be_loaded_is_a_users_error(tmp_path):
     with pytest.raises(UserError, match=r"policy\.model: cannot load a causal language model"):
         LanguageModel(Settings(model=str(tmp_path)))
     with pytest.raises(UserError, match=r"policy\.model: cannot read"):
-        LanguageModel.estimate(Settings(model=str(tmp_path)), decisions=10, training=True)
+        LanguageModel.estimate(
+            Settings(model=str(tmp_path)), decisions=10, rollouts=1, training=True
+        )
 
 
 def test_adapters_for_modules_that_are_not_there_are_a_users_error(make):
@@ -146,12 +148,14 @@ def test_a_reference_that_was_not_kept_is_an_error(make):
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_the_estimate_counts_the_parameters_that_there_are(make, architecture, lora):
     policy = make(architecture, lora=lora)
-    sizes = LanguageModel.estimate(policy.config, decisions=64, training=True)
+    sizes = LanguageModel.estimate(policy.config, decisions=64, rollouts=64, training=True)
     assert sizes["weights"] == sum(p.numel() * 4 for p in policy.parameters())
     trained = sum(p.numel() * 4 for p in policy.parameters() if p.requires_grad)
     assert sizes["gradients"] == trained
     assert sizes["optimizer"] == 2 * trained
-    assert set(LanguageModel.estimate(policy.config, decisions=64, training=False)) == {"weights"}
+    assert set(
+        LanguageModel.estimate(policy.config, decisions=64, rollouts=64, training=False)
+    ) == {"weights"}
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": LORA}, {"precision": "bf16"}])
