@@ -102,6 +102,7 @@ class Policy(nn.Module, ABC):
     ) -> Mapping[str, int]:
         """Bytes by purpose ("weights", "optimizer", ...) without loading anything.
 
-        decisions: the micro-batch budget; rollouts: as many as an update has at the most. The default knows nothing and says so with {}.
+        decisions: the micro-batch budget; rollouts: as many as an update has at the most. The
+        default knows nothing and says so with {}.
         """
         return {}
