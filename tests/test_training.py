@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,11 @@ from groupwise.config import load_config
 from groupwise.run import evaluate_run, train_from_config
 
 ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +47,13 @@ def test_the_folder_of_a_run(trained):
     result = json.loads((trained.folder / "result.json").read_text())
     assert result["steps"] == 20
     assert result["after"]["accuracy"] == pytest.approx(trained.after["accuracy"])
-    lines = [json.loads(line) for line in (trained.folder / "metrics.jsonl").open()]
+    lines = records(trained.folder / "metrics.jsonl")
     steps = [line for line in lines if "reward" in line]
     assert [line["step"] for line in steps] == list(range(1, 21))
     assert max(line["ratio_error"] for line in steps) < 0.02
     assert "Before and after" in (trained.folder / "report.html").read_text()
     pairs = [
-        [(s["draw"], s["index"], s["greedy"]) for s in map(json.loads, path.open())]
+        [(s["draw"], s["index"], s["greedy"]) for s in records(path)]
         for path in (trained.folder / "samples" / f"{when}.jsonl" for when in ("before", "after"))
     ]
     assert pairs[0] == pairs[1]
@@ -71,7 +77,7 @@ def test_the_model_needs_nothing_of_ours(trained):
 def test_the_trained_problems_are_not_the_evaluated_ones(trained):
     from groupwise.prompts import held_out
 
-    samples = map(json.loads, (trained.folder / "samples" / "after.jsonl").open())
+    samples = records(trained.folder / "samples" / "after.jsonl")
     assert all(held_out(sample["prompt"].strip(), 0.1) for sample in samples)
 
 
@@ -98,11 +104,7 @@ def test_resuming_goes_on_to_the_same_end(tmp_path):
     for one, other in zip(straight.policy.parameters(), resumed.policy.parameters(), strict=True):
         assert one.equal(other)
     rewards = [
-        [
-            row["reward"]
-            for row in map(json.loads, (tmp_path / name / "metrics.jsonl").open())
-            if "reward" in row
-        ]
+        [row["reward"] for row in records(tmp_path / name / "metrics.jsonl") if "reward" in row]
         for name in ("straight", "halved")
     ]
     assert rewards[0] == rewards[1]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from groupwise import advantages, objective
+from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs, Rollouts
 
 if TYPE_CHECKING:
@@ -105,6 +106,11 @@ class GRPO(Algorithm):
     def prepare(self, policy: "Policy") -> None:
         """The constant that `normalize: constant` divides by is the longest completion allowed."""
         self.length = self.config.length or policy.max_decisions
+        if self.config.normalize == "constant" and self.length is None:
+            raise UserError(
+                "algorithm.length: normalize: constant needs the longest completion, and this "
+                "policy does not state one; set it"
+            )
 
     def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
         """`advantages` [B] float32 and `weights` [B, T] float32."""

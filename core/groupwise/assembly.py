@@ -108,14 +108,17 @@ def _rewards(loaded: LoadedConfig, make: Callable[..., Any]) -> Rewards:
 def _prompts(config: RunConfig, make: Callable[..., Any]) -> tuple[Prompts, list[Draw]]:
     """The training prompts, and the held-out draws: of the same source, or of one of their own."""
     source = make("prompts", ("prompts",), config.prompts)
-    own = config.evaluation.source
+    asked = config.evaluation
+    own = asked.source
     held = config.prompts.held_out if own is None else 0.0
     prompts = Prompts(source, seed=config.seed, fraction=held, shuffle=config.prompts.shuffle)
     exam = prompts
     if own is not None:
         separate = make("prompts", ("evaluation", "source"), own)
         exam = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
-    return prompts, exam.evaluation(config.evaluation.prompts, distinct=config.evaluation.distinct)
+    return prompts, exam.evaluation(
+        asked.count, distinct=asked.distinct, strict=asked.prompts is not None
+    )
 
 
 def _make(

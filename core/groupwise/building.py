@@ -31,7 +31,7 @@ def build(
     is_reward = section_path[:1] == ("rewards",)
     if isinstance(target, type):
         if has_config(target):
-            return target(validate(loaded, section_path, target, options))
+            return _constructed(loaded, section_path, target, options)
         _check_arguments(loaded, section_path, target, options, whole=True)
         return target(**options)
     if callable(target) and is_reward:
@@ -44,6 +44,19 @@ def build(
         problem = f"{name!r} is an object already and takes no options, found {found(options)}"
         raise UserError(loaded.origin.message(section_path, problem))
     return target
+
+
+def _constructed(
+    loaded: "LoadedConfig", section_path: KeyPath, target: Any, options: Mapping[str, Any]
+) -> Any:
+    """An instance; what its constructor finds wrong is told with its place."""
+    config = validate(loaded, section_path, target, options)
+    try:
+        return target(config)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(loaded.origin.message(section_path, str(error))) from error
 
 
 def has_config(target: Any) -> bool:

@@ -47,7 +47,7 @@ def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
         yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
     if train.learning_rate == 0:
         yield "learning_rate 0: nothing will be learned"
-    if evaluation.prompts and evaluation.source is None and prompts.held_out == 0:
+    if evaluation.count and evaluation.source is None and prompts.held_out == 0:
         yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
     if getattr(algorithm, "beta", 0) > 0:
         yield "beta > 0: a reference pass over every rollout, and a second copy of what is trained"

@@ -115,7 +115,7 @@ def derive(config: RunConfig) -> dict[str, int]:
         "updates per step": updates,
         "updates in total": train.steps * updates,
         "rollouts in total": train.steps * per_step,
-        "rollouts per evaluation": evaluation.prompts * (evaluation.samples + evaluation.greedy),
+        "rollouts per evaluation": evaluation.count * (evaluation.samples + evaluation.greedy),
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset as HuggingFaceDataset
-from datasets import load_dataset
+from datasets import disable_progress_bars, load_dataset
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.config import PathOrName
@@ -46,6 +46,7 @@ class Dataset:
 
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
+    disable_progress_bars()  # they would tear up the run's own
     path = Path(config.path)
     reader = READERS.get(path.suffix)
     if reader and not path.exists():
@@ -59,19 +60,19 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
             return load_dataset(reader, data_files=str(path), split="train", **config.options)
         return load_dataset(config.path, config.subset, split=config.split, **config.options)
     except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
 
 
 def _check_lines(path: Path) -> None:
     """Name the first malformed line: the readers behind `datasets` do not say which it is."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except ValueError as error:  # no JSON, or no UTF-8
                 raise UserError(f"prompts: {path}, row {number}: {error}") from error
             if not isinstance(row, dict):
                 raise UserError(

@@ -69,9 +69,13 @@ class Evaluator:
         return samples
 
     def right(self, scores: Scores) -> torch.Tensor:
-        """[B] bool: the completions that the accuracy reward calls right."""
-        name = self.settings.accuracy or scores.names[0]
-        return scores.column(name) >= self.settings.threshold - 1e-9
+        """[B] float64: 1 for completions that the accuracy reward calls right, 0 for wrong ones.
+
+        NaN where that reward does not apply or failed: nobody said that they are wrong.
+        """
+        values = scores.column(self.settings.accuracy or scores.names[0])
+        right = (values >= self.settings.threshold - 1e-9).to(values.dtype)
+        return right.masked_fill(values.isnan(), math.nan)
 
 
 def sample_draws(
@@ -111,7 +115,7 @@ def _records(
                 name: None if math.isnan(value) else value
                 for name, value in zip(scores.names, values[row], strict=True)
             },
-            "right": bool(right[row]),
+            "right": None if right[row].isnan() else bool(right[row]),
             "truncated": bool(rollouts.truncated[row]),
             "greedy": greedy,
             "draw": int(rollouts.groups[row]),
@@ -130,21 +134,25 @@ def summarise(samples: Sequence[Sample], names: Sequence[str], size: int) -> dic
         return {}
     metrics = {
         "prompts": float(len({sample["draw"] for sample in drawn})),
-        "accuracy": _mean([sample["right"] for sample in drawn]),
+        "accuracy": _mean([s["right"] for s in drawn if s["right"] is not None]),
         "length": _mean([sample["length"] for sample in drawn]),
         "truncated": _mean([sample["truncated"] for sample in drawn]),
     }
     if greedy:
-        metrics["greedy_accuracy"] = _mean([sample["right"] for sample in greedy])
+        metrics["greedy_accuracy"] = _mean([s["right"] for s in greedy if s["right"] is not None])
+    unscored = sum(sample["right"] is None for sample in drawn)
+    if unscored:
+        metrics["unscored"] = float(unscored)
     for name in names:
         values = [s["rewards"][name] for s in drawn if s["rewards"][name] is not None]
         metrics[f"rewards/{name}"] = _mean(values)
-    right: dict[int, int] = {}
+    answers: dict[int, list[bool | None]] = {}
     for sample in drawn:
-        right[sample["draw"]] = right.get(sample["draw"], 0) + sample["right"]
+        answers.setdefault(sample["draw"], []).append(sample["right"])
+    right = [sum(map(bool, said)) for said in answers.values() if None not in said]
     k = 2
     while k <= size:
-        metrics[f"pass_at_{k}"] = _mean([pass_at(k, size, correct) for correct in right.values()])
+        metrics[f"pass_at_{k}"] = _mean([pass_at(k, size, correct) for correct in right])
         k *= 2
     return metrics
 

@@ -108,11 +108,11 @@ class Prompts:
             self.drawn += 1
         return draws
 
-    def evaluation(self, count: int, *, distinct: bool = True) -> list[Draw]:
+    def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Draw]:
         """The first `count` held-out prompts, in the source's own order; the same always.
 
         distinct: take a question once; False takes them as often as the source has them.
-        Raises UserError when there are fewer.
+        strict: raise UserError when there are fewer; otherwise take what there is.
         """
         draws: list[Draw] = []
         seen: set[str] = set()
@@ -128,7 +128,7 @@ class Prompts:
                 continue
             seen.add(key)
             draws.append(Draw(len(draws), row))
-        if len(draws) < count:
+        if strict and len(draws) < count:
             raise UserError(
                 f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
                 f"{len(self.source)} rows are held out (held_out: {self.fraction}); "

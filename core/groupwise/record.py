@@ -57,7 +57,7 @@ class Record:
     def evaluations(self) -> tuple[Row, Row, str]:
         """The evaluations to compare, and a word on the later one where training did not end."""
         before, after = self.result.get("before"), self.result.get("after")
-        if isinstance(before, dict) and isinstance(after, dict):
+        if isinstance(before, dict) and isinstance(after, dict) and after:
             counts = dict(self.points("evaluation/prompts")).values()
             common = {"prompts": max(counts)} if counts else {}
             return common | _unprefixed(before), common | _unprefixed(after), ""

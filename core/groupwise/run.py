@@ -90,7 +90,10 @@ def train_from_config(
     if chief and not resume:
         # Only now: a mistake in the configuration must not cost the run that is being replaced.
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except PermissionError as error:
+            raise UserError(f"output: no permission to write {folder}") from error
     accelerator.wait_for_everyone()
     run = _Run(loaded, parts, folder if chief else None)
     if resume:
@@ -125,7 +128,14 @@ class _Run:
         for callback in self.parts.callbacks:
             callback.on_start(policy)
         before = self._before(display)
-        finished = trainer.fit(partial(self._on_step, display), self._checkpoint)
+        try:
+            finished = trainer.fit(partial(self._on_step, display), self._checkpoint)
+        except BaseException:
+            # A reward that fails at step 90 must not cost the 90 steps before it.
+            if trainer.step and trainer.whole:
+                self._save()
+                display.say(f"step {trainer.step} is saved; --resume goes on from it")
+            raise
         # Before the last evaluation, which takes its time and may be interrupted, too.
         self._save()
         after: Mapping[str, float] = {}
@@ -180,7 +190,7 @@ class _Run:
 
     def _watch_ratio(self, display: Display, metrics: Mapping[str, Any]) -> None:
         limit = RATIO_TOLERANCE * getattr(self.parts.algorithm, "clip_high", 0.2)
-        if self.warned or metrics["ratio_error"] <= limit:
+        if self.warned or not metrics["ratio_error"] > limit:
             return
         self.warned = True
         display.say(
@@ -247,12 +257,15 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         return
     if not folder.is_dir():
         raise UserError(f"output: {folder} is a file; choose another folder by output=FOLDER")
-    if any(folder.iterdir()) and not overwrite:
+    names = {path.name for path in folder.iterdir()}
+    if names <= {"config.yaml", "samples"} and "config.yaml" in names:
+        return  # a run that ended before its first step: nothing is lost with it
+    if names and not overwrite:
         raise UserError(
             f"{folder} exists; go on with it by --resume, replace it by --overwrite, or choose "
             f"another folder by output=FOLDER"
         )
-    if overwrite and any(folder.iterdir()) and not (folder / "config.yaml").exists():
+    if names and "config.yaml" not in names:
         raise UserError(f"--overwrite replaces runs only, and {folder} does not look like one")
 
 

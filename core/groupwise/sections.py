@@ -147,7 +147,11 @@ class TrainSection(Section):
 
 
 class EvaluationSection(Section):
-    prompts: int = Field(default=100, ge=0, description="held-out prompts; 0 evaluates nothing")
+    prompts: int | None = Field(
+        default=None,
+        ge=0,
+        description="held-out prompts; up to 100 if unset, 0 evaluates nothing",
+    )
     samples: int = Field(default=1, ge=1, description="sampled completions for each prompt")
     greedy: bool = Field(default=True, description="also one of the likeliest decisions for each")
     every: int = Field(
@@ -164,6 +168,11 @@ class EvaluationSection(Section):
         default=True, description="ask a question once, however often the source does"
     )
     source: PluginSection | None = Field(default=None, description="held-out prompts of their own")
+
+    @property
+    def count(self) -> int:
+        """Held-out prompts asked for, if there are as many."""
+        return 100 if self.prompts is None else self.prompts
 
 
 class RunConfig(Section):

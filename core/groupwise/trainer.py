@@ -56,6 +56,7 @@ class Trainer:
         self.seed, self.evaluate_every = seed, evaluate_every
         self.step, self.clock, self.seconds_before = 0, Clock(), 0.0
         self._spare: Rollouts | None = None
+        self._mark()
         trained = [p for p in policy.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             trained,
@@ -102,8 +103,9 @@ class Trainer:
             metrics |= self.learn(rollouts, scores)
         self.rewards.refresh(rollouts, scores)
         self.step += 1
-        decisions = int(rollouts.mask.sum()) * self.accelerator.num_processes
+        decisions = metrics.pop("sampled_decisions")
         metrics["tokens_per_second"] = decisions / (time.perf_counter() - started)
+        self._mark()
         return metrics
 
     # ---- experience
@@ -122,8 +124,19 @@ class Trainer:
                 break
             parts.append(self._sample(self.prompts.take(missing)))
             extra += missing
+            metrics = self._add(metrics, *parts[-1])
         metrics["refilled_groups"] = extra
         return (*self._fill(parts), metrics)
+
+    def _add(self, metrics: dict[str, Any], rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
+        """The metrics with a further round in those that are counts and seconds.
+
+        Means stay those of the first round: what is drawn anew is no fair sample of the prompts.
+        """
+        further = self._describe(rollouts, scores)
+        counts = {"failed_rewards", "unscored", "sampled_decisions"}
+        summed = {n for n in metrics if n in counts or n.startswith("reward_time/")}
+        return {n: v + further.get(n, 0) if n in summed else v for n, v in metrics.items()}
 
     def _sample(self, draws: list[Draw]) -> tuple[Rollouts, Scores]:
         """This process's share of the draws, sampled and scored.
@@ -189,10 +202,10 @@ class Trainer:
                 cut = {name: value[index, : part.mask.shape[1]] for name, value in given.items()}
                 metrics = self.updater.backward(part, scores.select(rows), cut, self._spare)
                 measured.append(metrics | self._apply())
-        mean = {
-            name: sum(m.get(name, 0.0) for m in measured) / len(measured) for name in measured[0]
-        }
-        return mean | {"ratio_error": measured[0]["ratio_error"]}
+        of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
+        means = {name: math.fsum(values) / len(values) for name, values in of.items()}
+        # The first with decisions: until then nothing moved. NaN where no update had any.
+        return means | {"ratio_error": of.get("ratio_error", [math.nan])[0]}
 
     def _given(self, rollouts: Rollouts) -> dict[str, Tensor]:
         """What the sampler's and the reference's weights say of the rollouts, once a step."""
@@ -219,6 +232,7 @@ class Trainer:
         value = check_gradient(0.0 if norm is None else norm, self.step + 1)
         if any(p.grad is not None for p in parameters):
             self._prepared.step()
+            self.whole = False
         self._prepared.zero_grad(set_to_none=True)
         return {"grad_norm": value, "learning_rate": rate}
 
@@ -244,6 +258,7 @@ class Trainer:
             **self._means(of_rollouts),
             "failed_rewards": self._total(int(scores.failed.sum())),
             "unscored": self._total(int(total.isnan().sum())),
+            "sampled_decisions": self._total(int(lengths.sum())),
             "length_max": float(max(everyones)),
             **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
             **scores.metrics,
@@ -282,13 +297,14 @@ class Trainer:
     # ---- resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """All state beside weights and optimizer, as JSON."""
-        return {
-            "step": self.step,
-            "seconds": self.seconds_before,
-            "prompts": self.prompts.state_dict(),
-        }
+        """All state beside weights and optimizer, as JSON: that of the last whole step."""
+        return {"step": self.step, "seconds": self.seconds_before, "prompts": self._drawn}
+
+    def _mark(self) -> None:
+        """Note that weights and prompts stand at the end of a step, as a checkpoint wants them."""
+        self.whole, self._drawn = True, self.prompts.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.seconds_before = state["step"], state["seconds"]
         self.prompts.load_state_dict(state["prompts"])
+        self._mark()

@@ -146,9 +146,8 @@ class _Sums:
             self.sums[name] = self.sums.get(name, 0.0) + float(total)
         if current.log_probs is not None and "old_log_probs" in batch:
             gap = (current.log_probs.detach() - batch["old_log_probs"]).masked_fill(~mask, 0.0)
-            # Not max(): it would let a NaN pass unseen.
-            worst = float(gap.abs().max())
-            self.ratio_error = self.ratio_error if worst <= self.ratio_error else worst
+            worst = float(gap.abs().nan_to_num(nan=math.inf).max())
+            self.ratio_error = max(self.ratio_error, worst)
 
     def result(self, accelerator: Accelerator) -> dict[str, float]:
         parts = [self]
@@ -160,12 +159,10 @@ class _Sums:
             name: sum(part.sums.get(name, 0.0) for part in parts) / max(1.0, decisions)
             for name in names
         }
-        return {
-            **means,
-            "loss": sum(part.loss for part in parts),
-            "ratio_error": max(part.ratio_error for part in parts),
-            "trained_decisions": decisions,
-        }
+        said = {"loss": sum(part.loss for part in parts), "trained_decisions": decisions}
+        if decisions:
+            said["ratio_error"] = max(part.ratio_error for part in parts)
+        return means | said
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:

@@ -22,8 +22,8 @@ def load(settings: Settings) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(
             settings.model, **{"dtype": torch.float32, **options}
         )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: {reason}"
         ) from error
@@ -39,8 +39,8 @@ def config_of(settings: Settings) -> Any:
     options = {k: v for k, v in settings.loading.items() if k in {"gguf_file", "revision"}}
     try:
         return AutoConfig.from_pretrained(settings.model, **options)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # as many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
 
 

@@ -276,6 +276,9 @@ def lab() -> SimpleNamespace:
     return lab_of_tests
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
