@@ -107,6 +107,7 @@ def _records(
     rollouts: Rollouts, scores: Scores, right: torch.Tensor, size: int, *, greedy: bool
 ) -> list[Sample]:
     values = scores.values.tolist()
+    extra = {name: v for name, v in scores.extra.items() if len(v) == len(rollouts)}
     return [
         {
             "prompt": rollouts.prompts[row]["prompt"],
@@ -121,6 +122,8 @@ def _records(
             "draw": int(rollouts.groups[row]),
             "index": row % size,
             "length": int(rollouts.lengths[row]),
+            # What rewards gave to TRL's `log_extra`, in words where it is no JSON.
+            **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
         }
         for row in range(len(rollouts))
     ]
@@ -163,6 +166,10 @@ def pass_at(k: int, samples: int, correct: int) -> float:
     Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, eq. 1.
     """
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -335,3 +335,26 @@ def test_accuracy_is_the_named_rewards(lab):
     )
     scores = rewards(lab.build(lab.rows(2), [[0], [1, 0]]))
     assert trainer.evaluator.right(scores).tolist() == [False, False]
+
+
+def test_an_unscored_completion_is_not_wrong():
+    said = [True, None, False, True]
+    samples = [
+        {"right": right, "greedy": False, "draw": n // 2, "length": 1, "truncated": False}
+        | {"rewards": {"r": None if right is None else float(right)}}
+        for n, right in enumerate(said)
+    ]
+    metrics = summarise(samples, ["r"], 2)
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    assert metrics["unscored"] == 1
+    assert metrics["pass_at_2"] == 1.0  # of the one prompt whose completions were all scored
+
+
+def test_log_extra_reaches_the_samples(lab):
+    def reward(completions, log_extra):
+        log_extra("symbols", [len(c) for c in completions])
+        return [1.0 for _ in completions]
+
+    trainer = lab.trainer(reward=reward, evaluation={"prompts": 2})
+    samples = trainer.evaluator(trainer.policy).samples
+    assert all(s["extra"] == {"symbols": len(s["completion"])} for s in samples)
