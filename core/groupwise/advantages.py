@@ -41,6 +41,32 @@ def group_relative(
     )
 
 
+def process(
+    steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
+) -> Tensor:
+    """Process supervision, DeepSeekMath, arXiv:2402.03300, section 4.1.3.
+
+    steps: [B, T] float, the reward of a step at the decision where it ends, NaN elsewhere. All step
+        rewards of a group are normalised together, as `group_relative` normalises rewards.
+    Returns [B, T]: for each decision the sum over the steps that end at it or after it.
+    """
+    rows, ends = (~steps.isnan()).nonzero(as_tuple=True)
+    relative = torch.zeros_like(steps)
+    relative[rows, ends] = group_relative(
+        steps[rows, ends], groups[rows], scale=scale, epsilon=epsilon
+    )
+    return relative.flip(1).cumsum(1).flip(1)
+
+
+def zero_variance_of_steps(steps: Tensor, groups: Tensor) -> Tensor:
+    """[B] bool: no two step rewards of the rollout's group differ. steps: [B, T], NaN for none."""
+    lowest = steps.nan_to_num(nan=torch.inf).amin(dim=1)
+    highest = steps.nan_to_num(nan=-torch.inf).amax(dim=1)
+    bounds = torch.stack([lowest, highest], dim=1).flatten()
+    bounds = bounds.masked_fill(bounds.isinf(), torch.nan)  # a rollout without steps
+    return zero_variance(bounds, groups.repeat_interleave(2))[::2]
+
+
 def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
     """[B] bool: the rollout's group has no two different rewards (NaN apart), so nothing to learn.
 

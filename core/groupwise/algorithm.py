@@ -30,13 +30,14 @@ class Algorithm(ABC):
     couples_decisions: True when the loss of one decision depends on others of its rollout (a
         sequence-level ratio), so that a micro-batch must hold whole rollouts.
     refills: True to replace groups of equal reward by fresh ones while sampling.
-    needs_reference: True to have `reference_log_probs` in the batch.
+    reference: what the reference is asked for: "log_probs" puts `reference_log_probs` into the
+        batch, the name of one of the policy's extras ("mean") `reference_mean`.
     """
 
     needs: frozenset[str] = frozenset({"log_probs"})
     couples_decisions: bool = False
     refills: bool = False
-    needs_reference: bool = False
+    reference: frozenset[str] = frozenset()
 
     @abstractmethod
     def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
@@ -50,8 +51,8 @@ class Algorithm(ABC):
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t], already weighted: the update's loss is its plain sum over micro-batches.
 
-        batch: the rows and decisions of `targets`, `mask`, `old_log_probs` and, when asked for,
-        `reference_log_probs`.
+        batch: the rows and decisions of `targets`, `mask`, `old_log_probs` and what
+        `reference` asked for.
         """
 
     def prepare(self, policy: "Policy") -> None:  # noqa: B027
@@ -95,7 +96,7 @@ class GRPO(Algorithm):
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
         self.length = self.config.length
-        self.needs_reference = self.config.beta > 0
+        self.reference = frozenset({"log_probs"} if self.config.beta > 0 else ())
         self.refills = self.config.refill
         self.needs = frozenset(
             {"log_probs"}
@@ -113,16 +114,18 @@ class GRPO(Algorithm):
             )
 
     def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
-        """`advantages` [B] float32 and `weights` [B, T] float32."""
+        """`advantages` [B] or, with process rewards, [B, T]; `weights` [B, T]; both float32."""
         config = self.config
         relative = advantages.group_relative(
-            scores.total, rollouts.groups, scale=config.scale, epsilon=config.epsilon
+            scores.outcome, rollouts.groups, scale=config.scale, epsilon=config.epsilon
         )
         # A group of equal rewards has advantage 0 by definition; rounding in its mean must not
         # leave 1e-17 / epsilon behind and cost it a backward pass.
         relative = relative.masked_fill(
-            advantages.zero_variance(scores.total, rollouts.groups), 0.0
+            advantages.zero_variance(scores.outcome, rollouts.groups), 0.0
         )
+        if scores.steps is not None:
+            relative = relative.unsqueeze(1) + self._process(scores.steps, rollouts)
         mask = rollouts.mask
         if config.mask_truncated:
             mask = mask & ~rollouts.truncated.unsqueeze(1)
@@ -131,12 +134,21 @@ class GRPO(Algorithm):
             "weights": objective.weights(mask, normalize=config.normalize, length=self.length),
         }
 
+    def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
+        """[B, T]: the advantages that steps give the decisions before them."""
+        config, groups = self.config, rollouts.groups
+        relative = advantages.process(steps, groups, scale=config.scale, epsilon=config.epsilon)
+        dead = advantages.zero_variance_of_steps(steps, groups)
+        relative = relative.masked_fill(dead.unsqueeze(1), 0.0)
+        missing = rollouts.mask.shape[1] - relative.shape[1]
+        return torch.nn.functional.pad(relative, (0, missing))
+
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
         """Rollouts with weight, and an advantage unless KL or entropy give a gradient anyway."""
         weighted = (targets["weights"] != 0).any(dim=1)
         if self.config.beta > 0 or self.config.entropy != 0:
             return weighted
-        return weighted & (targets["advantages"] != 0)
+        return weighted & (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
 
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: weights x (clipped objective + beta KL - entropy bonus)."""
@@ -148,7 +160,7 @@ class GRPO(Algorithm):
             high=self.clip_high,
         )
         if config.beta > 0:
-            loss = loss + config.beta * self._kl(current, batch)
+            loss = loss + config.beta * self.kl(current, batch)
         if config.entropy:
             assert current.entropy is not None
             loss = loss - config.entropy * current.entropy
@@ -165,7 +177,7 @@ class GRPO(Algorithm):
         )
         measured = {"clip_fraction": clipped.to(torch.float32)}
         if self.config.beta > 0:
-            measured["kl"] = self._kl(current, batch)
+            measured["kl"] = self.kl(current, batch)
         if current.entropy is not None:
             measured["entropy"] = current.entropy
         return measured
@@ -179,7 +191,8 @@ class GRPO(Algorithm):
         assert current.log_probs is not None
         return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
 
-    def _kl(self, current: LogProbs, batch: Batch) -> Tensor:
+    def kl(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the divergence from the reference of each decision; variants override this."""
         assert current.log_probs is not None
         # Masked before the exponential, as in token_log_ratio: afterwards its gradient is NaN.
         padding = ~batch["mask"]

@@ -9,10 +9,18 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from groupwise import plugins
+from groupwise.alarm import Watch
 from groupwise.algorithm import Algorithm
 from groupwise.building import build
 from groupwise.callback import Callback
-from groupwise.config import LoadedConfig, PluginSection, RewardSection, RunConfig
+from groupwise.config import (
+    LoadedConfig,
+    PluginSection,
+    RewardSection,
+    RunConfig,
+    WatchSection,
+    check_labels,
+)
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluator
 from groupwise.policy import Policy
@@ -41,13 +49,15 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
     config = loaded.config
     make = partial(_make, loaded, objects)
     algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
-    rewards = _rewards(loaded, make)
+    check_labels(loaded)
+    rewards = Rewards(_measures(make, "rewards", config.rewards))
+    watched = _measures(make, "watch", config.watch)
     prompts, draws = _prompts(config, make)
     # Initialisation (of adapters, say) is the only thing that draws from the global generators.
     set_seed(config.seed)
     policy: Policy = make("policies", ("policy",), config.policy)
     columns = {name: None for name in prompts.source[0] if name != "prompt"}
-    for reward in rewards.rewards:
+    for reward in (*rewards.rewards, *watched):
         reward.check_columns(columns, tuple(policy.facts))
     missing = algorithm.needs - policy.provides
     if missing:
@@ -56,7 +66,7 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
             f"{config.policy.name!r} does not provide"
         )
     algorithm.prepare(policy)
-    if algorithm.needs_reference:
+    if algorithm.reference:
         policy.keep("reference")
     evaluator = Evaluator(
         draws,
@@ -64,6 +74,11 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
         config.evaluation,
         seed=config.seed,
         batch=config.train.sample_batch,
+        watched=Rewards(watched) if watched else None,
+        watches={
+            section.title: Watch(better=section.better, tolerance=section.tolerance)
+            for section in config.watch
+        },
         process=(accelerator.process_index, accelerator.num_processes),
     )
     trainer = Trainer(
@@ -90,19 +105,14 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
     )
 
 
-def _rewards(loaded: LoadedConfig, make: Callable[..., Any]) -> Rewards:
-    sections = loaded.config.rewards
-    rewards = Rewards(
-        [
-            _reward(section, make("rewards", ("rewards", number), section))
-            for number, section in enumerate(sections)
-        ]
-    )
-    accuracy = loaded.config.evaluation.accuracy
-    if accuracy is not None and accuracy not in rewards.names:
-        problem = f"no reward {accuracy!r}; there are {', '.join(rewards.names)}"
-        raise UserError(loaded.origin.message(("evaluation", "accuracy"), problem))
-    return rewards
+def _measures(
+    make: Callable[..., Any], key: str, sections: Sequence[RewardSection | WatchSection]
+) -> list[Reward]:
+    """The rewards of one list of the configuration: those trained on, or those watched."""
+    return [
+        _reward(section, make("rewards", (key, number), section))
+        for number, section in enumerate(sections)
+    ]
 
 
 def _prompts(config: RunConfig, make: Callable[..., Any]) -> tuple[Prompts, list[Draw]]:
@@ -137,12 +147,12 @@ def _make(
     return build(loaded, path, target, section.name, section.options)
 
 
-def _reward(section: RewardSection, function: Callable[..., Any]) -> Reward:
+def _reward(section: RewardSection | WatchSection, function: Callable[..., Any]) -> Reward:
     bound = frozenset(function.keywords) if isinstance(function, partial) else frozenset()
     return Reward(
-        name=section.label or section.name.rpartition(":")[2],
+        name=section.title,
         function=function,
-        weight=section.weight,
+        weight=section.weight if isinstance(section, RewardSection) else 1.0,
         deadline=section.deadline,
         on_error=section.on_error,
         bound=bound,
@@ -151,7 +161,7 @@ def _reward(section: RewardSection, function: Callable[..., Any]) -> Reward:
 
 def set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -> Any:
     """Put Python objects into `objects` and return sections that name them."""
-    if key in {"rewards", "callbacks"}:
+    if key in {"rewards", "watch", "callbacks"}:
         items = (
             list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         )
@@ -171,4 +181,5 @@ def _name_object(
         return value
     objects[path] = value
     name = getattr(value, "__name__", type(value).__name__)
-    return {"name": name.replace("<lambda>", f"lambda_{path[-1]}")}
+    unnamed = "watched_lambda" if path[0] == "watch" else "lambda"
+    return {"name": name.replace("<lambda>", f"{unnamed}_{path[-1]}")}

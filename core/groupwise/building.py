@@ -28,7 +28,7 @@ def build(
     that is a function has them bound; any other function is called with them. Whatever is an
     object already is returned.
     """
-    is_reward = section_path[:1] == ("rewards",)
+    is_reward = section_path[:1] in (("rewards",), ("watch",))
     if isinstance(target, type):
         if has_config(target):
             return _constructed(loaded, section_path, target, options)

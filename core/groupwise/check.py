@@ -5,9 +5,8 @@ from typing import Any
 
 from groupwise import plugins
 from groupwise.building import has_config, validate
-from groupwise.config import LoadedConfig, PluginSection, derive
+from groupwise.config import LoadedConfig, PluginSection, check_labels, derive
 from groupwise.errors import UserError
-from groupwise.suggest import did_you_mean
 from groupwise.yaml_lines import KeyPath
 
 
@@ -16,14 +15,15 @@ def describe(loaded: LoadedConfig) -> str:
 
     Raises UserError for unknown names and for options that their plugin does not accept.
     """
-    _check_accuracy(loaded)
+    check_labels(loaded)
     settings: dict[KeyPath, Any] = {}
     targets: dict[KeyPath, Any] = {}
     for kind, path, section in _sections(loaded):
         targets[path] = _load(loaded, kind, path, section.name)
         if has_config(targets[path]):
             settings[path] = validate(loaded, path, targets[path], section.options)
-    counts = {name: f"{count:,}" for name, count in derive(loaded.config).items()}
+    greedy = getattr(targets[("policy",)], "greedy", True)
+    counts = {name: f"{n:,}" for name, n in derive(loaded.config, greedy=greedy).items()}
     parts = [
         _table("batch arithmetic", counts),
         _memory(loaded, targets[("policy",)], settings.get(("policy",))),
@@ -49,6 +49,10 @@ def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
         yield "learning_rate 0: nothing will be learned"
     if evaluation.count and evaluation.source is None and prompts.held_out == 0:
         yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
+    if loaded.config.watch and not evaluation.count:
+        yield "watch without evaluation.prompts: nothing is measured"
+    elif loaded.config.watch and not evaluation.every:
+        yield "watch without evaluation.every: an alarm can come only when training has ended"
     if getattr(algorithm, "beta", 0) > 0:
         yield "beta > 0: a reference pass over every rollout, and a second copy of what is trained"
 
@@ -63,6 +67,8 @@ def _sections(loaded: LoadedConfig) -> Iterator[tuple[str, KeyPath, PluginSectio
     yield "algorithms", ("algorithm",), config.algorithm
     for number, reward in enumerate(config.rewards):
         yield "rewards", ("rewards", number), reward
+    for number, watched in enumerate(config.watch):
+        yield "rewards", ("watch", number), watched
     yield "prompts", ("prompts",), config.prompts
     if config.evaluation.source is not None:
         yield "prompts", ("evaluation", "source"), config.evaluation.source
@@ -76,14 +82,6 @@ def _load(loaded: LoadedConfig, kind: str, path: KeyPath, name: str) -> Any:
         return plugins.installed().load(kind, name, beside=loaded.folder)
     except UserError as error:
         raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
-
-
-def _check_accuracy(loaded: LoadedConfig) -> None:
-    name = loaded.config.evaluation.accuracy
-    known = [r.label or r.name.rpartition(":")[2] for r in loaded.config.rewards]
-    if name is not None and name not in known:
-        problem = f"no reward {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}"
-        raise UserError(loaded.origin.message(("evaluation", "accuracy"), problem))
 
 
 def _memory(loaded: LoadedConfig, policy: Any, settings: Any) -> str:

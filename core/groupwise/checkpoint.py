@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from groupwise.average import Average
 from groupwise.errors import UserError
 
 NAME = "last"
@@ -22,7 +23,11 @@ FORMER = "last.old"
 
 
 def save_checkpoint(
-    folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    folder: Path,
+    policy: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    average: Average | None = None,
 ) -> Path:
     """Write folder/last, replacing the previous one only when the new one is whole."""
     target, fresh, former = folder / NAME, folder / f"{NAME}.new", folder / FORMER
@@ -30,6 +35,8 @@ def save_checkpoint(
     fresh.mkdir(parents=True)
     save_file(_trained(policy), fresh / "weights.safetensors")
     save_file(_optimizer_tensors(optimizer), fresh / "optimizer.safetensors")
+    if average is not None:
+        save_file(_on_cpu(average.tensors()), fresh / "average.safetensors")
     (fresh / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
     if target.exists():
         # Renamed, not removed: at no moment may a kill leave less than one whole checkpoint.
@@ -41,9 +48,15 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, policy: nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path,
+    policy: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None = None,
 ) -> Mapping[str, Any]:
-    """Restore weights and optimizer in place; return the state. UserError where there is none."""
+    """Restore weights, optimizer and average in place; return the state.
+
+    Raises UserError where there is no checkpoint, or one of another model.
+    """
     source, state = _whole(folder), read_state(folder)
     weights = load_file(source / "weights.safetensors")
     trained = dict(_named(policy))
@@ -60,6 +73,10 @@ def load_checkpoint(
         for name, parameter in trained.items():
             parameter.copy_(weights[name])
     _restore_optimizer(optimizer, load_file(source / "optimizer.safetensors"))
+    if average is not None:
+        if not (source / "average.safetensors").exists():
+            raise UserError(f"train.ema: the checkpoint in {folder} has no averaged weights")
+        average.restore(load_file(source / "average.safetensors"))
     return state
 
 
@@ -82,7 +99,11 @@ def _named(policy: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _trained(policy: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().cpu().contiguous() for name, p in _named(policy)}
+    return _on_cpu(dict(_named(policy)))
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -22,7 +22,9 @@ from groupwise.sections import (
     RewardSection,
     RunConfig,
     TrainSection,
+    WatchSection,
 )
+from groupwise.suggest import did_you_mean
 from groupwise.yaml_lines import KeyPath, Lines
 
 __all__ = [
@@ -34,6 +36,8 @@ __all__ = [
     "RewardSection",
     "RunConfig",
     "TrainSection",
+    "WatchSection",
+    "check_labels",
     "derive",
     "dump",
     "load_config",
@@ -103,8 +107,32 @@ def dump(config: RunConfig) -> str:
     return yaml_lines.write(config.model_dump())
 
 
-def derive(config: RunConfig) -> dict[str, int]:
-    """The batch arithmetic: every count that follows from the configuration."""
+def check_labels(loaded: LoadedConfig) -> None:
+    """Raise UserError where a watched reward has another's label, or accuracy names none of them.
+
+    Not part of validation: rewards may be given in Python after a file was read.
+    """
+    config = loaded.config
+    taken = [section.title for section in config.rewards]
+    for number, section in enumerate(config.watch):
+        if section.title in taken:
+            problem = f"another reward is named {section.title!r}; give this one another `label`"
+            raise UserError(loaded.origin.message(("watch", number), problem))
+        taken.append(section.title)
+    name, at = config.evaluation.accuracy, ("evaluation", "accuracy")
+    if name is not None and name not in taken:
+        problem = f"no reward {name!r}{did_you_mean(name, taken)}; there are {', '.join(taken)}"
+        raise UserError(loaded.origin.message(at, problem))
+    if any(section.title == name and section.better == "lower" for section in config.watch):
+        problem = f"{name!r} is better when lower, so no threshold from below makes it right"
+        raise UserError(loaded.origin.message(at, problem))
+
+
+def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
+    """The batch arithmetic: every count that follows from the configuration.
+
+    greedy: whether the policy has a greedy mode.
+    """
     train, evaluation = config.train, config.evaluation
     per_step = train.groups_per_step * train.group_size
     updates = train.updates_per_rollout * train.epochs
@@ -115,7 +143,8 @@ def derive(config: RunConfig) -> dict[str, int]:
         "updates per step": updates,
         "updates in total": train.steps * updates,
         "rollouts in total": train.steps * per_step,
-        "rollouts per evaluation": evaluation.count * (evaluation.samples + evaluation.greedy),
+        "rollouts per evaluation": evaluation.count
+        * (evaluation.samples + (evaluation.greedy and greedy)),
     }
 
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 
+from groupwise.alarm import Alarm, Watch, alarms
 from groupwise.config import EvaluationSection
 from groupwise.policy import Policy, Purpose
-from groupwise.prompts import Draw, seed_for
+from groupwise.prompts import Draw, question, seed_for
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring import Rewards
@@ -20,14 +21,28 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics by name, and every evaluated completion as a JSON-ready record."""
+    """Metrics by name, every evaluated completion as a record, and what became of the watched.
+
+    alarms: by watched reward, None where all is well; empty for the first evaluation.
+    """
 
     metrics: Mapping[str, float]
     samples: Sequence[Sample]
+    alarms: Mapping[str, Alarm | None] = field(default_factory=dict)
+
+    @property
+    def logged(self) -> dict[str, float]:
+        """What a line of metrics says of this evaluation."""
+        return {f"evaluation/{name}": value for name, value in self.metrics.items()} | {
+            f"alarm/{name}": float(alarm is not None) for name, alarm in self.alarms.items()
+        }
 
 
 class Evaluator:
-    """Samples `samples` completions for each held-out prompt, and a greedy one, and scores them."""
+    """Samples `samples` completions for each held-out prompt, and a greedy one, and scores them.
+
+    watched: rewards that are measured here and nowhere else; watches: how each is judged.
+    """
 
     def __init__(
         self,
@@ -37,18 +52,41 @@ class Evaluator:
         *,
         seed: int,
         batch: int,
+        watched: Rewards | None = None,
+        watches: Mapping[str, Watch] | None = None,
         process: tuple[int, int] = (0, 1),
     ) -> None:
         rank, world = process
         self.draws, self.count = list(draws)[rank::world], len(draws)
+        self.distinct = len({question(draw.row) for draw in draws})
         self.rewards, self.settings, self.seed, self.batch = rewards, settings, seed, batch
+        self.watched, self.watches = watched, watches or {}
+        self.first: Sequence[Sample] | None = None
+        self.alarms: Mapping[str, Alarm | None] = {}
 
     def __call__(self, policy: Policy, state: RunState | None = None) -> Evaluation:
         sampled = self._score(policy, "evaluate", self.settings.samples, state)
-        greedy = self._score(policy, "greedy", 1, state) if self.settings.greedy else []
+        both = self.settings.greedy and policy.greedy
+        greedy = self._score(policy, "greedy", 1, state) if both else []
         samples: list[Sample] = gather_object([*sampled, *greedy])
         samples.sort(key=lambda sample: (sample["greedy"], sample["draw"], sample["index"]))
-        return Evaluation(summarise(samples, self.rewards.names, self.settings.samples), samples)
+        watched = self.watched.names if self.watched else ()
+        metrics = summarise(samples, self.rewards.names, self.settings.samples, watched)
+        if metrics and self.distinct != self.count:
+            metrics["distinct_prompts"] = float(self.distinct)
+        self._compare(samples)
+        return Evaluation(metrics, samples, self.alarms)
+
+    def remember(self, samples: Sequence[Sample]) -> None:
+        """Take these for the first evaluation, which later ones are compared with."""
+        kept = ("draw", "index", "greedy", "total", "watched")
+        self.first = [{name: sample.get(name) for name in kept} for sample in samples]
+
+    def _compare(self, samples: Sequence[Sample]) -> None:
+        if self.first is None:
+            self.remember(samples)
+        elif samples:
+            self.alarms = alarms(self.first, samples, self.watches)
 
     def _score(
         self, policy: Policy, purpose: Purpose, size: int, state: RunState | None
@@ -64,16 +102,22 @@ class Evaluator:
             purpose=purpose,
         ):
             scores = self.rewards(rollouts, state)
-            right = self.right(scores)
-            samples += _records(rollouts, scores, right, size, greedy=purpose == "greedy")
+            watched = self.watched(rollouts, state) if self.watched else None
+            is_watched = watched is not None and self.settings.accuracy in watched.names
+            right = self.right(watched if watched is not None and is_watched else scores)
+            samples += _records(rollouts, scores, watched, right, size, greedy=purpose == "greedy")
         return samples
 
     def right(self, scores: Scores) -> torch.Tensor:
         """[B] float64: 1 for completions that the accuracy reward calls right, 0 for wrong ones.
 
-        NaN where that reward does not apply or failed: nobody said that they are wrong.
+        NaN where that reward does not apply, failed or is not among these scores: nobody said that
+        they are wrong.
         """
-        values = scores.column(self.settings.accuracy or scores.names[0])
+        name = self.settings.accuracy or scores.names[0]
+        if name not in scores.names:
+            return torch.full_like(scores.total, math.nan)
+        values = scores.column(name)
         right = (values >= self.settings.threshold - 1e-9).to(values.dtype)
         return right.masked_fill(values.isnan(), math.nan)
 
@@ -104,18 +148,23 @@ def sample_draws(
 
 
 def _records(
-    rollouts: Rollouts, scores: Scores, right: torch.Tensor, size: int, *, greedy: bool
+    rollouts: Rollouts,
+    scores: Scores,
+    watched: Scores | None,
+    right: torch.Tensor,
+    size: int,
+    *,
+    greedy: bool,
 ) -> list[Sample]:
-    values = scores.values.tolist()
-    extra = {name: v for name, v in scores.extra.items() if len(v) == len(rollouts)}
+    said = {**scores.extra, **(watched.extra if watched else {})}
+    extra = {name: v for name, v in said.items() if len(v) == len(rollouts)}
     return [
         {
             "prompt": rollouts.prompts[row]["prompt"],
             "completion": rollouts.completions[row],
-            "rewards": {
-                name: None if math.isnan(value) else value
-                for name, value in zip(scores.names, values[row], strict=True)
-            },
+            "rewards": _values(scores, row),
+            "total": _or_none(float(scores.total[row])),
+            **({"watched": _values(watched, row)} if watched else {}),
             "right": None if right[row].isnan() else bool(right[row]),
             "truncated": bool(rollouts.truncated[row]),
             "greedy": greedy,
@@ -129,35 +178,52 @@ def _records(
     ]
 
 
-def summarise(samples: Sequence[Sample], names: Sequence[str], size: int) -> dict[str, float]:
-    """accuracy, greedy_accuracy, pass_at_k, length, truncated and each reward's mean."""
+def _values(scores: Scores, row: int) -> dict[str, float | None]:
+    values = map(_or_none, scores.values[row].tolist())
+    return dict(zip(scores.names, values, strict=True))
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def summarise(
+    samples: Sequence[Sample], names: Sequence[str], size: int, watched: Sequence[str] = ()
+) -> dict[str, float]:
+    """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward."""
     drawn = [sample for sample in samples if not sample["greedy"]]
     greedy = [sample for sample in samples if sample["greedy"]]
     if not drawn:
         return {}
     metrics = {
         "prompts": float(len({sample["draw"] for sample in drawn})),
-        "accuracy": _mean([s["right"] for s in drawn if s["right"] is not None]),
+        "accuracy": _mean([sample["right"] for sample in drawn]),
+        "reward": _mean([sample["total"] for sample in drawn]),
         "length": _mean([sample["length"] for sample in drawn]),
         "truncated": _mean([sample["truncated"] for sample in drawn]),
     }
+    if not metrics["length"]:
+        del metrics["length"]  # a policy that decides nothing when it is evaluated
     if greedy:
-        metrics["greedy_accuracy"] = _mean([s["right"] for s in greedy if s["right"] is not None])
+        metrics["greedy_accuracy"] = _mean([sample["right"] for sample in greedy])
     unscored = sum(sample["right"] is None for sample in drawn)
     if unscored:
         metrics["unscored"] = float(unscored)
     for name in names:
-        values = [s["rewards"][name] for s in drawn if s["rewards"][name] is not None]
-        metrics[f"rewards/{name}"] = _mean(values)
+        metrics[f"rewards/{name}"] = _mean([sample["rewards"][name] for sample in drawn])
+    for name in watched:
+        metrics[f"watch/{name}"] = _mean([sample["watched"][name] for sample in drawn])
+    return metrics | _pass_at_all(drawn, size)
+
+
+def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
+    """pass_at_k for every power of two, over the prompts whose completions were all scored."""
     answers: dict[int, list[bool | None]] = {}
     for sample in drawn:
         answers.setdefault(sample["draw"], []).append(sample["right"])
     right = [sum(map(bool, said)) for said in answers.values() if None not in said]
-    k = 2
-    while k <= size:
-        metrics[f"pass_at_{k}"] = _mean([pass_at(k, size, correct) for correct in right])
-        k *= 2
-    return metrics
+    powers = (2**n for n in range(1, size.bit_length()))
+    return {f"pass_at_{k}": _mean([pass_at(k, size, correct) for correct in right]) for k in powers}
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:
@@ -172,5 +238,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(sum(values)) / len(values) if values else math.nan
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean of those that are known."""
+    known = [value for value in values if value is not None]
+    return float(sum(known)) / len(known) if known else math.nan

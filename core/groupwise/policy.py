@@ -26,6 +26,8 @@ class Policy(nn.Module, ABC):
     provides: what `forward` fills in: "log_probs", "entropy", "mean", "value", "velocity", and
         "reference" where `using("reference")` works.
     unit: what a decision is called in progress lines ("tokens", "steps").
+    greedy: whether "greedy" is another way to sample than "evaluate"; a flow model's evaluation
+        has no noise to leave out.
     facts: the names of `Rollouts.facts`, which rewards may ask for as they ask for columns.
     max_decisions: the most decisions a rollout can have, where there is such a limit.
     notes: what the user should know of how this policy runs; printed once at start.
@@ -33,6 +35,7 @@ class Policy(nn.Module, ABC):
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
     unit: ClassVar[str] = "decisions"
+    greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
@@ -81,6 +84,12 @@ class Policy(nn.Module, ABC):
             parts.append((rows, slice(0, longest)))
             start += len(rows)
         return parts
+
+    def begin(self, step: int) -> None:
+        """Called before each training step with the number of steps done, for what depends on it.
+
+        A resumed run calls it with the same numbers, so it needs no state of its own.
+        """
 
     def keep(self, name: str) -> None:
         """Keep the present weights as `name`, for `using(name)`; called before training."""

@@ -71,6 +71,11 @@ def split_key(row: Row) -> Any:
     return row.get("question", row["prompt"])
 
 
+def question(row: Row) -> str:
+    """What a row asks, as text that is equal where two rows ask the same."""
+    return json.dumps(split_key(row), sort_keys=True)
+
+
 class Prompts:
     """Draws training prompts in a seeded order, epoch after epoch, the held-out ones left out.
 
@@ -121,7 +126,7 @@ class Prompts:
                 break
             row = self.source[index]
             check_row(row, index)
-            key = json.dumps(split_key(row), sort_keys=True)
+            key = question(row)
             if (distinct and key in seen) or (
                 self.fraction < 1 and not held_out(split_key(row), self.fraction)
             ):

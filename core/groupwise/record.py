@@ -34,6 +34,11 @@ class Record:
     def trained_steps(self) -> int:
         return sum(step > 0 for step in self.steps)
 
+    @property
+    def unit(self) -> str:
+        """What the policy calls its decisions."""
+        return str(self.result.get("unit") or "decisions")
+
     def points(self, key: str) -> list[Point]:
         values = ((step, number(row.get(key))) for step, row in sorted(self.steps.items()))
         return [(step, value) for step, value in values if value is not None]

@@ -23,6 +23,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`policy`, `algorithm`, `evaluation.source`, and each of `callbacks`": sections.PluginSection,
     "`prompts`": sections.PromptsSection,
     "Each of `rewards`": sections.RewardSection,
+    "Each of `watch`": sections.WatchSection,
     "`train`": sections.TrainSection,
     "`evaluation`": sections.EvaluationSection,
 }

@@ -20,8 +20,10 @@ from groupwise.charts import (
     share_bar,
 )
 from groupwise.comparison import compare
-from groupwise.record import Record, Row, read_record, read_text
-from groupwise.wording import MINUS, display, duration, number, text, wilson
+from groupwise.record import Record, read_record, read_text
+from groupwise.tiles import tiles
+from groupwise.watched import alarm_lines, watched_charts
+from groupwise.wording import display, duration, number, text, wilson
 
 _HERE = Path(__file__).parent
 _LOSS = (
@@ -32,7 +34,6 @@ _PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours
 _CHARTS = (  # title, unit, [(key, name)], percent, note
     ("KL", "nats", [("kl", "KL")], False, "Distance from the reference policy, per decision."),
     ("Entropy", "nats", [("entropy", "entropy")], False, "Near 0, exploration has ended."),
-    ("Length", "decisions", [("length", "mean"), ("length_max", "longest")], False, ""),
     ("Truncated", "", [("truncated", "truncated")], True, "Completions cut off by a limit."),
     ("Clipped ratios", "", [("clip_fraction", "clipped")], True, "Decisions the clip cut off."),
     ("Groups without variance", "", [("zero_variance", "share")], True,
@@ -58,7 +59,7 @@ def _page(run: Record) -> str:
     style, script = read_text(_HERE / "report.css"), read_text(_HERE / "report.js")
     digest = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{digest}'"
-    parts = (_header, _tiles, _learning, _training, _time, _samples, _config)
+    parts = (_header, tiles, _learning, _training, _time, _samples, _config)
     sections = [part(run) for part in parts]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -100,54 +101,9 @@ def _header(run: Record) -> str:
         lines = f"{run.unreadable} line{'' if run.unreadable == 1 else 's'}"
         warnings.append(f"{lines} of metrics.jsonl could not be read: left out.")
     note = f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
+    note += "".join(f'<p class="warning alarm">{line}</p>' for line in alarm_lines(run))
     summary = f'<p class="summary">{" · ".join(facts)}</p>'
     return f"<header><h1>{text(_name(run))}</h1>{summary}{note}</header>"
-
-
-def _tiles(run: Record) -> str:
-    before, after, note = run.evaluations()
-    keys = dict.fromkeys(("accuracy", "greedy_accuracy"))
-    keys |= dict.fromkeys(k for k in {**before, **after} if k.startswith("pass_at_"))
-    keys |= dict.fromkeys(["length", *(k for k in {**before, **after} if k.startswith("rewards/"))])
-    tiles = (_tile(key, before, after, note) for key in keys)
-    shown = [tile for tile in tiles if tile][:8]
-    return f'<dl class="tiles">{"".join(shown)}</dl>' if shown else ""
-
-
-def _tile(key: str, before: Row, after: Row, note: str) -> str:
-    old, new = number(before.get(key)), number(after.get(key))
-    if old is None and new is None:
-        return ""
-    percent = key.startswith("pass_at_") or key.endswith("accuracy")
-    shown = [display(v, percent=percent) if v is not None else "\N{EN DASH}" for v in (old, new)]
-    words = []
-    if old is not None and new is not None:
-        change = f"{100 * (new - old):+.1f} points" if percent else f"{new - old:+.3g}"
-        words.append(change.replace("-", MINUS))
-    if key.endswith("accuracy"):
-        ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
-        words += ["95 %: " + " → ".join(ranges)] if ranges else []
-    words += [note] if note else []
-    value = f"<dd><span>{shown[0]} →</span> {shown[1]}</dd>"
-    small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
-    return f'<div class="tile"><dt>{_title(key)}</dt>{value}{small}</div>'
-
-
-def _interval(share: float | None, row: Row) -> str:
-    count = number(row.get("prompts"))
-    if share is None or not count or not 0 <= share <= 1:
-        return ""
-    return "\N{EN DASH}".join(f"{100 * bound:.0f}" for bound in wilson(share, count))
-
-
-def _title(key: str) -> str:
-    titles = {
-        "accuracy": "Accuracy, sampled",
-        "greedy_accuracy": "Accuracy, greedy",
-        "length": "Length, decisions",
-    }
-    key = key.replace("pass_at_", "Pass@").replace("rewards/", "Reward ")
-    return titles.get(key, text(key))
 
 
 def _learning(run: Record) -> str:
@@ -155,9 +111,10 @@ def _learning(run: Record) -> str:
     points = run.points("reward")
     band = [(x, y - spread[x], y + spread[x]) for x, y in points if x in spread]
     note = "Mean of all completions; the band is one standard deviation within groups."
-    reward = Series(name="reward", points=points, spread=band)
-    charts = [Chart(title="Reward", series=[reward], note=note if band else "", wide=True)]
-    charts += [_accuracy(run)]
+    reward = Series(name="training", points=points, spread=band)
+    rewards = [reward, _dots(run, "reward", "held out", 1)]
+    charts = [Chart(title="Reward", series=rewards, note=note if band else "", wide=True)]
+    charts += [_accuracy(run), *watched_charts(run)]
     names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
     charts += [_reward(run, name, wide=len(names) < 3) for name in names]
     intro = "Charts run over training steps; point at one to read all of them at that step."
@@ -175,7 +132,8 @@ def _accuracy(run: Record) -> Chart:
     ]
     for i, name in enumerate(run.names("evaluation/pass_at_"), 3):
         series.append(_dots(run, f"pass_at_{name}", f"held out, pass@{name}", i))
-    note = "Vertical bars: 95 % intervals for the number of prompts." if any(intervals) else ""
+    note = "" if series[0].points else "Of held-out prompts. "
+    note += "Vertical bars: 95 % intervals for the number of prompts." if any(intervals) else ""
     return Chart(title="Accuracy", series=series, note=note, percent=True, wide=True)
 
 
@@ -205,13 +163,23 @@ def _training(run: Record) -> str:
             Series(name=name, points=run.points(key), colour=i)
             for i, (key, name) in enumerate(keys)
         ]
-        if title == "Length":
-            series.append(_dots(run, "length", "held out, mean", 2))
         smooth = title != "Learning rate"  # a schedule has no noise
         charts.append(
             Chart(title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth)
         )
+    charts[2:2] = _length(run)
     return _section("How training went", _LOSS, _charts(charts, run))
+
+
+def _length(run: Record) -> list[Chart]:
+    """The chart of lengths; none where a policy's completions all have the same."""
+    series = [
+        Series(name="mean", points=run.points("length")),
+        Series(name="longest", points=run.points("length_max"), colour=1),
+        _dots(run, "length", "held out, mean", 2),
+    ]
+    constant = len({length for s in series for _, length in s.points}) == 1
+    return [] if constant else [Chart(title="Length", unit=run.unit, series=series)]
 
 
 def _time(run: Record) -> str:
@@ -223,7 +191,7 @@ def _time(run: Record) -> str:
     ]
     stacked = Chart(title="Time by phase", unit="seconds a step", series=phases, wide=True)
     speed = Series(name="speed", points=run.points("tokens_per_second"))
-    throughput = Chart(title="Throughput", unit="decisions a second", series=[speed], wide=True)
+    throughput = Chart(title="Throughput", unit=f"{run.unit} a second", series=[speed], wide=True)
     last = max(run.last_step, 1)
     parts = (
         draw_stacked(stacked, last),
@@ -275,12 +243,18 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], above
 
 
 def _samples(run: Record) -> str:
-    body = compare(run.folder, run.samples["before"], run.samples["after"])
+    sides = run.samples["before"], run.samples["after"]
+    every = [sample for side in sides for sample in side]
+    drawn = any(sample.get("image") for sample in every)
+    first = "the greedy or the first" if any(s.get("greedy") for s in every) else "the first"
     intro = (
-        "Held-out prompts with the same seeds before and after. The completions that changed come "
-        "first; of several for a prompt, the greedy or the first one is shown, right or wrong."
+        f"Held-out prompts with the same {'noise' if drawn else 'seeds'} before and after. "
+        f"{'Those that became right or wrong' if drawn else 'The completions that changed'} come "
+        f"first; of several for a prompt, {first} one is shown, right or wrong."
     )
-    return _section("Before and after", intro, body)
+    if any(sample.get("watched") for sample in every):
+        intro += " Rewards in italics are only watched."
+    return _section("Before and after", intro, compare(run.folder, *sides))
 
 
 def _config(run: Record) -> str:

@@ -5,6 +5,9 @@ It receives whole groups, in order, and the columns of the dataset with as many 
 completions; beside them `completion_ids`, `truncated` and whatever else the policy states, and
 TRL's `trainer_state`, `log_extra` and `log_metric` where its signature asks for them. `None` means
 "does not apply to this completion".
+
+A process reward gives a list instead of a number: for each decision of the completion the reward of
+the step that ends there, or `None` where none does.
 """
 
 import inspect
@@ -17,9 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from groupwise.advantages import zero_variance, zero_variance_of_steps
 from groupwise.errors import UserError
 
-RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[float | None]]"]
+StepRewards = Sequence[float | None]
+RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
 OWN_ARGUMENTS = ("prompts", "completions", "truncated", "trainer_state", "log_extra", "log_metric")
 
 
@@ -92,8 +97,12 @@ class Reward:
 class Scores:
     """What the rewards said of B rollouts.
 
-    values: [B, R] float64, NaN where a reward does not apply or failed.
+    values: [B, R] float64, NaN where a reward does not apply or failed; the sum of its steps for a
+        process reward.
     failed: [B] bool, where a reward failed and was skipped.
+    steps: [B, T] float64, the weighted sum of process rewards at the decision where a step ends,
+        NaN elsewhere; None where no reward judges steps.
+    judges_steps: which of the R rewards do.
     """
 
     names: tuple[str, ...]
@@ -103,6 +112,8 @@ class Scores:
     seconds: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    steps: Tensor | None = None
+    judges_steps: frozenset[str] = frozenset()
 
     @cached_property
     def total(self) -> Tensor:
@@ -110,10 +121,23 @@ class Scores:
 
         NaN where none applies or one failed: a sum with a part missing is not a smaller reward.
         """
-        weights = torch.tensor(self.weights, dtype=self.values.dtype)
-        total = (self.values * weights).nansum(dim=1)
-        nothing = self.values.isnan().all(dim=1) | self.failed
-        return total.masked_fill(nothing, math.nan)
+        return self._sum([True] * len(self.names))
+
+    @cached_property
+    def outcome(self) -> Tensor:
+        """[B] float64: the total without process rewards, whose steps are judged one by one."""
+        return self._sum([name not in self.judges_steps for name in self.names])
+
+    def _sum(self, chosen: Sequence[bool]) -> Tensor:
+        values = self.values[:, torch.tensor(chosen)]
+        weights = torch.tensor(self.weights, dtype=values.dtype)[torch.tensor(chosen)]
+        nothing = values.isnan().all(dim=1) | self.failed
+        return (values * weights).nansum(dim=1).masked_fill(nothing, math.nan)
+
+    def dead(self, groups: Tensor) -> Tensor:
+        """[B] bool: nothing in the rollout's group, outcome or step, differs from the rest."""
+        same = zero_variance(self.outcome, groups)
+        return same if self.steps is None else same & zero_variance_of_steps(self.steps, groups)
 
     def column(self, name: str) -> Tensor:
         """[B]: one reward's values."""
@@ -126,6 +150,8 @@ class Scores:
             weights=self.weights,
             values=self.values[rows],
             failed=self.failed[rows],
+            steps=None if self.steps is None else self.steps[rows],
+            judges_steps=self.judges_steps,
         )
 
     @staticmethod
@@ -145,4 +171,20 @@ class Scores:
                 if all(name in part.extra for part in parts)
             },
             metrics={name: value for part in parts for name, value in part.metrics.items()},
+            steps=_joined([part.steps for part in parts], [len(part.values) for part in parts]),
+            judges_steps=frozenset[str]().union(*(part.judges_steps for part in parts)),
         )
+
+
+def _joined(steps: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
+    """Steps of several batches, padded to the longest with NaN; None where no batch has any."""
+    widths = [part.shape[1] for part in steps if part is not None]
+    if not widths:
+        return None
+    joined = torch.full((sum(sizes), max(widths)), math.nan, dtype=torch.float64)
+    start = 0
+    for part, size in zip(steps, sizes, strict=True):
+        if part is not None:
+            joined[start : start + size, : part.shape[1]] = part
+        start += size
+    return joined

@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from groupwise import config as configuration
+from groupwise.alarm import Alarm
 from groupwise.assembly import Objects, Parts, assemble, set_aside
 from groupwise.checkpoint import load_checkpoint, read_state, save_checkpoint
 from groupwise.config import LoadedConfig
@@ -20,7 +21,7 @@ from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 from groupwise.report import write_report
-from groupwise.tracking import Display, MetricsFile, finite, write_samples
+from groupwise.tracking import Display, MetricsFile, as_json, brief, read_samples, write_samples
 
 RATIO_TOLERANCE = 0.1
 """A ratio error above this share of the clip range gets a warning (law 2)."""
@@ -28,7 +29,10 @@ RATIO_TOLERANCE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What came out: metrics before and after on held-out prompts, and where everything lies."""
+    """What came out: metrics before and after on held-out prompts, and where everything lies.
+
+    alarms: by name the watched rewards that had worsened at the last evaluation.
+    """
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -37,6 +41,7 @@ class RunResult:
     folder: Path
     policy: Policy
     interrupted: bool = False
+    alarms: Mapping[str, Alarm] = field(default_factory=dict)
 
 
 def train(
@@ -97,8 +102,11 @@ def train_from_config(
     accelerator.wait_for_everyone()
     run = _Run(loaded, parts, folder if chief else None)
     if resume:
-        parts.trainer.load_state_dict(
-            load_checkpoint(folder / "checkpoints", parts.policy, parts.trainer.optimizer)
+        trainer = parts.trainer
+        trainer.load_state_dict(
+            load_checkpoint(
+                folder / "checkpoints", parts.policy, trainer.optimizer, trainer.average
+            )
         )
         run.metrics.truncate_after(parts.trainer.step)
     elif chief:
@@ -138,44 +146,48 @@ class _Run:
             raise
         # Before the last evaluation, which takes its time and may be interrupted, too.
         self._save()
-        after: Mapping[str, float] = {}
+        after = Evaluation({}, [])
         try:
-            after = self._evaluate("after").metrics if finished else {}
+            after = self._evaluate("after") if finished else after
         except KeyboardInterrupt:
             finished = False
         if not finished:
             display.say("stopped: the model and a checkpoint are saved; --resume goes on")
-        elif after:
-            display.say(_headline("after", after))
+        elif after.metrics:
+            display.say(f"after: {brief(after.metrics)}")
+            self._sound(display)
         result = RunResult(
             before=before,
-            after=after,
+            after=after.metrics,
             steps=trainer.step,
             seconds=time.monotonic() - started,
             folder=self.loaded.config.output,
             policy=policy,
             interrupted=not finished,
+            alarms=self._raised,
         )
-        self._finish(result, display)
+        self._finish(result, after, display)
         return result
 
     def _before(self, display: Display) -> Mapping[str, float]:
         # Every process looks: they must agree on whether there is something to evaluate.
         known = self.loaded.config.output / "samples" / "before.json"
         if self.parts.trainer.step and known.exists():
+            self.parts.evaluator.remember(read_samples(known.with_suffix(".jsonl")))
             metrics: Mapping[str, float] = json.loads(known.read_text(encoding="utf-8"))
             return metrics
         evaluation = self._evaluate("before")
         if self.folder is not None:
-            known.write_text(_json(evaluation.metrics), encoding="utf-8")
-            line = {f"evaluation/{k}": v for k, v in evaluation.metrics.items()}
-            self.metrics.write(0, line)
+            known.write_text(as_json(evaluation.metrics), encoding="utf-8")
+            self.metrics.write(0, evaluation.logged)
         if evaluation.metrics:
-            display.say(_headline("before", evaluation.metrics))
+            display.say(f"before: {brief(evaluation.metrics)}")
         return evaluation.metrics
 
     def _evaluate(self, name: str) -> Evaluation:
-        evaluation = self.parts.evaluator(self.parts.policy, self.parts.trainer.state)
+        trainer = self.parts.trainer
+        with trainer.averaged():
+            evaluation = self.parts.evaluator(self.parts.policy, trainer.state)
         if self.folder is not None:
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
         return evaluation
@@ -184,9 +196,20 @@ class _Run:
         if self.folder is not None:
             self.metrics.write(step, metrics)
         display.step(step, metrics)
+        if any(name.startswith("alarm/") for name in metrics):
+            self._sound(display)
         self._watch_ratio(display, metrics)
         for callback in self.parts.callbacks:
             callback.on_step(step, metrics)
+
+    @property
+    def _raised(self) -> dict[str, Alarm]:
+        alarms = self.parts.evaluator.alarms
+        return {name: alarm for name, alarm in alarms.items() if alarm is not None}
+
+    def _sound(self, display: Display) -> None:
+        for alarm in self._raised.values():
+            display.say(str(alarm))
 
     def _watch_ratio(self, display: Display, metrics: Mapping[str, Any]) -> None:
         limit = RATIO_TOLERANCE * getattr(self.parts.algorithm, "clip_high", 0.2)
@@ -207,29 +230,32 @@ class _Run:
                 self.parts.policy,
                 trainer.optimizer,
                 trainer.state_dict() | {"config_folder": str(self.loaded.folder.resolve())},
+                trainer.average,
             )
 
     def _save(self) -> None:
         if self.folder is not None:
             self._checkpoint()
-            self.parts.policy.save_pretrained(self.folder / "model")
+            with self.parts.trainer.averaged():
+                self.parts.policy.save_pretrained(self.folder / "model")
 
-    def _finish(self, result: RunResult, display: Display) -> None:
+    def _finish(self, result: RunResult, after: Evaluation, display: Display) -> None:
         record = {
             "before": dict(result.before),
             "after": dict(result.after),
             "steps": result.steps,
             "seconds": result.seconds,
             "interrupted": result.interrupted,
+            "alarms": {name: alarm.record() for name, alarm in result.alarms.items()},
             "policy": self.loaded.config.policy.name,
             "algorithm": self.loaded.config.algorithm.name,
             "seed": self.loaded.config.seed,
+            "unit": result.policy.unit,
         }
         if self.folder is not None:
             if result.after:
-                line = {f"evaluation/{k}": v for k, v in result.after.items()}
-                self.metrics.write(result.steps, line)
-            (self.folder / "result.json").write_text(_json(record), encoding="utf-8")
+                self.metrics.write(result.steps, after.logged)
+            (self.folder / "result.json").write_text(as_json(record), encoding="utf-8")
             report = write_report(self.folder)
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.parts.callbacks:
@@ -245,8 +271,10 @@ def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float
         run / "config.yaml", overrides, folder=Path(state["config_folder"])
     )
     parts = assemble(loaded, {}, Accelerator())
-    load_checkpoint(run / "checkpoints", parts.policy, parts.trainer.optimizer)
-    return parts.evaluator(parts.policy).metrics
+    trainer = parts.trainer
+    load_checkpoint(run / "checkpoints", parts.policy, trainer.optimizer, trainer.average)
+    with trainer.averaged():
+        return parts.evaluator(parts.policy).metrics
 
 
 def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
@@ -267,22 +295,3 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         )
     if names and "config.yaml" not in names:
         raise UserError(f"--overwrite replaces runs only, and {folder} does not look like one")
-
-
-def _headline(when: str, metrics: Mapping[str, float]) -> str:
-    shown = {
-        "accuracy": metrics.get("accuracy"),
-        "greedy": metrics.get("greedy_accuracy"),
-        "length": metrics.get("length"),
-    }
-    words = "  ".join(f"{k} {v:.3g}" for k, v in shown.items() if v is not None)
-    return f"{when}: {words}  ({metrics.get('prompts', 0):.0f} held-out prompts)"
-
-
-def _json(record: Mapping[str, Any]) -> str:
-    def clean(value: Any) -> Any:
-        return (
-            {k: clean(v) for k, v in value.items()} if isinstance(value, Mapping) else finite(value)
-        )
-
-    return json.dumps(clean(record), indent=2) + "\n"

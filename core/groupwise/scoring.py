@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from groupwise.errors import UserError
-from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
+from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores, StepRewards
 from groupwise.rollouts import Rollouts
 
 
@@ -53,6 +53,8 @@ class Rewards:
             seconds={call.reward.name: call.seconds for call in calls},
             extra={name: column for call in calls for name, column in call.extra.items()},
             metrics={name: value for call in calls for name, value in call.metrics.items()},
+            steps=_steps(calls, rollouts),
+            judges_steps=frozenset(call.reward.name for call in calls if call.steps),
         )
 
     def refresh(self, rollouts: Rollouts, scores: Scores) -> None:
@@ -68,6 +70,22 @@ class Rewards:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, daemon=True, name="rewards").start()
         return self._loop
+
+
+def _steps(calls: Sequence["_Call"], rollouts: Rollouts) -> torch.Tensor | None:
+    """[B, T] float64: weighted step rewards summed where steps end, NaN where none does."""
+    judging = [call for call in calls if call.steps]
+    if not judging:
+        return None
+    total = torch.full(rollouts.mask.shape, math.nan, dtype=torch.float64)
+    for call in judging:
+        for row, rewards in call.steps.items():
+            for at, value in enumerate(rewards):
+                if value is not None:
+                    there = total[row, at].nan_to_num(0.0)
+                    total[row, at] = there + call.reward.weight * float(value)
+    total[torch.stack([call.failed for call in calls]).any(dim=0)] = math.nan
+    return total
 
 
 def _columns(rollouts: Rollouts) -> dict[str, list[Any]]:
@@ -104,6 +122,7 @@ class _Call:
         self.metrics: dict[str, float] = {}
         self.failed = torch.zeros(len(rollouts), dtype=torch.bool)
         self.values: list[float] = [math.nan] * len(rollouts)
+        self.steps: dict[int, StepRewards] = {}
         self.seconds, self._started = 0.0, time.monotonic()
         offered = {
             "prompts": [row.get("prompt") for row in rollouts.prompts],
@@ -183,7 +202,9 @@ class _Call:
         if len(values) != size:
             self._fail_all(f"returned {len(values)} values for {size} completions")
             return
-        errors = {row: problem for row, v in enumerate(values) if (problem := _problem(v))}
+        steps = any(map(_judges_steps, values))
+        wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]
+        errors = {row: problem for row, problem in enumerate(wrong) if problem}
         errors |= failed or {}
         if not errors.keys() <= set(range(size)):
             self._fail_all(f"named sample {max(errors)} among those that failed, of {size}")
@@ -192,7 +213,21 @@ class _Call:
                 [None if row in errors else v for row, v in enumerate(values)], errors, cause
             )
         else:
-            self.values = [math.nan if value is None else float(value) for value in values]
+            self._keep(values)
+
+    def _keep(self, values: Sequence[Any]) -> None:
+        self.steps = {row: list(value) for row, value in enumerate(values) if _judges_steps(value)}
+        self.values = [_number(value) for value in values]
+
+    def _wrong(self, row: int, value: Any, steps: bool) -> str | None:
+        """Why a value is no reward of this completion, or None; steps: others have step rewards."""
+        if not _judges_steps(value):
+            mixed = steps and value is not None and not _problem(value)
+            return f"returned {value!r} beside lists of step rewards" if mixed else _problem(value)
+        count = int(self.rollouts.lengths[row])
+        if len(value) != count:
+            return f"returned {len(value)} step rewards for {count} decisions"
+        return next(filter(None, map(_problem, value)), None)
 
     def _fail_all(self, reason: str, cause: BaseException | None = None) -> None:
         """The whole call failed; the sample it was reading is named, all of them are lost."""
@@ -216,8 +251,18 @@ class _Call:
                 f"  completion: {_excerpt(self.rollouts.completions[row])}\n"
                 f"  set `on_error: skip` on this reward to drop such samples and count them"
             ) from cause
-        self.values = [math.nan if value is None else float(value) for value in values]
+        self._keep(values)
         self.failed[list(errors)] = True
+
+
+def _judges_steps(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _number(value: Any) -> float:
+    """A reward, or the sum of a completion's step rewards; NaN where there is none."""
+    given = [one for one in (value if _judges_steps(value) else [value]) if one is not None]
+    return math.fsum(map(float, given)) if given else math.nan
 
 
 def _problem(value: Any) -> str | None:

@@ -67,16 +67,35 @@ class PromptsSection(PluginSection):
     )
 
 
-class RewardSection(PluginSection):
+class MeasureSection(PluginSection):
+    """A reward's name and limits, whether it is trained on or only watched."""
+
     label: str | None = Field(
         default=None, description="its name in metrics; if unset, `name` behind its colon"
     )
-    weight: float = Field(default=1.0, description="factor in the total reward")
     deadline: float = Field(
         default=120.0, gt=0, description="seconds a call on a whole batch may take"
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop", description="when it fails: stop the run, or skip the failed samples"
+    )
+
+    @property
+    def title(self) -> str:
+        """What metrics and the rest of the configuration call it."""
+        return self.label or self.name.rpartition(":")[2]
+
+
+class RewardSection(MeasureSection):
+    weight: float = Field(default=1.0, description="factor in the total reward")
+
+
+class WatchSection(MeasureSection):
+    better: Literal["higher", "lower"] = Field(
+        default="higher", description="which way it improves"
+    )
+    tolerance: float = Field(
+        default=0.0, ge=0, description="how far its mean may worsen without an alarm"
     )
 
 
@@ -111,6 +130,15 @@ class TrainSection(Section):
         gt=0,
         allow_inf_nan=True,
         description="clip the gradient's norm; .inf clips nothing",
+    )
+    ema: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="decay of an average of the weights, by which to evaluate and save, if set",
+    )
+    ema_every: int = Field(
+        default=1, ge=1, description="optimizer updates from one averaging to the next"
     )
     microbatch: int = Field(
         default=16384,
@@ -153,13 +181,17 @@ class EvaluationSection(Section):
         description="held-out prompts; up to 100 if unset, 0 evaluates nothing",
     )
     samples: int = Field(default=1, ge=1, description="sampled completions for each prompt")
-    greedy: bool = Field(default=True, description="also one of the likeliest decisions for each")
+    greedy: bool = Field(
+        default=True,
+        description="also one of the likeliest decisions for each, where a policy has such a mode",
+    )
     every: int = Field(
         default=0, ge=0, description="steps between evaluations; 0: only before and after"
     )
     accuracy: str | None = Field(
         default=None,
-        description="label of the reward that tells right from wrong; the first if unset",
+        description="label of the reward, trained or watched, that tells right from wrong; "
+        "the first reward if unset",
     )
     threshold: float = Field(
         default=1.0, description="a completion is right at this reward or above"
@@ -185,6 +217,9 @@ class RunConfig(Section):
     policy: PluginSection = Field(description="what is trained")
     prompts: PromptsSection = Field(description="where prompts come from")
     rewards: list[RewardSection] = Field(min_length=1, description="what is rewarded")
+    watch: list[WatchSection] = Field(
+        default=[], description="rewards that are measured at evaluations and never trained on"
+    )
     algorithm: PluginSection = Field(
         default=PluginSection(name="grpo"), description="what is learned from rewards"
     )

@@ -1,7 +1,8 @@
-"""Tracking: metrics.jsonl, the samples, and the progress bar."""
+"""Tracking: metrics.jsonl, the samples with their images, and the progress bar."""
 
 import json
 import math
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -43,10 +44,50 @@ class MetricsFile:
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
+    """One JSON object a line; completions that are images become PNGs in a folder of that name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+    folder = path.with_suffix("")
+    shutil.rmtree(folder, ignore_errors=True)  # those of an evaluation that is written anew
+    plain = (_with_its_image(sample, folder) for sample in samples)
+    lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in plain)
     path.write_text("".join(lines), encoding="utf-8")
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """What `write_samples` wrote; nothing where there is no such file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The sample with its image saved and named, by a path from the run's folder on."""
+    save = getattr(sample["completion"], "save", None)
+    if not callable(save):
+        return sample
+    folder.mkdir(exist_ok=True)
+    way = "_greedy" if sample["greedy"] else ""
+    path = folder / f"{sample['draw']:04d}_{sample['index']}{way}.png"
+    save(path)
+    return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
+
+
+def brief(metrics: Mapping[str, float]) -> str:
+    """An evaluation in a line: accuracy where something tells it, else the reward."""
+    accuracy = metrics.get("accuracy", math.nan)
+    told = "reward" if math.isnan(accuracy) else "accuracy"
+    watched = {n.removeprefix("watch/"): v for n, v in metrics.items() if n.startswith("watch/")}
+    shown = {
+        told: metrics.get(told),
+        "greedy": metrics.get("greedy_accuracy"),
+        "length": metrics.get("length"),
+        **watched,
+    }
+    words = [f"{k} {v:.3g}" for k, v in shown.items() if v is not None and not math.isnan(v)]
+    prompts = f"{metrics.get('prompts', 0):.0f} held-out prompts"
+    distinct = metrics.get("distinct_prompts")
+    different = f", {distinct:.0f} different" if distinct is not None else ""
+    return f"{'  '.join(words)}  ({prompts}{different})"
 
 
 def finite(value: Any) -> Any:
@@ -54,6 +95,16 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+def as_json(record: Mapping[str, Any]) -> str:
+    """A record, sections within it included, as JSON that a person can read."""
+
+    def clean(value: Any) -> Any:
+        inner = isinstance(value, Mapping)
+        return {k: clean(v) for k, v in value.items()} if inner else finite(value)
+
+    return json.dumps(clean(record), indent=2) + "\n"
 
 
 class Display:
@@ -84,16 +135,22 @@ class Display:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        self.console.print(message, highlight=False)
+        # A label with brackets in it is no markup.
+        self.console.print(message, highlight=False, markup=False)
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        summary = (
-            f"reward {metrics['reward']:.3f}  accuracy {metrics['accuracy']:.2f}  "
-            f"{metrics['tokens_per_second']:,.0f} {self.unit}/s"
-        )
+        accuracy = metrics.get("accuracy", math.nan)
+        right = "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}  "
+        speed = f"{metrics['tokens_per_second']:,.0f} {self.unit}/s"
+        summary = f"reward {metrics['reward']:.3f}  {right}{speed}"
         self._progress.update(self._task, completed=step, summary=summary)
         every = max(1, self._steps // 20)
         if not self.console.is_terminal and (step % every == 0 or step == self._steps):
             self.say(f"step {step}/{self._steps}  {summary}")
-        if "evaluation/accuracy" in metrics:
-            self.say(f"step {step}: held-out accuracy {metrics['evaluation/accuracy']:.3f}")
+        evaluation = {
+            name.removeprefix("evaluation/"): value
+            for name, value in metrics.items()
+            if name.startswith("evaluation/")
+        }
+        if evaluation:
+            self.say(f"step {step}: {brief(evaluation)}")

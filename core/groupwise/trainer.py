@@ -3,6 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +12,9 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from groupwise.advantages import spread, zero_variance
+from groupwise.advantages import spread
 from groupwise.algorithm import Algorithm
+from groupwise.average import Average
 from groupwise.clock import Clock
 from groupwise.config import TrainSection
 from groupwise.evaluation import Evaluator, sample_draws
@@ -65,6 +68,9 @@ class Trainer:
             weight_decay=settings.weight_decay,
         )
         model, self._prepared = accelerator.prepare(policy, self.optimizer)
+        self.average: Average | None = None
+        if settings.ema is not None:
+            self.average = Average(policy, decay=settings.ema, every=settings.ema_every)
         self.updater = Updater(
             policy=policy,
             model=model,
@@ -84,9 +90,9 @@ class Trainer:
                 metrics = self.train_step()
                 self.seconds_before = time.monotonic() - started
                 if self.evaluate_every and self.step % self.evaluate_every == 0:
-                    with self.clock.time("evaluate"):
+                    with self.clock.time("evaluate"), self.averaged():
                         evaluation = self.evaluator(self.policy, self.state)
-                    metrics |= {f"evaluation/{k}": v for k, v in evaluation.metrics.items()}
+                    metrics |= evaluation.logged
                 on_step(self.step, metrics | self.clock.take())
                 due = self.settings.checkpoint_every
                 if due and self.step % due == 0:
@@ -98,6 +104,7 @@ class Trainer:
     def train_step(self) -> dict[str, Any]:
         """One step: `groups_per_step` groups sampled, scored and learned from."""
         started = time.perf_counter()
+        self.policy.begin(self.step)
         rollouts, scores, metrics = self.collect()
         with self.clock.time("update"):
             metrics |= self.learn(rollouts, scores)
@@ -107,6 +114,10 @@ class Trainer:
         metrics["tokens_per_second"] = decisions / (time.perf_counter() - started)
         self._mark()
         return metrics
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """The averaged weights in the policy's place, where an average is kept."""
+        return self.average.applied() if self.average is not None else nullcontext()
 
     # ---- experience
 
@@ -165,7 +176,7 @@ class Trainer:
         return rollouts, scores
 
     def _alive_groups(self, rollouts: Rollouts, scores: Scores) -> int:
-        alive = ~zero_variance(scores.total, rollouts.groups.cpu())
+        alive = ~scores.dead(rollouts.groups.cpu())
         return len(rollouts.groups.cpu()[alive].unique())
 
     def _fill(self, parts: list[tuple[Rollouts, Scores]]) -> tuple[Rollouts, Scores]:
@@ -176,18 +187,12 @@ class Trainer:
         rollouts = Rollouts.concat([part for part, _ in parts])
         scores = Scores.concat([part for _, part in parts])
         groups = rollouts.groups.cpu()
-        dead = zero_variance(scores.total, groups)
+        dead = scores.dead(groups)
         alive, spare = self._everyones(groups[~dead]), self._everyones(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
         chosen = scores.select(kept)
-        return rollouts.select(kept), Scores(
-            names=chosen.names,
-            weights=chosen.weights,
-            values=chosen.values,
-            failed=chosen.failed,
-            seconds=scores.seconds,
-        )
+        return rollouts.select(kept), replace(chosen, seconds=scores.seconds)
 
     # ---- learning
 
@@ -210,10 +215,13 @@ class Trainer:
     def _given(self, rollouts: Rollouts) -> dict[str, Tensor]:
         """What the sampler's and the reference's weights say of the rollouts, once a step."""
         old = rollouts.log_probs
-        given = {"old_log_probs": self.updater.log_probs(rollouts) if old is None else old}
-        if self.algorithm.needs_reference:
+        sampled = {"log_probs": old} if old is not None else {}
+        said = sampled or self.updater.answers(rollouts, {"log_probs"})
+        given = {f"old_{name}": value for name, value in said.items()}
+        if self.algorithm.reference:
             with self.policy.using("reference"):
-                given["reference_log_probs"] = self.updater.log_probs(rollouts)
+                answers = self.updater.answers(rollouts, self.algorithm.reference)
+            given |= {f"reference_{name}": value for name, value in answers.items()}
         return {name: value.to(self.accelerator.device) for name, value in given.items()}
 
     def _updates(self, rollouts: Rollouts) -> list[Tensor]:
@@ -233,6 +241,8 @@ class Trainer:
         if any(p.grad is not None for p in parameters):
             self._prepared.step()
             self.whole = False
+            if self.average is not None:
+                self.average.update()
         self._prepared.zero_grad(set_to_none=True)
         return {"grad_norm": value, "learning_rate": rate}
 
@@ -246,7 +256,7 @@ class Trainer:
             "reward": total,
             "reward_std": spread(total, groups),
             "accuracy": self.evaluator.right(scores),
-            "zero_variance": zero_variance(total, groups),
+            "zero_variance": scores.dead(groups),
             "length": lengths,
             "truncated": rollouts.truncated,
             **{f"rewards/{name}": scores.column(name) for name in scores.names},

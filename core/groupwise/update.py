@@ -1,7 +1,7 @@
 """Update: scored rollouts to a gradient, in micro-batches that do not change it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,8 +40,8 @@ class Updater:
     ) -> dict[str, float]:
         """Accumulate the gradient of the update's loss; returns what was measured on the way.
 
-        given: [B, T] tensors the loss needs beside the targets (`old_log_probs`,
-            `reference_log_probs`), for these rollouts.
+        given: [B, T, ...] tensors the loss needs beside the targets (`old_log_probs`, what the
+            reference was asked for), for these rollouts.
         spare: a rollout to run without effect while other processes have more micro-batches; the
             longest of `rollouts` if unset, which then must not be empty.
         """
@@ -93,15 +93,21 @@ class Updater:
         }
 
     @torch.no_grad()
-    def log_probs(self, rollouts: Rollouts) -> Tensor:
-        """[B, T] of all rollouts, without gradient, micro-batch by micro-batch."""
-        filled = torch.zeros(rollouts.mask.shape, device=self.accelerator.device)
+    def answers(self, rollouts: Rollouts, names: Iterable[str]) -> dict[str, Tensor]:
+        """[B, T, ...] of all rollouts for each name, without gradient, part by part.
+
+        names: "log_probs" or those of the policy's extras. Nothing for no rollouts.
+        """
+        filled: dict[str, Tensor] = {}
         for rows, decisions in self._split(rollouts) if len(rollouts) else ():
             piece = rollouts.select(rows)
             current: LogProbs = self.policy(piece, decisions)
-            assert current.log_probs is not None
-            filled = filled.to(current.log_probs.dtype)
-            filled[rows.to(filled.device), _within(decisions, piece)] = current.log_probs
+            for name in names:
+                value = current.log_probs if name == "log_probs" else current.extra[name]
+                assert value is not None
+                if name not in filled:
+                    filled[name] = value.new_zeros(rollouts.mask.shape + value.shape[2:])
+                filled[name][rows.to(value.device), _within(decisions, piece)] = value
         return filled
 
     def _split(self, rollouts: Rollouts) -> Sequence[Microbatch]:

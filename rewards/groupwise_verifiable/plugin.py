@@ -22,6 +22,10 @@ def register_rewards(register: Register) -> None:
     register("repetition", f"{here}.repetition:Repetition")
     register("language_consistency", f"{here}.language:LanguageConsistency", extra="llm")
     register("reasoning_gym", f"{here}.reasoning:ReasoningGymScore", extra="llm")
+    register("image_contents", f"{here}.contents:ImageContents", extra="flow")
+    register("image_text", f"{here}.ocr:ImageText", extra="flow")
+    register("jpeg_size", f"{here}.jpeg:JpegSize", extra="flow")
+    register("image_diversity", f"{here}.diversity:ImageDiversity")
 
 
 @hookimpl

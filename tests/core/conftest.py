@@ -219,7 +219,7 @@ def trainer(
     policy = policy or Tabular()
     algorithm = algorithm or GRPO()
     algorithm.prepare(policy)
-    if algorithm.needs_reference:
+    if algorithm.reference:
         policy.keep("reference")
     asked = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
     chosen = TrainSection(**{**asked, **settings})

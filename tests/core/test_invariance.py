@@ -111,7 +111,7 @@ def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
     parts[0].microbatches = cut
     found, _ = updated(lab, 0, parts)
     assert lab.gap(found, expected) < 1e-10
-    log_probs = lab.updater(parts[0], parts[1], 0).log_probs(parts[2])
+    log_probs = lab.updater(parts[0], parts[1], 0).answers(parts[2], {"log_probs"})["log_probs"]
     with torch.no_grad():
         alone = parts[0](parts[2]).log_probs
     assert log_probs.dtype == torch.float64

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from groupwise import gallery
 from groupwise.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
-from groupwise.comparison import MOST_IMAGES, MOST_PROMPTS, chosen, paired
+from groupwise.comparison import MOST_PROMPTS, chosen, paired
 from groupwise.report import write_report
 from groupwise.wording import display, duration, number, tick_labels, wilson
 
@@ -149,14 +150,18 @@ def test_nothing_from_the_run_becomes_markup(tmp_path: Path) -> None:
     rows = [
         sample(1, HOSTILE, right=False, prompt=messages, index=HOSTILE, rewards={HOSTILE: HOSTILE}),
         sample(2, [HOSTILE, *messages], right=False, prompt=HOSTILE, image=HOSTILE),
+        sample(3, HOSTILE, right=False, watched={HOSTILE: HOSTILE}, prompt=HOSTILE),
+        sample(4, "", right=False, watched={HOSTILE: 1}, prompt=messages, image=HOSTILE),
     ]
     keys = ("rewards/", "evaluation/pass_at_", "evaluation/rewards/", "time/", "reward_time/")
+    keys += ("alarm/", "evaluation/watch/", "watch/")
     steps = [{"step": s, **{key + HOSTILE: 0.5 for key in keys}} for s in (1, 2)]
     config = f"name: {HOSTILE!a}\npolicy: {HOSTILE!a}\n"
     result = {
         "name": HOSTILE,
         "before": {f"rewards/{HOSTILE}": 1},
-        "after": {"pass_at_" + HOSTILE: 1},
+        "after": {"pass_at_" + HOSTILE: 1, "watch/" + HOSTILE: 1, "length": 1},
+        "unit": HOSTILE,
     }
     run = write_run(tmp_path, steps, result=result, before=rows, after=rows, config=config)
     html, page = page_of(run)
@@ -274,12 +279,112 @@ def test_images_are_embedded_from_the_runs_folder_only(tmp_path: Path) -> None:
     assert page.words.count("not a PNG") == 1
 
 
-def test_at_most_so_many_images_are_embedded(tmp_path: Path) -> None:
+def picture(width: int, size: int = 24) -> bytes:
+    """What the page looks at of a PNG, and bytes after it."""
+    return PNG[:16] + width.to_bytes(4, "big") + b"\0" * (size - 20)
+
+
+@pytest.mark.parametrize(
+    ("size", "images"),
+    [
+        (24, 2 * gallery.MOST_PICTURED),  # small ones: as many prompts as a page should have
+        (gallery.SMALL // 40, gallery.MOST_IMAGES),
+        (gallery.SMALL // 70, 70),  # in between, until their bytes are too many
+    ],
+)
+def test_at_most_so_many_images_are_embedded(tmp_path: Path, size: int, images: int) -> None:
     run = write_run(tmp_path, [])
-    run.joinpath("a.png").write_bytes(PNG)
-    rows = [sample(d, None, right=True, image="a.png") for d in range(2 * MOST_IMAGES)]
+    run.joinpath("a.png").write_bytes(picture(32, size + size % 2))
+    rows = [sample(d, None, right=True, image="a.png") for d in range(2 * gallery.MOST_PICTURED)]
     _, page = page_of(write_run(run, [], before=rows, after=rows))
-    assert page.count("img") == min(MOST_IMAGES, 2 * MOST_PROMPTS)
+    assert page.count("img") == images
+    left = 2 * gallery.MOST_PICTURED - images // 2
+    assert f"{left} more are in the run's folder" in page.words
+
+
+def test_images_stand_in_a_grid_with_their_rewards(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [])
+    more = {"image": "a.png", "greedy": False, "watched": {"legible": 0.25}, "rewards": {"r": None}}
+    rows = [sample(d, "", right=True, **more) for d in range(3)]
+    run.joinpath("a.png").write_bytes(picture(32))
+    _, page = page_of(write_run(run, [], before=rows, after=rows))
+    classes = [a.get("class") for _, a in page.tags]
+    assert classes.count("gallery") == 1
+    assert classes.count("sample picture") == 3
+    assert page.words.count("legible 0.25") == 6
+    assert page.words.count("r \N{EN DASH}") == 6
+    assert "the same noise before and after" in page.words
+    assert "in italics are only watched" in page.words
+    assert "greedy" not in page.words
+
+
+@pytest.mark.parametrize(
+    ("width", "style"),
+    [(32, "width:160px"), (28, "width:140px"), (100, "width:100px"), (256, None), (0, None)],
+)
+def test_small_images_are_enlarged_by_whole_factors(
+    tmp_path: Path, width: int, style: str | None
+) -> None:
+    run = write_run(tmp_path, [])
+    run.joinpath("a.png").write_bytes(picture(width))
+    _, page = page_of(write_run(run, [], before=[sample(1, "", right=True, image="a.png")]))
+    (image,) = [a for tag, a in page.tags if tag == "img"]
+    assert image.get("style") == style
+    assert image.get("class") == ("tiny" if style else None)
+
+
+def test_an_alarm_stands_at_the_head(tmp_path: Path) -> None:
+    def measured(step: int, reward: float, seen: float, **more: float) -> dict[str, Any]:
+        values = {"evaluation/reward": reward, "evaluation/watch/check": seen}
+        return step_row(step, **values, **{f"alarm/{name}": v for name, v in more.items()})
+
+    steps = [
+        measured(0, 0.1, 0.9),
+        measured(2, 0.5, 0.5, check=1.0, other=0.0),
+        measured(4, 0.75, 0.25, check=1.0, other=0.0),
+        measured(6, 0.8, 0.9, check=0.0, other=0.0),
+    ]
+    html, page = page_of(write_run(tmp_path, steps))
+    assert html.count('class="warning alarm"') == 1
+    assert "Alarm at step 4." in page.words
+    assert "risen (0.1 → 0.75) while check, which" in page.words
+    assert "worsened (0.9 → 0.25)" in page.words
+    assert "There was one at step 2, too. At step 6 it was over." in page.words
+    assert "Alarm at steps 2 and 4." in page.words
+    assert "Alarm" not in page_of(write_run(tmp_path, [steps[0], steps[3]]))[1].words
+
+
+def test_watched_curves_share_axes_only_where_they_fit(tmp_path: Path) -> None:
+    def watching(**values: float) -> list[str]:
+        rows = [
+            step_row(s, **{f"evaluation/watch/{n}": v for n, v in values.items()}) for s in (0, 2)
+        ]
+        return [title for title in titles(page_of(write_run(tmp_path, rows))[0]) if "Wat" in title]
+
+    assert watching(a=0.2, b=1.5) == ["Watched"]
+    assert watching(a=0.2, b=150) == ["Watched: a", "Watched: b"]
+    assert watching() == []
+
+
+def test_what_a_policy_without_decisions_leaves_out(tmp_path: Path) -> None:
+    """An image policy's lengths are its sampler's steps: the same for all, none at evaluation."""
+    rows = [step_row(s, length=10.0, length_max=10.0, tokens_per_second=9) for s in (1, 2)]
+    result = {"before": {"reward": 1}, "after": {"reward": 2}, "unit": "steps"}
+    _, page = page_of(write_run(tmp_path, rows, result=result))
+    assert "ength" not in page.words
+    assert "steps a second" in page.words
+    result["before"] = result["after"] = {"length": 3.5}
+    assert "Length, steps3.5" in page_of(write_run(tmp_path, rows, result=result))[1].words
+
+
+def test_unscored_completions_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+    before = [sample(d, "x", right=True) for d in range(3)]
+    after = [{**before[0], "right": None}, {**before[1], "right": False}, before[2]]
+    before[1] = {**before[1], "right": None}
+    _, page = page_of(write_run(tmp_path, [], before=before, after=after))
+    assert "all 1 evaluated" in page.words
+    assert "0 became right0 became wrong1 stayed right0 stayed wrong" in page.words
+    assert page.words.count("became wrong") == 1
 
 
 @pytest.mark.parametrize(

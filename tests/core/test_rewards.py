@@ -254,7 +254,7 @@ def test_an_async_raise_names_reward_and_sample(rollouts):
 
 @pytest.mark.parametrize("row", range(4))
 @pytest.mark.parametrize(
-    "bad", [math.nan, math.inf, -math.inf, "0.5", "right", [1.0], {}, object()]
+    "bad", [math.nan, math.inf, -math.inf, "0.5", "right", {1.0}, {}, object()]
 )
 def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
     returned = [1.0] * 4

@@ -259,6 +259,7 @@ def sample(draw, index, right, *, greedy=False, reward=1.0, length=3, truncated=
         "right": right,
         "greedy": greedy,
         "rewards": {"r": reward},
+        "total": reward,
         "length": length,
         "truncated": truncated,
     }
@@ -279,6 +280,7 @@ def test_summarise():
         {
             "prompts": 2.0,
             "accuracy": 1 / 8,
+            "reward": 1.5 / 7,
             "length": 28 / 8,
             "truncated": 1 / 8,
             "greedy_accuracy": 0.5,
@@ -341,7 +343,7 @@ def test_an_unscored_completion_is_not_wrong():
     said = [True, None, False, True]
     samples = [
         {"right": right, "greedy": False, "draw": n // 2, "length": 1, "truncated": False}
-        | {"rewards": {"r": None if right is None else float(right)}}
+        | {"rewards": {"r": None if right is None else float(right)}, "total": None}
         for n, right in enumerate(said)
     ]
     metrics = summarise(samples, ["r"], 2)

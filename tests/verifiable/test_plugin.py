@@ -24,6 +24,10 @@ REWARDS = {
     "repetition": None,
     "language_consistency": "llm",
     "reasoning_gym": "llm",
+    "image_contents": "flow",
+    "image_text": "flow",
+    "jpeg_size": "flow",
+    "image_diversity": None,
 }
 
 
@@ -64,6 +68,23 @@ def test_prompts() -> None:
     plugin.register_prompts(registry)
     assert registry.extras == {"reasoning_gym": "llm"}
     assert loaded(registry.targets["reasoning_gym"]).__name__ == "ReasoningGym"
+
+
+def test_rewards_for_images_import_nothing_heavy() -> None:
+    heavy = ("torch", "scipy", "PIL", "transformers", "rapidocr", "onnxruntime", "cv2")
+    modules = ("contents", "ocr", "jpeg", "diversity")
+    script = (
+        f"import sys, {', '.join(f'groupwise_verifiable.{name}' for name in modules)};"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_worker_modules_leave_the_core_alone() -> None:

@@ -1,0 +1,104 @@
+"""One evaluated completion as HTML: its words, whether it is right, and its rewards.
+
+A completion is whatever a model wrote: every character of it is escaped.
+"""
+
+from collections.abc import Mapping
+
+from groupwise.wording import MINUS, text
+
+Sample = Mapping[str, object]
+Pair = tuple[Sample | None, Sample | None]
+
+MOST_CHARACTERS = 8000
+
+
+def words(value: object) -> str:
+    """A prompt or a completion, a string or a list of messages, as blocks of text."""
+    if isinstance(value, list | tuple):
+        return "".join(_message(message) for message in value)
+    return f'<div class="words" dir="auto">{_shortened(value)}</div>'
+
+
+def _message(message: object) -> str:
+    if not isinstance(message, Mapping):
+        return words(str(message))
+    role = text(message.get("role", "message"))
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_part(part) for part in content)
+    return f'<div class="words" dir="auto"><small>{role}</small>\n{_shortened(content or "")}</div>'
+
+
+def _part(part: object) -> str:
+    if isinstance(part, Mapping):
+        return str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]"
+    return str(part)
+
+
+def _shortened(value: object) -> str:
+    """Escaped; the middle of a very long text is left out, since answers stand at the end."""
+    whole = str(value)
+    if len(whole) <= MOST_CHARACTERS:
+        return text(whole)
+    half = MOST_CHARACTERS // 2
+    left_out = f'<span class="cut">[{len(whole) - 2 * half:,} characters left out]</span>'
+    return f"{text(whole[:half])}\n{left_out}\n{text(whole[-half:])}"
+
+
+def change(pair: Pair) -> str | None:
+    """What became of a completion ("became right", "stayed wrong"); None where nobody can say."""
+    was, now = (sample.get("right") if sample else None for sample in pair)
+    if not isinstance(was, bool) or not isinstance(now, bool):
+        return None
+    return f"{'stayed' if was == now else 'became'} {'right' if now else 'wrong'}"
+
+
+def verdict(pair: Pair) -> str:
+    """The change as a coloured mark, where there is one to speak of."""
+    changed = change(pair) or ""
+    if changed.startswith("became"):
+        return f'<span class="{"good" if changed.endswith("right") else "bad"}">{changed}</span>'
+    before, after = pair
+    unchanged = before and after and output(before) == output(after)
+    return "<span>unchanged</span>" if unchanged else ""
+
+
+def output(sample: Sample) -> tuple[object, object]:
+    """What was made: a text, or the name of an image."""
+    return (sample.get("completion"), sample.get("image"))
+
+
+def heading(name: str, sample: Sample) -> str:
+    """Which side it is, whether it is right, and whether it was cut off."""
+    marks = [name]
+    if isinstance(sample.get("right"), bool):
+        right = '<span class="good">✓ right</span>', '<span class="bad">✗ wrong</span>'
+        marks.append(right[0] if sample["right"] else right[1])
+    if sample.get("truncated"):
+        marks.append("cut off by the limit")
+    return f"<h4>{' · '.join(marks)}</h4>"
+
+
+def scores(sample: Sample, nothing: str = "does not apply") -> str:
+    """Its rewards by name, and after them those that are only watched.
+
+    nothing: what stands for a value where there is none.
+    """
+    parts = [
+        f'<span title="{text(name)}"><{tag}>{text(name)}</{tag}> '
+        f"<b>{nothing if value is None else _number(value)}</b></span>"
+        for key, tag in (("rewards", "span"), ("watched", "em"))
+        for name, value in _named(sample, key)
+    ]
+    return f'<div class="scores">{"".join(parts)}</div>' if parts else ""
+
+
+def _named(sample: Sample, key: str) -> list[tuple[object, object]]:
+    values = sample.get(key)
+    return list(values.items()) if isinstance(values, Mapping) else []
+
+
+def _number(value: object) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:.3g}".replace("-", MINUS) if is_number else text(value)

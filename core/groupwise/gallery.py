@@ -1,0 +1,93 @@
+"""Images before and after training, in a grid of several prompts a row, as HTML.
+
+An image is only read from inside the run's folder and only if it is a PNG. Small ones are enlarged
+by whole factors, so that their pixels stay crisp and of one size.
+"""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from groupwise.completions import Pair, Sample, heading, scores, verdict, words
+from groupwise.wording import text
+
+MOST_PICTURED = 60  # prompts
+MOST_IMAGES = 48
+SMALL = 1_000_000  # bytes; more images than that are embedded as long as all take less
+_TINY = 128  # pixels; images no wider are enlarged
+_WIDTH = 160  # pixels on the page, as near as a whole factor comes
+EN_DASH = "\N{EN DASH}"
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def gallery(pairs: Sequence[Pair], images: "Images") -> str:
+    """A card for each pair, until the page has as many images as it may hold."""
+    cards: list[str] = []
+    for pair in pairs:
+        if images.full or len(cards) == MOST_PICTURED:
+            left = f"{len(pairs) - len(cards):,} more are in the run's folder, under samples/."
+            return f'<div class="gallery">{"".join(cards)}</div><p class="intro">{left}</p>'
+        cards.append(_card(pair, images))
+    return f'<div class="gallery">{"".join(cards)}</div>' if cards else ""
+
+
+def _card(pair: Pair, images: "Images") -> str:
+    sample = pair[0] or pair[1] or {}
+    greedy = "<span>greedy</span>" if sample.get("greedy") else ""
+    sides = zip(("Before", "After"), pair, strict=True)
+    return (
+        f'<article class="sample picture"><header><span>Prompt {text(sample.get("draw", ""))}'
+        f"</span>{greedy}{verdict(pair)}</header>{_asked(sample.get('prompt', ''))}"
+        f'<div class="pair">{"".join(_side(n, s, images) for n, s in sides if s)}</div></article>'
+    )
+
+
+def _asked(prompt: object) -> str:
+    if not isinstance(prompt, str):
+        return words(prompt)
+    return f'<p class="asked" dir="auto" title="{text(prompt)}">{text(prompt)}</p>'
+
+
+def _side(name: str, sample: Sample, images: "Images") -> str:
+    image = images.embed(sample["image"]) if sample.get("image") else ""
+    output = words(sample["completion"]) if sample.get("completion") else ""
+    return f"<section>{heading(name, sample)}{image}{output}{scores(sample, EN_DASH)}</section>"
+
+
+class Images:
+    """Embeds a run's images, and knows when they are enough for a page."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run.resolve()
+        self.count = self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self.count >= MOST_IMAGES and self.bytes >= SMALL
+
+    def embed(self, name: object) -> str:
+        """An `<img>` that holds the file; a line that says why where it cannot."""
+        content = self._read(str(name))
+        if content is None:
+            return f"<p>{text(name)} (no such file in the run's folder)</p>"
+        if not content.startswith(_PNG):
+            return f"<p>{text(name)} (not a PNG)</p>"
+        self.count += 1
+        self.bytes += len(content)
+        data = base64.b64encode(content).decode()
+        return f'<img{_enlarged(content)} alt="{text(name)}" src="data:image/png;base64,{data}">'
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            path = (self.run / name).resolve()
+            return path.read_bytes() if path.is_relative_to(self.run) else None
+        except (OSError, ValueError):  # no file, a folder, or a name that no file can have
+            return None
+
+
+def _enlarged(content: bytes) -> str:
+    """The attributes of a small image's tag."""
+    width = int.from_bytes(content[16:20], "big")  # where a PNG's header has it
+    if not 0 < width <= _TINY:
+        return ""
+    return f' class="tiny" style="width:{max(1, _WIDTH // width) * width}px"'

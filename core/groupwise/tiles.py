@@ -1,0 +1,58 @@
+"""The numbers at the head of a run's page: before and after, with how sure they are."""
+
+from groupwise.record import Record, Row
+from groupwise.wording import MINUS, display, number, text, wilson
+
+MOST = 8
+
+
+def tiles(run: Record) -> str:
+    """What the evaluations before and after measured, the most telling first."""
+    before, after, note = run.evaluations()
+    known = dict.fromkeys((*before, *after))
+    keys = dict.fromkeys(("accuracy", "greedy_accuracy"))
+    keys |= dict.fromkeys(key for key in known if key.startswith("watch/"))
+    keys |= dict.fromkeys(key for key in known if key.startswith("pass_at_"))
+    keys |= dict.fromkeys(["length", *(key for key in known if key.startswith("rewards/"))])
+    every = (_tile(key, before, after, note, run.unit) for key in keys)
+    shown = [tile for tile in every if tile][:MOST]
+    return f'<dl class="tiles">{"".join(shown)}</dl>' if shown else ""
+
+
+def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
+    old, new = number(before.get(key)), number(after.get(key))
+    if old is None and new is None:
+        return ""
+    percent = key.startswith("pass_at_") or key in ("accuracy", "greedy_accuracy")
+    shown = [display(v, percent=percent) if v is not None else "\N{EN DASH}" for v in (old, new)]
+    words = []
+    if old is not None and new is not None:
+        change = f"{100 * (new - old):+.1f} points" if percent else f"{new - old:+.3g}"
+        words.append(change.replace("-", MINUS))
+    if key in ("accuracy", "greedy_accuracy"):
+        ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
+        words += ["95 %: " + " → ".join(ranges)] if ranges else []
+    words += [note] if note else []
+    value = f"<dd><span>{shown[0]} →</span> {shown[1]}</dd>"
+    small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
+    return f'<div class="tile"><dt>{_title(key, unit)}</dt>{value}{small}</div>'
+
+
+def _interval(share: float | None, row: Row) -> str:
+    count = number(row.get("prompts"))
+    if share is None or not count or not 0 <= share <= 1:
+        return ""
+    return "\N{EN DASH}".join(f"{100 * bound:.0f}" for bound in wilson(share, count))
+
+
+def _title(key: str, unit: str) -> str:
+    titles = {
+        "accuracy": "Accuracy, sampled",
+        "greedy_accuracy": "Accuracy, greedy",
+        "length": f"Length, {unit}",
+    }
+    words = {"pass_at_": "Pass@", "rewards/": "Reward ", "watch/": "Watched "}
+    for prefix, word in words.items():
+        if key.startswith(prefix):
+            return text(word + key.removeprefix(prefix))
+    return text(titles.get(key, key))

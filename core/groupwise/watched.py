@@ -1,0 +1,73 @@
+"""What a run's page says of the watched rewards: their curves, and the alarms."""
+
+from collections.abc import Sequence
+
+from groupwise.charts import Chart, Series
+from groupwise.record import Record
+from groupwise.wording import display, number, text
+
+_ONE_SCALE = 10  # curves whose sizes differ by more than this factor need axes of their own
+
+
+def watched_charts(run: Record) -> list[Chart]:
+    """The held-out means of the watched rewards: on common axes where those suit all of them."""
+    names = run.names("evaluation/watch/")
+    series = [
+        Series(name=name, points=run.points(f"evaluation/watch/{name}"), colour=i, dots=True)
+        for i, name in enumerate(names)
+    ]
+    note = "Measured on held-out completions, never trained on."
+    if _one_scale(series):
+        raised = sorted({step for name in names for step in alarm_steps(run, name)})
+        return [_chart("Watched", series, note + _at(raised))]
+    return [_chart(f"Watched: {s.name}", [s], note + _at(alarm_steps(run, s.name))) for s in series]
+
+
+def alarm_steps(run: Record, name: str) -> list[float]:
+    """The evaluations at which a watched reward gave an alarm."""
+    return [step for step, raised in run.points(f"alarm/{name}") if raised]
+
+
+def alarm_lines(run: Record) -> list[str]:
+    """A sentence of HTML for each watched reward that ever gave an alarm."""
+    names = run.names("alarm/")
+    return [_line(run, name, steps) for name in names if (steps := alarm_steps(run, name))]
+
+
+def _line(run: Record, name: str, steps: Sequence[float]) -> str:
+    last = steps[-1]
+    earlier = f" There was one {_steps(steps[:-1])}, too." if steps[:-1] else ""
+    measured = [step for step, _ in run.points(f"alarm/{name}")]
+    over = f" At step {measured[-1]:.0f} it was over." if measured[-1] > last else ""
+    return (
+        f"<b>Alarm at step {last:.0f}.</b> On held-out prompts the trained reward had risen"
+        f"{_change(run, 'reward', last)} while <b>{text(name)}</b>, which is watched and not "
+        f"trained on, had worsened{_change(run, f'watch/{name}', last)}, both beyond noise. "
+        f"The reward may be being gamed: read the completions.{earlier}{over}"
+    )
+
+
+def _change(run: Record, key: str, step: float) -> str:
+    """The first value and the one at a step, in brackets, where they are known."""
+    points = run.points(f"evaluation/{key}")
+    now = number(dict(points).get(step))
+    return f" ({display(points[0][1])} → {display(now)})" if now is not None else ""
+
+
+def _chart(title: str, series: Sequence[Series], note: str) -> Chart:
+    return Chart(title=title, series=series, note=note, wide=True)
+
+
+def _one_scale(series: Sequence[Series]) -> bool:
+    sizes = [max(abs(y) for _, y in s.points) for s in series if s.points]
+    return not sizes or max(sizes) <= _ONE_SCALE * min(sizes)
+
+
+def _at(steps: Sequence[float]) -> str:
+    return f" Alarm {_steps(steps)}." if steps else ""
+
+
+def _steps(steps: Sequence[float]) -> str:
+    numbers = [f"{step:.0f}" for step in steps]
+    listed = numbers[0] if len(numbers) == 1 else f"{', '.join(numbers[:-1])} and {numbers[-1]}"
+    return f"at step{'' if len(numbers) == 1 else 's'} {listed}"

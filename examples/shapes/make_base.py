@@ -1,0 +1,110 @@
+"""Make the base model of `examples/shapes.yaml`: a small SD3 that draws what it is told, or nearly.
+
+    python examples/shapes/make_base.py [--minutes 25]
+
+The model learns from pictures whose captions are wrong as often as those of the web: in a share of
+them one word is another one. So it knows every shape, colour and relation, and mixes them up; GRPO
+is left to find out what the words are for. The prompts that `groupwise` holds out for evaluation
+are in no caption, right or wrong.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import scenes  # noqa: E402
+import small_sd3  # noqa: E402
+
+from groupwise.prompts import held_out  # noqa: E402
+
+HELD_OUT = 0.2
+WRONG = 0.45
+"""The share of captions with a wrong word."""
+SHARES = {"single_object": 0.1, "counting": 0.1, "position": 0.8}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--pictures", type=int, default=24_000)
+    parser.add_argument("--output", type=Path, default=HERE / "base")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    chance = random.Random(0)
+    everything = list(scenes.rows())
+    write(everything, HERE / "prompts.jsonl")
+    seen = [row for row in everything if not held_out(row["prompt"], HELD_OUT)]
+    drawn = draw_rows(seen, options.pictures, chance)
+    pictures = torch.stack([to_tensor(scenes.draw(row, chance)) for row in drawn])
+    print(f"{len(pictures)} pictures of {len(seen)} of {len(everything)} prompts", flush=True)
+    pipe = small_sd3.pipeline([row["prompt"] for row in everything], length=12)
+    started = time.monotonic()
+    error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=0.2 * options.minutes)
+    print(f"autoencoder: pixels off by {error:.4f}, {time.monotonic() - started:.0f} s", flush=True)
+    small_sd3.save(pipe, options.output)
+    captions = Captions(drawn, chance)
+    updates = small_sd3.train_flow(
+        pipe, small_sd3.encode(pipe.vae, pictures), captions, minutes=0.8 * options.minutes
+    )
+    print(f"transformer: {updates} updates, {time.monotonic() - started:.0f} s", flush=True)
+    small_sd3.save(pipe, options.output)
+
+
+class Captions:
+    """The caption of a picture by its number; a share `WRONG` of them has one wrong word."""
+
+    def __init__(self, rows: list[scenes.Row], chance: random.Random) -> None:
+        self.rows, self.chance = rows, chance
+
+    def __call__(self, number: int) -> str:
+        prompt: str = self.rows[number]["prompt"]
+        if self.chance.random() >= WRONG:
+            return prompt
+        while True:
+            wrong = self.mistaken(prompt)
+            if wrong != prompt and not held_out(wrong, HELD_OUT):
+                return wrong
+
+    def mistaken(self, prompt: str) -> str:
+        """The prompt with one of its words, a relation counting as one, drawn anew."""
+        words = prompt.replace(" of ", "_of ").split()
+        places = [i for i, word in enumerate(words) if alternatives(word)]
+        place = self.chance.choice(places)
+        words[place] = self.chance.choice(alternatives(words[place]))
+        return " ".join(words).replace("_of ", " of ")
+
+
+def alternatives(word: str) -> list[str]:
+    """What may stand in a word's place; nothing for words without meaning."""
+    relations = [relation.replace(" of", "_of") for relation in scenes.RELATIONS]
+    for kind in (scenes.COLOURS, scenes.SHAPES, scenes.PLURALS.values(), relations):
+        if word in kind:
+            return list(kind)
+    return []
+
+
+def draw_rows(rows: list[scenes.Row], count: int, chance: random.Random) -> list[scenes.Row]:
+    by_tag = {tag: [row for row in rows if row["tag"] == tag] for tag in SHARES}
+    tags = chance.choices(list(SHARES), weights=list(SHARES.values()), k=count)
+    return [chance.choice(by_tag[tag]) for tag in tags]
+
+
+def to_tensor(picture: object) -> torch.Tensor:
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
+
+
+def write(rows: list[scenes.Row], path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""A Stable Diffusion 3 pipeline of toy size, for pictures of 32 pixels, and its training.
+
+Every part is of the real architecture (an SD3 transformer, an AutoencoderKL, two CLIP text encoders
+with their tokenizers, no T5), so whatever trains this trains its big sisters. `shapes/make_base.py`
+and `glyphs/make_base.py` teach it what to draw.
+"""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    FlowMatchEulerDiscreteScheduler,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+)
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.trainers import BpeTrainer
+from torch import Tensor, nn
+from transformers import CLIPTextConfig, CLIPTextModelWithProjection, CLIPTokenizer
+
+LATENT_CHANNELS = 8
+FACTOR = 4
+"""Pixels along a latent's side."""
+
+
+def tokenizer(texts: Sequence[str], length: int) -> CLIPTokenizer:
+    """A CLIP tokenizer to which every word of the texts is one token; prompts take `length`."""
+    bpe = Tokenizer(BPE(end_of_word_suffix="</w>"))
+    bpe.pre_tokenizer = Whitespace()
+    trainer = BpeTrainer(
+        vocab_size=4000, min_frequency=1, end_of_word_suffix="</w>", show_progress=False
+    )
+    bpe.train_from_iterator(texts, trainer)
+    model = json.loads(bpe.to_str())["model"]
+    vocab = dict(model["vocab"])
+    for name in ("<|startoftext|>", "<|endoftext|>"):
+        vocab[name] = len(vocab)
+    merges = [tuple(pair) for pair in model["merges"]]
+    return CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=length)
+
+
+def pipeline(
+    texts: Sequence[str], *, length: int, width: int = 96, layers: int = 4, side: int = 8
+) -> StableDiffusion3Pipeline:
+    """An untrained pipeline. length: tokens of a prompt; side: of the square latents."""
+    words = tokenizer(texts, length)
+    text_width = width // 2
+    return StableDiffusion3Pipeline(
+        transformer=SD3Transformer2DModel(
+            sample_size=side,
+            patch_size=2,
+            in_channels=LATENT_CHANNELS,
+            out_channels=LATENT_CHANNELS,
+            num_layers=layers,
+            attention_head_dim=32,
+            num_attention_heads=width // 32,
+            joint_attention_dim=2 * text_width,
+            caption_projection_dim=width,
+            pooled_projection_dim=2 * text_width,
+            pos_embed_max_size=2 * side,
+        ),
+        vae=AutoencoderKL(
+            down_block_types=("DownEncoderBlock2D",) * 3,
+            up_block_types=("UpDecoderBlock2D",) * 3,
+            block_out_channels=(8, 16, 32),
+            layers_per_block=1,
+            norm_num_groups=4,
+            latent_channels=LATENT_CHANNELS,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+            shift_factor=0.0,
+            sample_size=side * FACTOR,
+        ),
+        text_encoder=_text_encoder(words, text_width),
+        text_encoder_2=_text_encoder(words, text_width),
+        text_encoder_3=None,
+        tokenizer=words,
+        tokenizer_2=words,
+        tokenizer_3=None,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=1.0),
+    )
+
+
+def _text_encoder(words: CLIPTokenizer, width: int) -> CLIPTextModelWithProjection:
+    config = CLIPTextConfig(
+        vocab_size=len(words),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        max_position_embeddings=words.model_max_length,
+        projection_dim=width,
+        bos_token_id=words.bos_token_id,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+    )
+    return CLIPTextModelWithProjection(config)
+
+
+def train_autoencoder(vae: AutoencoderKL, pictures: Tensor, *, minutes: float) -> float:
+    """Teach it the pictures [n, 3, h, w] in [0, 1]; returns the root mean square error of pixels.
+
+    Its scale is then set so that latents have a spread of 1.
+    """
+    vae.train()
+    optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3, weight_decay=0.0)
+    mean_error = 1.0
+    for share in _clock(minutes):
+        _cool(optimizer, 2e-3, share)
+        real = pictures[torch.randint(len(pictures), (64,))] * 2 - 1
+        posterior = vae.encode(real).latent_dist
+        error = (vae.decode(posterior.sample()).sample - real).square().mean()
+        (error + 1e-4 * posterior.kl().mean() / posterior.mean[0].numel()).backward()
+        nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        mean_error = 0.98 * mean_error + 0.02 * error.item()
+    vae.eval()
+    latents = encode(vae, pictures[:2048], scaled=False)
+    vae.register_to_config(
+        scaling_factor=1 / latents.std().item(), shift_factor=latents.mean().item()
+    )
+    return math.sqrt(mean_error) / 2
+
+
+@torch.no_grad()
+def encode(vae: AutoencoderKL, pictures: Tensor, *, scaled: bool = True) -> Tensor:
+    """The latents of pictures [n, 3, h, w] in [0, 1], as the transformer has them."""
+    parts = [vae.encode(some * 2 - 1).latent_dist.mean for some in pictures.split(256)]
+    latents = torch.cat(parts)
+    if not scaled:
+        return latents
+    return (latents - vae.config.shift_factor) * vae.config.scaling_factor
+
+
+def train_flow(
+    pipe: StableDiffusion3Pipeline,
+    latents: Tensor,
+    caption: Callable[[int], str],
+    *,
+    minutes: float,
+    batch: int = 128,
+    rate: float = 1e-3,
+) -> int:
+    """Flow matching of transformer and text encoders; returns the number of updates.
+
+    caption: the prompt of a picture by its number, drawn anew each time. Times are logit-normal, as
+    in SD3's paper, and the weights kept are an average over the last ones.
+    """
+    parts = nn.ModuleList([pipe.transformer, pipe.text_encoder, pipe.text_encoder_2]).train()
+    optimizer = torch.optim.AdamW(parts.parameters(), lr=rate, weight_decay=0.01)
+    average, updates, loss_seen, told = deepcopy(parts), 0, 1.0, time.monotonic()
+    for share in _clock(minutes):
+        _cool(optimizer, rate, share)
+        rows = torch.randint(len(latents), (batch,))
+        clean = latents[rows]
+        noise = torch.randn_like(clean)
+        sigma = torch.randn(batch).sigmoid()
+        mixed = torch.lerp(clean, noise, sigma.view(-1, 1, 1, 1))
+        embeds, pooled = _encode_prompts(pipe, [caption(row) for row in rows.tolist()])
+        velocity = pipe.transformer(
+            hidden_states=mixed,
+            timestep=1000 * sigma,
+            encoder_hidden_states=embeds,
+            pooled_projections=pooled,
+            return_dict=False,
+        )[0]
+        loss = (velocity - (noise - clean)).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        updates += 1
+        with torch.no_grad():
+            decay = min(0.999, updates / (updates + 10))
+            torch._foreach_lerp_(list(average.parameters()), list(parts.parameters()), 1 - decay)
+        loss_seen = 0.99 * loss_seen + 0.01 * loss.item()
+        if time.monotonic() - told > 60:
+            told = time.monotonic()
+            print(f"  {updates} updates, loss {loss_seen:.4f}", flush=True)
+    parts.load_state_dict(average.state_dict())
+    parts.eval()
+    return updates
+
+
+def _encode_prompts(pipe: StableDiffusion3Pipeline, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """What the pipeline's `encode_prompt` gives, with gradients: tokens and pooled embedding."""
+    embeds, _, pooled, _ = pipe.encode_prompt(
+        list(texts), None, None, do_classifier_free_guidance=False, max_sequence_length=1
+    )
+    return embeds, pooled
+
+
+def save(pipe: StableDiffusion3Pipeline, folder: Path) -> None:
+    """A pipeline folder in half precision, which is all that such a model needs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        deepcopy(pipe).to(torch.float16).save_pretrained(folder)
+
+
+def _clock(minutes: float) -> Iterator[float]:
+    """The share of the time that has passed, until it is over."""
+    started = time.monotonic()
+    while (share := (time.monotonic() - started) / (60 * minutes)) < 1:
+        yield share
+
+
+def _cool(optimizer: torch.optim.Optimizer, rate: float, share: float) -> None:
+    """A short rise, then half a cosine down."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * min(1.0, share / 0.02) * 0.5 * (1 + math.cos(math.pi * share))

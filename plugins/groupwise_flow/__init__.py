@@ -1,0 +1,1 @@
+"""A policy over diffusers' flow-matching pipelines; its decisions are denoising steps."""

@@ -1,0 +1,75 @@
+"""FlowGRPO: GRPO with what published training of flow models does differently."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from groupwise.algorithm import GRPO, Batch
+from groupwise.rewards import Scores
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise_flow import sde
+
+
+class FlowGRPO(GRPO):
+    """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, an exact KL.
+
+    Log-probs are averages over a latent's dimensions, so ratios stay near 1 and clip ranges are of
+    the order of 1e-4. The KL of two Gaussians of the same std needs no estimator.
+    """
+
+    class Config(GRPO.Config):
+        clip_low: float = Field(1e-4, gt=0, description="clip range below 1")
+        kl: Literal["exact", "published"] = Field(  # type: ignore[assignment]
+            "exact",
+            description="exact: that of the Gaussians; published: as Flow-GRPO's code divides it, "
+            "smaller by the step's fall of sigma",
+        )
+        advantage_clip: float = Field(5.0, gt=0, description="advantages are cut at this size")
+        guard: bool = Field(False, description="GRPO-Guard's normalised ratio")
+
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config or self.Config())
+        extras = frozenset({"mean"})
+        if self.config.beta > 0:
+            self.reference = extras
+        if self.config.beta > 0 or self.config.guard:
+            self.needs |= extras
+
+    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
+        targets = super().targets(scores, rollouts)
+        most = self.config.advantage_clip
+        return {**targets, "advantages": targets["advantages"].clamp(-most, most)}
+
+    def kl(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: |mean - reference mean|^2 / (2 std^2), averaged over a latent's dimensions."""
+        exact = self._apart(current, batch["reference_mean"])
+        return exact * current.extra["interval"] if self.config.kl == "published" else exact
+
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """The plain log-ratio, or GRPO-Guard's, arXiv:2510.22319, eq. 8.
+
+        The log-ratio of a Gaussian step has mean -|dmean|^2 / (2 std^2) and a spread that differs
+        from step to step; Guard adds the first and multiplies by the std.
+        """
+        ratio = super().log_ratio(current, batch)
+        if not self.config.guard:
+            return ratio
+        moved = self._apart(current, current.extra["sampled_mean"])
+        return (ratio + moved.masked_fill(~batch["mask"], 0.0)) * current.extra["std"]
+
+    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]; Guard's authors also divide by the step's fall of sigma."""
+        if not self.config.guard:
+            return super().loss(current, batch)
+        weights = batch["weights"] / current.extra["interval"]
+        return super().loss(current, {**batch, "weights": weights})
+
+    def _apart(self, current: LogProbs, other: Tensor) -> Tensor:
+        """[b, t]: KL between the step's Gaussian and one of the same std and another mean."""
+        mean, std = current.extra["mean"], current.extra["std"]
+        wide = std.view(-1, *[1] * (mean.ndim - 2))
+        return sde.divergence(mean.flatten(0, 1), other.flatten(0, 1), wide).view(std.shape)

@@ -1,0 +1,146 @@
+"""Loading a diffusers pipeline, full or with LoRA, and saving it so that diffusers reads it."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.utils import logging
+from transformers.utils import logging as transformers_logging
+
+from groupwise.errors import UserError
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.flux import Flux
+from groupwise_flow.sd3 import StableDiffusion3
+from groupwise_flow.settings import Settings
+
+ADAPTERS: dict[str, type[Adapter]] = {
+    "StableDiffusion3Pipeline": StableDiffusion3,
+    "FluxPipeline": Flux,
+}
+
+
+def load(settings: Settings) -> Adapter:
+    """The pipeline behind its adapter, nothing trainable but what is to be trained.
+
+    Raises UserError where it cannot be had, is of no known architecture, or no flow model.
+    """
+    index = read_index(settings)
+    make = adapter_class(settings, index)
+    # Parts that were left out when the folder was saved must be named to be left out again.
+    absent = {name: None for name, part in index.items() if part == [None, None]}
+    with _quiet(), explained(settings, "cannot load a diffusers pipeline from"):
+        pipeline = DiffusionPipeline.from_pretrained(
+            settings.model, **{"torch_dtype": torch.float32, **absent, **settings.loading}
+        )
+    pipeline.set_progress_bar_config(disable=True)
+    adapter = make(
+        pipeline,
+        height=settings.height,
+        width=settings.width,
+        prompt_tokens=settings.prompt_tokens,
+    )
+    for module in pipeline.components.values():
+        if isinstance(module, torch.nn.Module):
+            # Eval mode for good: dropout would part sampling from training.
+            module.requires_grad_(False).eval()
+    _make_trainable(pipeline.transformer, settings, adapter)
+    return adapter
+
+
+def read_index(settings: Settings) -> dict[str, Any]:
+    """The pipeline's parts by name, read before any weights are."""
+    with _quiet(), explained(settings, "cannot read a diffusers pipeline from"):
+        return dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
+
+
+def places(settings: Settings) -> dict[str, Any]:
+    """The arguments of loading that say where to look."""
+    names = {"revision", "cache_dir", "token", "local_files_only"}
+    return {name: value for name, value in settings.loading.items() if name in names}
+
+
+def adapter_class(settings: Settings, index: Mapping[str, Any]) -> Any:
+    """The adapter of the pipeline's class; UserError where there is none or it is no flow model."""
+    name, scheduler = index.get("_class_name"), (index.get("scheduler") or [None, None])[1]
+    if "FlowMatch" not in str(scheduler):
+        raise UserError(
+            f"policy.model: {settings.model!r} is no flow-matching pipeline: {name} with scheduler "
+            f"{scheduler}, where a FlowMatch scheduler is expected"
+        )
+    if settings.adapter is not None:
+        return settings.adapter
+    if name not in ADAPTERS:
+        raise UserError(
+            f"policy.model: no adapter for {name}; there are adapters for {', '.join(ADAPTERS)}, "
+            f"and `policy.adapter` names one of your own"
+        )
+    return ADAPTERS[name]
+
+
+def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> None:
+    """Adapters, or all of the transformer, in float32."""
+    if settings.gradient_checkpointing:
+        transformer.enable_gradient_checkpointing()
+    if settings.lora is None:
+        transformer.requires_grad_(True)
+        return
+    from peft import LoraConfig
+
+    if settings.precision == "bf16":
+        adapter.pipeline.to(torch.bfloat16)
+    lora = settings.lora
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets or adapter.targets),
+        **{"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options},
+    )
+    try:
+        transformer.add_adapter(config)
+    except ValueError as error:
+        raise UserError(f"policy.lora: {error}") from error
+    for parameter in transformer.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.float32)
+
+
+def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
+    """A pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads."""
+    pipeline = adapter.pipeline
+    path.mkdir(parents=True, exist_ok=True)
+    with _quiet():
+        if not lora:
+            pipeline.save_pretrained(path)
+            return
+        from peft import get_peft_model_state_dict
+
+        layers = get_peft_model_state_dict(pipeline.transformer)
+        pipeline.save_lora_weights(
+            path,
+            transformer_lora_layers={k: v.detach().cpu() for k, v in layers.items()},
+            transformer_lora_adapter_metadata=pipeline.transformer.peft_config["default"].to_dict(),
+        )
+
+
+@contextmanager
+def explained(settings: Settings, problem: str) -> Iterator[None]:
+    """Whatever goes wrong inside as a UserError of one line."""
+    try:
+        yield
+    except Exception as error:  # diffusers, transformers and safetensors raise a dozen kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"policy.model: {problem} {settings.model!r}: {reason}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Progress bars of loading would tear up the run's own."""
+    logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -1,0 +1,88 @@
+"""Memory: what a run will take, from the configurations in the pipeline's folder alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from torch import nn
+
+from groupwise_flow.flux import Flux
+from groupwise_flow.loading import adapter_class, explained, places, read_index
+from groupwise_flow.settings import Settings
+
+
+def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str, int]:
+    """Bytes of weights, gradients, optimizer and activations; an estimate, not a bound.
+
+    images: as many as go through the transformer at once.
+    """
+    index = read_index(settings)
+    adapter = adapter_class(settings, index)
+    with explained(settings, "cannot read a diffusers pipeline from"):
+        parts = {name: part for name in index if (part := _component(settings, index, name))}
+    transformer = parts.pop("transformer")
+    whole = _count(transformer)
+    frozen = sum(map(_count, parts.values()))
+    half = settings.precision == "bf16" and settings.lora is not None
+    size = 2 if half else 4
+    sizes = {"frozen models": size * frozen, "transformer": size * whole}
+    if not training:
+        return sizes
+    trained = whole if settings.lora is None else _adapters(transformer, settings, adapter)
+    sizes |= {"gradients": 4 * trained, "optimizer": 8 * trained}
+    if settings.adapter is not None:
+        return sizes  # of an architecture that is not ours to know
+    config: Any = transformer.config
+    width = config.num_attention_heads * config.attention_head_dim
+    layers = config.num_layers + getattr(config, "num_single_layers", 0)
+    # Kept for the backward pass a token and layer: modulated inputs, attention's projections and
+    # output, and the two halves of an MLP four times as wide.
+    kept = 1 if settings.gradient_checkpointing else 18
+    bytes_each = 2 if settings.precision == "bf16" else 4
+    image_tokens = _image_tokens(settings, config, packed=issubclass(adapter, Flux))
+    tokens = images * (image_tokens + settings.prompt_tokens)
+    return {**sizes, "activations": bytes_each * tokens * width * layers * kept}
+
+
+def _component(settings: Settings, index: Mapping[str, Any], name: str) -> nn.Module | None:
+    """A model of the pipeline on the meta device; None for what is no model."""
+    library, kind = (index[name] + [None, None])[:2] if isinstance(index[name], list) else ("", "")
+    module = {"diffusers": diffusers, "transformers": transformers}.get(library)
+    made: Any = getattr(module, str(kind), None)
+    if not isinstance(made, type) or not issubclass(made, nn.Module):
+        return None
+    loader: Any = made
+    where = {"subfolder": name, **places(settings)}
+    with torch.device("meta"):
+        if library == "diffusers":
+            return loader.from_config(loader.load_config(settings.model, **where))
+        return loader(loader.config_class.from_pretrained(settings.model, **where))
+
+
+def _image_tokens(settings: Settings, config: Any, *, packed: bool) -> int:
+    """packed: four latent pixels make one token, whatever the transformer's own patches."""
+    where = {"subfolder": "vae", **places(settings)}
+    vae = diffusers.AutoencoderKL.load_config(settings.model, **where)
+    factor = 2 ** (len(vae["block_out_channels"]) - 1)
+    side = factor * (2 if packed else config.patch_size)
+    usual = factor * (128 if packed else config.sample_size)
+    height, width = settings.height or usual, settings.width or usual
+    return (height // side) * (width // side)
+
+
+def _adapters(transformer: nn.Module, settings: Settings, adapter: Any) -> int:
+    """Parameters of LoRA: rank x (inputs + outputs) of each linear layer it goes to."""
+    assert settings.lora is not None
+    targets = settings.lora.targets or adapter.targets
+    return sum(
+        settings.lora.rank * (module.in_features + module.out_features)
+        for name, module in transformer.named_modules()
+        if isinstance(module, nn.Linear)
+        and any(f".{name}".endswith(f".{target}") for target in targets)
+    )
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())

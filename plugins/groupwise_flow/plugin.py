@@ -1,0 +1,13 @@
+"""What this package registers."""
+
+from groupwise.hookspecs import Register, hookimpl
+
+
+@hookimpl
+def register_policies(register: Register) -> None:
+    register("flow", "groupwise_flow.policy:FlowPolicy", extra="flow")
+
+
+@hookimpl
+def register_algorithms(register: Register) -> None:
+    register("flow_grpo", "groupwise_flow.algorithm:FlowGRPO")

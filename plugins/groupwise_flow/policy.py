@@ -1,0 +1,320 @@
+"""FlowPolicy: a policy over diffusers' flow-matching pipelines; its decisions are denoising steps.
+
+Flow-GRPO, arXiv:2505.05470: a deterministic sampler made stochastic with the same marginals, so
+that each step is a draw from a Gaussian and has a log-prob.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from groupwise.errors import UserError
+from groupwise.policy import Microbatch, Policy, Purpose
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise_flow import sde
+from groupwise_flow.adapter import Conditions
+from groupwise_flow.denoising import Denoised, Plan, denoise
+from groupwise_flow.encodings import Encodings
+from groupwise_flow.loading import load, save
+from groupwise_flow.memory import estimate
+from groupwise_flow.settings import Settings
+
+
+class FlowPolicy(Policy):
+    """Trajectories hold, for each rollout, its samples from the first decision on.
+
+    Extras of a decision beside its log-prob: `mean` [b, t, ...] and `std` [b, t] of its Gaussian,
+    `sampled_mean` [b, t, ...] it was drawn with, and `interval` [b, t], the step's fall of sigma.
+    """
+
+    provides = frozenset({"log_probs", "mean", "reference"})
+    facts = frozenset({"images"})
+    unit = "steps"
+    greedy = False
+    Config: ClassVar[type[Settings]] = Settings
+
+    def __init__(self, config: Settings) -> None:
+        super().__init__()
+        self.config = config
+        self.adapter = load(config)
+        for name, module in self.adapter.pipeline.components.items():
+            if isinstance(module, nn.Module):
+                self.add_module(name, module)  # so that they move to a device together
+        self.encodings = Encodings(self.adapter.encode, most=config.keep_prompts)
+        self.sigmas = self.adapter.sigmas(config.steps)
+        self.max_decisions = config.window.length(config.steps)
+        # In lists, so that their weights are no part of the module.
+        self._reference: list[nn.Module] = []
+        self._instead: list[nn.Module] = []
+        self._own = True
+        self._step = 0
+
+    def train(self, mode: bool = True) -> FlowPolicy:
+        """Dropout stays off: it would part training from sampling."""
+        return super().train(False)
+
+    def begin(self, step: int) -> None:
+        self._step = step
+
+    # ---- sampling
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+    ) -> Rollouts:
+        """Images of text prompts; see `Policy.sample`. Only training has noise and decisions."""
+        rows = [row for row in prompts for _ in range(group_size)]
+        groups = torch.arange(len(prompts)).repeat_interleave(group_size)
+        done = self._denoise([_text(row) for row in rows], groups, seeds, purpose == "train")
+        images = self._images(done.latents)
+        pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        trajectory = self._trajectory(done, groups, seeds)
+        return Rollouts(
+            prompts=rows,
+            completions=[Image.fromarray(picture) for picture in pixels],
+            groups=groups.to(self.device),
+            mask=torch.ones_like(done.log_probs, dtype=torch.bool),
+            truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
+            log_probs=done.log_probs,
+            facts={"images": list(images)},
+            trajectory=trajectory if purpose == "train" else {},
+        )
+
+    def _denoise(
+        self, texts: Sequence[str], groups: Tensor, seeds: Sequence[int], training: bool
+    ) -> Denoised:
+        config, shape = self.config, self.adapter.latent_shape
+        source = torch.arange(len(texts))
+        if config.shared_noise and training:
+            source = (groups.unsqueeze(1) == groups).int().argmax(dim=1)
+        guidance = config.guidance_in_training if training else config.guidance
+        plan = Plan(
+            sigmas=(self.sigmas if training else self.adapter.sigmas(config.evaluation_steps)),
+            first=self._first(groups, seeds) if training else torch.zeros(len(texts)),
+            decisions=config.window.length(config.steps) if training else 0,
+            source=source,
+            kind=config.sde,
+            noise_level=config.noise_level,
+        ).to(self.device)
+        drawn = [_normal(seed, plan.decisions, shape) for seed in seeds]
+        start = torch.stack([drawn[row][0] for row in source.tolist()]).to(self.device)
+        noise = torch.stack([noise for _, noise in drawn]).to(self.device)
+        conditions = self.encodings(texts)
+
+        def velocity(x: Tensor, sigma: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+            parts = [
+                self._velocity(x[some], sigma[some], _at(conditions, rows[some]), guidance)
+                for some in torch.arange(len(x), device=x.device).split(config.batch)
+            ]
+            without = [part for _, part in parts if part is not None]
+            return torch.cat([part for part, _ in parts]), torch.cat(without) if without else None
+
+        return denoise(velocity, start, noise, plan)
+
+    def _first(self, groups: Tensor, seeds: Sequence[int]) -> Tensor:
+        """[B] int64: each rollout's first decision, the same in a group."""
+        leaders = [seeds[int((groups == group).int().argmax())] for group in groups.unique()]
+        return self.config.window.starts(self.config.steps, leaders, self._step)[groups]
+
+    def _trajectory(
+        self, done: Denoised, groups: Tensor, seeds: Sequence[int]
+    ) -> dict[str, Tensor | Sequence[Tensor]]:
+        kept: dict[str, Tensor | Sequence[Tensor]] = {
+            "path": list(done.path),
+            "sampled_mean": list(done.mean),
+            "first": self._first(groups, seeds).to(self.device),
+        }
+        if done.unconditional is not None:
+            kept["unconditional"] = list(done.unconditional)
+            kept["version"] = torch.full((len(seeds),), self._writes(), device=self.device)
+        return kept
+
+    def _images(self, latents: Tensor) -> Tensor:
+        """[B, 3, height, width] float32 in [0, 1]."""
+        with self._autocast():
+            parts = [self.adapter.decode(some) for some in latents.split(self.config.batch)]
+        return torch.cat(parts).float().clamp(0, 1)
+
+    # ---- log-probs
+
+    def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
+        """Log-probs of steps, averaged over the latents' dimensions, and the extras of the class.
+
+        The unconditional branch of guidance has no gradient, as in the published training. Until
+        the first update after sampling it is not computed again.
+        """
+        start, stop, _ = decisions.indices(rollouts.mask.shape[1])
+        path = self._stack(rollouts, "path", slice(start, stop + 1))
+        shape = (len(rollouts), stop - start)
+        place = (rollouts.tensor("first").unsqueeze(1).cpu() + torch.arange(start, stop)).flatten()
+        sigmas = self.sigmas.to(self.device)
+        sigma, after = sigmas[place], sigmas[place + 1]
+        rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
+        velocity, _ = self._velocity(
+            path[:, :-1].flatten(0, 1),
+            sigma,
+            _at(self.encodings([_text(row) for row in rollouts.prompts]), rows),
+            self.config.guidance_in_training,
+            self._kept_unconditional(rollouts, slice(start, stop)),
+        )
+        step = sde.step(
+            velocity,
+            path[:, :-1].flatten(0, 1),
+            sigma,
+            after,
+            kind=self.config.sde,
+            noise_level=self.config.noise_level,
+            next_sample=path[:, 1:].flatten(0, 1),
+        )
+        return LogProbs(
+            log_probs=step.log_prob.view(shape),
+            extra={
+                "mean": step.mean.unflatten(0, shape),
+                "std": step.std.flatten().view(shape),
+                "sampled_mean": self._stack(rollouts, "sampled_mean", slice(start, stop)),
+                "interval": (sigma - after).view(shape),
+            },
+        )
+
+    def _velocity(
+        self,
+        latents: Tensor,
+        sigma: Tensor,
+        conditions: Conditions,
+        guidance: float,
+        without: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The guided velocity in float32, and its unconditional part where there is one.
+
+        without: the unconditional part, if it is known.
+        """
+
+        def told(conditions: Conditions) -> Tensor:
+            with self._autocast():
+                return self.adapter.velocity(
+                    self._answering, latents, 1000 * sigma, conditions, guidance=guidance
+                ).float()
+
+        if guidance <= 1 or self.adapter.distilled_guidance:
+            return told(conditions), None
+        if without is None:
+            with torch.no_grad():
+                empty = self.encodings([self.config.negative_prompt])
+                without = told({k: v.expand(len(latents), *v.shape[1:]) for k, v in empty.items()})
+        return without + guidance * (told(conditions) - without), without
+
+    def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
+        """[n, ...] as it was in sampling, while the weights are still those of sampling."""
+        if "unconditional" not in rollouts.trajectory or not self._own:
+            return None
+        if bool((rollouts.tensor("version") != self._writes()).any()):
+            return None
+        return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
+
+    def _stack(self, rollouts: Rollouts, name: str, steps: slice) -> Tensor:
+        return torch.stack([row[steps] for row in rollouts.trajectory[name]]).to(self.device)
+
+    def _writes(self) -> int:
+        """Changes whenever a trained weight is written to."""
+        return sum(p._version for p in self._answering.parameters() if p.requires_grad)
+
+    def microbatches(
+        self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
+    ) -> Sequence[Microbatch]:
+        """Step by step, `batch` images at once: memory does not grow with the steps trained."""
+        count, steps = len(rollouts), rollouts.mask.shape[1]
+        most = min(budget, self.config.batch)
+        width = 1 if cut_decisions else steps
+        return [
+            (rows, slice(start, start + width))
+            for start in range(0, steps, width)
+            for rows in torch.arange(count).split(max(1, most // width))
+        ]
+
+    # ---- the pipeline underneath
+
+    @property
+    def _answering(self) -> nn.Module:
+        """The transformer that is trained, or the one that stands in for it."""
+        trained: nn.Module = self.adapter.pipeline.transformer
+        return self._instead[0] if self._instead else trained
+
+    @property
+    def device(self) -> torch.device:
+        return next(self._answering.parameters()).device
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    # ---- other weights, saving, memory
+
+    def keep(self, name: str) -> None:
+        """Keep the present weights as the reference; adapters need no copy."""
+        if name == "reference" and self.config.lora is None:
+            self._reference = [copy.deepcopy(self._answering).requires_grad_(False)]
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        """ "reference": the kept copy, or the transformer with its adapters switched off."""
+        if name != "reference":
+            with super().using(name):
+                yield
+            return
+        transformer, adapted = self.adapter.pipeline.transformer, self.config.lora is not None
+        if not adapted and not self._reference:
+            raise RuntimeError("using('reference') before keep('reference')")
+        self._own = False
+        if adapted:
+            transformer.disable_adapters()
+        else:
+            self._instead = [self._reference[0].to(self.device)]
+        try:
+            yield
+        finally:
+            self._instead, self._own = [], True
+            if adapted:
+                transformer.enable_adapters()
+
+    def save_pretrained(self, path: Path) -> None:
+        """A pipeline folder, or LoRA weights, as diffusers reads them."""
+        save(self.adapter, path, lora=self.config.lora is not None)
+
+    @classmethod
+    def estimate(
+        cls, config: Settings, *, decisions: int, rollouts: int, training: bool
+    ) -> Mapping[str, int]:
+        """Bytes by purpose, from the pipeline's configuration alone."""
+        return estimate(config, images=min(decisions, config.batch, rollouts), training=training)
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    prompt = row["prompt"]
+    if not isinstance(prompt, str):
+        raise UserError(f"a prompt for images must be a text, found {str(prompt)[:200]!r}")
+    return prompt
+
+
+def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The initial noise, and that of each decision; drawn on the CPU, so alike on any device."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(shape, generator=generator)
+    return start, torch.randn((decisions, *shape), generator=generator)
+
+
+def _at(conditions: Conditions, rows: Tensor) -> Conditions:
+    return {name: value[rows] for name, value in conditions.items()}

@@ -1,0 +1,118 @@
+"""One denoising step of a flow model, deterministic or with noise, and its Gaussian log-prob.
+
+A sample at noise level sigma is x = (1 - sigma) x0 + sigma x1, with data x0 and noise x1; the
+model tells the velocity v = x1 - x0, so that x0 = x - sigma v and x1 = x + (1 - sigma) v. A step
+goes from sigma to sigma_next < sigma. The SDEs, "flow" and "dance", keep the marginals of the
+deterministic steps while steps are short; "cps" keeps, for steps of any length, the shares that
+predicted data and noise have in a sample.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["flow", "cps", "dance", "ode"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SdeStep:
+    """next_sample [B, ...], log_prob [B], mean [B, ...], std broadcastable to them, all float32."""
+
+    next_sample: Tensor
+    log_prob: Tensor
+    mean: Tensor
+    std: Tensor
+
+
+def step(
+    velocity: Tensor,
+    sample: Tensor,
+    sigma: float | Tensor,
+    sigma_next: float | Tensor,
+    *,
+    kind: Kind = "flow",
+    noise_level: float = 0.7,
+    next_sample: Tensor | None = None,
+    noise: Tensor | None = None,
+) -> SdeStep:
+    """Take a step, or with `next_sample` tell how likely a step that was taken is.
+
+    velocity, sample, noise, next_sample: [B, ...]; sigma, sigma_next: floats or [B].
+    kind: "flow": Flow-SDE, arXiv:2505.05470, eq. 9, where at sigma = 1 the denominator 1 - sigma
+        takes sigma_next; "cps": coefficients-preserving sampling, arXiv:2509.05952; "dance":
+        DanceGRPO's SDE, arXiv:2505.07818, eq. 7; "ode": Euler's step, no noise.
+    noise: standard normal; drawn from torch's global generator if unset and needed.
+
+    log_prob is that of the Normal the step is drawn from, averaged over the sample's dimensions; 0
+    where there is no noise. Computed in float32 at least, whatever the dtypes. Raises ValueError
+    for shapes that differ, an unknown kind, a negative noise level, or sigmas that do not fall.
+    """
+    for name, given in {"velocity": velocity, "noise": noise, "next_sample": next_sample}.items():
+        if given is not None and given.shape != sample.shape:
+            raise ValueError(
+                f"step: {name} {list(given.shape)} and sample {list(sample.shape)} must have the "
+                f"same shape"
+            )
+    if noise_level < 0:
+        raise ValueError(f"step: noise_level must not be negative, received {noise_level}")
+    dtype = torch.promote_types(torch.promote_types(velocity.dtype, sample.dtype), torch.float32)
+    v, x = velocity.to(dtype), sample.to(dtype)
+    s, s_next = _column(sigma, x), _column(sigma_next, x)
+    if bool((s_next >= s).any()):
+        raise ValueError("step: sigma_next must be below sigma")
+    mean, std = _moments(v, x, s, s_next, kind=kind, level=noise_level)
+    taken = next_sample.to(dtype) if next_sample is not None else None
+    if taken is None:
+        taken = mean
+        if bool((std > 0).any()):
+            drawn = torch.randn_like(x) if noise is None else noise.to(dtype)
+            taken = mean + std * drawn
+    return SdeStep(next_sample=taken, log_prob=log_prob(taken, mean, std), mean=mean, std=std)
+
+
+def log_prob(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """[B]: log N(value; mean, std) averaged over all dimensions but the first; 0 where std is 0."""
+    certain = std == 0
+    scale = std.masked_fill(certain, 1.0)
+    density = -0.5 * ((value - mean) / scale).square() - scale.log() - 0.5 * math.log(2 * math.pi)
+    return density.masked_fill(certain, 0.0).flatten(1).mean(dim=1)
+
+
+def divergence(mean: Tensor, other_mean: Tensor, std: Tensor) -> Tensor:
+    """[B]: KL between Normals of the same std, |mean - other|^2 / (2 std^2), as an average, too.
+
+    Exact, not an estimate from samples. std is broadcastable and positive.
+    """
+    return ((mean - other_mean).square() / (2 * std.square())).flatten(1).mean(dim=1)
+
+
+def _moments(
+    v: Tensor, x: Tensor, s: Tensor, s_next: Tensor, *, kind: Kind, level: float
+) -> tuple[Tensor, Tensor]:
+    """Mean [B, ...] and std [B, 1, ...] of the step."""
+    dt = s_next - s
+    if kind == "ode":
+        return x + v * dt, torch.zeros_like(s)
+    if kind == "flow":
+        squared = level**2 * s / (1 - torch.where(s == 1, s_next, s))
+        mean = x * (1 + squared * dt / (2 * s)) + v * (1 + squared * (1 - s) / (2 * s)) * dt
+        return mean, (squared * -dt).sqrt()
+    if kind == "cps":
+        std = s_next * math.sin(level * math.pi / 2)
+        kept = (s_next.square() - std.square()).clamp(min=0).sqrt()
+        return (1 - s_next) * (x - s * v) + kept * (x + (1 - s) * v), std
+    if kind == "dance":
+        score = -(x - (1 - s) * (x - s * v)) / s.square()
+        return x + v * dt - level**2 * score * dt / 2, level * (-dt).sqrt()
+    raise ValueError(f'step: kind must be "flow", "cps", "dance" or "ode", received {kind!r}')
+
+
+def _column(sigma: float | Tensor, sample: Tensor) -> Tensor:
+    """sigma as [B, 1, ...] or [1, 1, ...], to go with the sample."""
+    value = torch.as_tensor(sigma, dtype=sample.dtype, device=sample.device).reshape(-1)
+    if len(value) not in (1, len(sample)):
+        raise ValueError(f"step: {len(value)} sigmas for {len(sample)} samples")
+    return value.reshape(-1, *([1] * (sample.ndim - 1)))

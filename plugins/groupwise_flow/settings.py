@@ -1,0 +1,85 @@
+"""Settings: the configuration of the flow policy."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ImportString, model_validator
+from pydantic_core import PydanticCustomError
+
+from groupwise.config import PathOrName
+from groupwise_flow.windows import Window
+
+
+class Lora(BaseModel):
+    """Adapters by peft; everything beyond these goes to `peft.LoraConfig` through `options`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: int = Field(32, ge=1, description="rank of the adapters")
+    alpha: float = Field(64, gt=0, description="their scale is alpha / rank")
+    targets: list[str] | None = Field(
+        None, description="modules that get adapters; the attention's projections if unset"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
+
+
+class Settings(BaseModel):
+    """Which pipeline, how it is loaded, and how it denoises in training and at evaluation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
+    loading: dict[str, Any] = Field(
+        default_factory=dict, description="diffusers' from_pretrained arguments"
+    )
+    adapter: ImportString[Any] | None = Field(
+        None, description="`module:attribute` of an Adapter; by the pipeline's class if unset"
+    )
+    lora: Lora | None = Field(None, description="train adapters only; full training if unset")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32",
+        description="bf16 computes under autocast; with LoRA it also stores frozen weights",
+    )
+    height: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
+    width: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
+    steps: int = Field(10, ge=2, description="denoising steps in training")
+    evaluation_steps: int = Field(40, ge=1, description="denoising steps at evaluation, all ODE")
+    sde: Literal["flow", "cps", "dance"] = Field(
+        "flow", description="how a step becomes stochastic: Flow-SDE, CPS or DanceGRPO's SDE"
+    )
+    noise_level: float = Field(0.7, ge=0, description="a of flow and cps, eta of dance")
+    window: Window = Field(default=Window(), description="which steps are decisions")
+    shared_noise: bool = Field(
+        False, description="a group starts from the same noise, and shares what is computed alike"
+    )
+    guidance: float = Field(1.0, ge=0, description="guidance scale at evaluation; 1 is none")
+    training_guidance: float | None = Field(
+        None, ge=0, description="guidance scale in training; as at evaluation if unset"
+    )
+    negative_prompt: str = Field("", description="what classifier-free guidance leads away from")
+    prompt_tokens: int = Field(256, ge=1, description="the pipeline's max_sequence_length")
+    keep_prompts: int = Field(4096, ge=1, description="encoded prompts kept, the latest")
+    batch: int = Field(64, ge=1, description="most images in one pass of the transformer")
+    gradient_checkpointing: bool = Field(False, description="less memory, more time")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            self.window.length(self.steps)
+        except ValueError as error:
+            raise _at("window", str(error)) from error
+        if self.noise_level == 0:
+            raise _at(
+                "noise_level",
+                "0 makes every step deterministic, and then the window has no decisions to learn "
+                "from; set it above 0",
+            )
+        return self
+
+    @property
+    def guidance_in_training(self) -> float:
+        return self.guidance if self.training_guidance is None else self.training_guidance
+
+
+def _at(key: str, message: str) -> PydanticCustomError:
+    """An error of all the settings together that is about one of them."""
+    return PydanticCustomError("at", "{message}", {"path": (key,), "message": message})

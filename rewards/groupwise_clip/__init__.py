@@ -1,0 +1,1 @@
+"""Rewards that measure with CLIP: similarity to the prompt, aesthetics, learned preferences."""

@@ -1,0 +1,122 @@
+"""How beautiful an image is, as a small network on its CLIP features says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from groupwise.config import PathOrName
+from groupwise_clip.files import fetched, read_tensors
+from groupwise_clip.images import images_of
+from groupwise_clip.model import Clip
+from groupwise_clip.settings import ClipSettings
+
+# "weight", "7.weight", "layers.7.weight"
+_NAME = re.compile(r"(?:(?:\w+\.)*?(\d+)\.)?(weight|bias)")
+
+
+class Aesthetic:
+    """What a linear or multi-layer head gives for the image's CLIP features of unit length.
+
+    LAION's improved aesthetic predictor is five linear layers, 768 -> 1024 -> 128 -> 64 -> 16 -> 1
+    with nothing but dropout between them, on OpenAI's ViT-L/14, trained on ratings of 1 to 10
+    (simple_inference.py in github.com/christophschuhmann/improved-aesthetic-predictor).
+    """
+
+    class Config(ClipSettings):
+        """Settings of the reward `aesthetic`."""
+
+        head: PathOrName = Field(
+            min_length=1,
+            description="The head's weights: a .safetensors or .pt file, or "
+            "`hf-hub:OWNER/NAME/FILE`.",
+        )
+        activation: Literal["none", "relu"] = Field(
+            default="none",
+            description="Between the head's layers; weights do not tell. LAION's has none, its "
+            "variants called reluMSE have relu.",
+        )
+
+    def __init__(self, config: Config) -> None:
+        """Loads head and model, and compares their sizes."""
+        self.config = config
+        self.head = head(
+            read_tensors(fetched(config.head, setting="head")), config.head, config.activation
+        )
+        self.clip = Clip(config)
+        takes = next(self.head.parameters()).shape[1]
+        if takes != self.clip.width:
+            message = (
+                f"the head {config.head!r} takes features of {takes} numbers, "
+                f"but the model {config.model!r} gives {self.clip.width}"
+            )
+            raise ValueError(message)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """Returns a value for each image: of `images` [3, H, W] if stated, else of completions."""
+        features = self.clip.image_features(images_of(completions, columns))
+        values: list[float | None] = self.head.to(features.device)(features).squeeze(1).tolist()
+        return values
+
+
+def head(tensors: Mapping[str, Tensor], path: str, activation: str = "none") -> nn.Sequential:
+    """Returns the frozen network of a state dict, [n, D] -> [n, 1].
+
+    The layers are inferred from the shapes; their order is that of the numbers in the names.
+    """
+    layers = [_linear(*layer, path) for layer in _layers(tensors, path)]
+    for before, after in pairwise(layers):
+        if before.out_features != after.in_features:
+            message = (
+                f"{path!r} is no chain of layers: one gives {before.out_features} numbers, "
+                f"the next takes {after.in_features}"
+            )
+            raise ValueError(message)
+    if layers[-1].out_features != 1:
+        message = f"{path!r} gives {layers[-1].out_features} numbers for an image, expected 1"
+        raise ValueError(message)
+    modules: list[nn.Module] = [layers[0]]
+    for layer in layers[1:]:
+        modules += [nn.ReLU(), layer] if activation == "relu" else [layer]
+    return nn.Sequential(*modules).eval().requires_grad_(requires_grad=False)
+
+
+def _layers(tensors: Mapping[str, Tensor], path: str) -> list[tuple[Tensor, Tensor | None]]:
+    """(weight, bias or None) of each layer, in order."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            message = (
+                f"{path!r} is no head of linear layers: it holds {name!r}, expected names such as "
+                "'layers.0.weight', '0.weight' or 'weight'"
+            )
+            raise ValueError(message)
+        found.setdefault(int(match[1] or 0), {})[match[2]] = tensor
+    if not found or not all("weight" in layer for layer in found.values()):
+        message = f"{path!r} is no head of linear layers: a layer without a weight, or none at all"
+        raise ValueError(message)
+    return [(layer["weight"], layer.get("bias")) for _, layer in sorted(found.items())]
+
+
+def _linear(weight: Tensor, bias: Tensor | None, path: str) -> nn.Linear:
+    """A layer of these weights, in float32."""
+    if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        shapes = f"{list(weight.shape)}" + ("" if bias is None else f" and {list(bias.shape)}")
+        message = f"{path!r} is no head of linear layers: it holds weights of the shape {shapes}"
+        raise ValueError(message)
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
+    return layer

@@ -1,0 +1,101 @@
+"""Files of weights: found, fetched, and read without running anything that is in them."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise_clip.settings import HUB
+
+_MORE_THAN_TENSORS = (
+    "it holds more than tensors and plain values, which could run code when read; if you trust it, "
+    "convert it to safetensors"
+)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars, log lines or warnings in here: what matters is raised by the caller."""
+    root, disabled = logging.getLogger(), logging.root.manager.disable
+    # open_clip logs by `logging.info`, which gives a bare root logger a handler, and for good.
+    handler = logging.NullHandler()
+    root.addHandler(handler)
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        root.removeHandler(handler)
+
+
+def fetched(name: str, *, setting: str) -> str:
+    """Returns the path of a file; one called `hf-hub:OWNER/NAME/FILE` is downloaded first.
+
+    Raises ValueError, which names the setting, when there is no such file.
+    """
+    if name.startswith(HUB):
+        return _from_hub(name, setting)
+    if not Path(name).is_file():
+        what = "is a folder, expected a file" if Path(name).is_dir() else "does not exist"
+        message = f"`{setting}`: the file {name!r} {what}"
+        raise ValueError(message)
+    return name
+
+
+def _from_hub(name: str, setting: str) -> str:
+    from huggingface_hub import hf_hub_download
+
+    owner, _, rest = name.removeprefix(HUB).partition("/")
+    repository, _, file = rest.partition("/")
+    if not (owner and repository and file):
+        message = f"`{setting}`: expected `{HUB}OWNER/NAME/FILE`, found {name!r}"
+        raise ValueError(message)
+    try:
+        with quiet():
+            return hf_hub_download(f"{owner}/{repository}", file)
+    except Exception as error:  # the hub's errors, the network's and the disk's
+        message = f"`{setting}`: {name!r} cannot be fetched: {reason(error)}"
+        raise ValueError(message) from error
+
+
+def read_tensors(path: str) -> dict[str, Tensor]:
+    """Returns the tensors of a .safetensors file, or of one that `torch.save` wrote, on the CPU.
+
+    What lies under "state_dict" is unpacked. Raises ValueError for anything else; pickled objects
+    other than tensors and plain values are not loaded.
+    """
+    try:
+        if path.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            found: Any = load_file(path)
+        else:
+            with quiet():
+                found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a file that holds something else makes its reader raise
+        message = f"cannot read weights from {path!r}: {reason(error)}"
+        raise ValueError(message) from error
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+        message = f"{path!r} does not hold weights, that is names with tensors"
+        raise ValueError(message)
+    return found
+
+
+def reason(error: BaseException) -> str:
+    """Returns the first lines of an error's words, or what is to be done about it."""
+    text = str(error).strip()
+    if "weights_only" in text or "Weights only" in text:  # torch's advice is to switch that off
+        return _MORE_THAN_TENSORS
+    return " ".join(line.strip() for line in text.splitlines()[:3]) or type(error).__name__

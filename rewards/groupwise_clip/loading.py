@@ -1,0 +1,55 @@
+"""Which model a name means, in whichever format it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import open_clip
+
+from groupwise.suggest import did_you_mean
+from groupwise_clip.encoder import Encoder
+from groupwise_clip.open_clip_format import CONFIG, OpenClip
+from groupwise_clip.settings import HUB, LOCAL
+from groupwise_clip.transformers_format import Transformers
+
+
+def load(name: str, pretrained: str | None = None, processor: str | None = None) -> Encoder:
+    """Returns the model of a name, in whichever format it is; ValueErrors say what is wrong."""
+    format_, name = _format(name)
+    if format_ is OpenClip:
+        if processor is not None:
+            message = f"`processor` is for models in transformers' format, {name!r} is open_clip's"
+            raise ValueError(message)
+        return OpenClip(name, pretrained)
+    if pretrained is not None:
+        message = f"model {name!r} brings its own weights, so `pretrained` must not be set"
+        raise ValueError(message)
+    return Transformers(name, processor)
+
+
+def _format(name: str) -> tuple[type[Encoder], str]:
+    """The class of a model's format, and its name as that takes it."""
+    folder = Path(name.removeprefix(LOCAL))
+    if name.startswith(HUB):
+        return OpenClip, name
+    if name.startswith(LOCAL) or folder.is_dir():
+        transformers = (folder / "config.json").is_file()
+        if transformers and not (folder / CONFIG).is_file():
+            return Transformers, str(folder)
+        return OpenClip, f"{LOCAL}{folder}"
+    known = open_clip.list_models()
+    if name.replace("/", "-") in known:  # "ViT-B/32" is how OpenAI writes it
+        return OpenClip, name.replace("/", "-")
+    if folder.is_file():
+        message = f"expected a model, found the file {name!r}; weights are set by `pretrained`"
+        raise ValueError(message)
+    if "/" not in name:
+        message = (
+            f"unknown model {name!r}{did_you_mean(name, known)}; expected an architecture of "
+            f"open_clip's, a folder, `{HUB}NAME`, or the hub name of a transformers model"
+        )
+        raise ValueError(message)
+    if name.count("/") > 1 or name.startswith(("/", ".", "~")):
+        message = f"the folder {name!r} does not exist"
+        raise ValueError(message)
+    return Transformers, name

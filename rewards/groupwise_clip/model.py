@@ -1,0 +1,140 @@
+"""A CLIP that gives features of images and texts, in batches, on the images' device."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from groupwise_clip.images import pixels
+from groupwise_clip.loading import load
+from groupwise_clip.settings import ClipSettings
+
+Item = TypeVar("Item")
+
+_REMEMBERED = 4096  # texts whose features are kept: 16 MB of 1024 numbers each
+
+
+class Clip:
+    """A frozen CLIP; features are [n, D] float32 of unit length.
+
+    width: D. scale: exp(logit_scale), the factor of the cosine in the model's own logits.
+    """
+
+    def __init__(self, settings: ClipSettings) -> None:
+        """Loads the model; ValueErrors say what is wrong with the settings."""
+        self._settings = settings
+        self._default = _device(settings.device)
+        self._encoder = load(settings.model, settings.pretrained, settings.processor)
+        self._encoder.module.requires_grad_(requires_grad=False)
+        self._framing = self._encoder.framing
+        if settings.resize is not None:
+            self._framing = self._framing.resized_by(settings.resize)
+        self.width, self.scale = self._encoder.width, self._encoder.scale
+        self._device = torch.device("cpu")
+        self._move(self._default)
+        self._remembered: OrderedDict[str, Tensor] = OrderedDict()
+        # A call beyond its deadline goes on in its thread while the next one begins.
+        self._lock = threading.RLock()
+
+    def cosines(
+        self, images: Sequence[Tensor | Image], texts: Sequence[str | None]
+    ) -> list[float | None]:
+        """Returns the cosine of each image and its text, -1 to 1; None where there is no text."""
+        rows = [row for row, text in enumerate(texts) if text is not None]
+        every: list[float | None] = [None] * len(texts)
+        if not rows:
+            return every
+        with self._lock:
+            shown = self.image_features([images[row] for row in rows])
+            meant = self.text_features([text for text in texts if text is not None])
+            cosines = (shown * meant).sum(dim=1).tolist()
+        for row, cosine in zip(rows, cosines, strict=True):
+            every[row] = cosine
+        return every
+
+    @torch.no_grad()
+    def image_features(self, images: Sequence[Tensor | Image]) -> Tensor:
+        """Returns [n, D] of n images: float tensors [3, H, W] in [0, 1], or PIL's."""
+        with self._lock:
+            self._move(self._device_of(images))
+            parts = []
+            for batch in _batches(images, self._settings.batch):
+                framed = pixels(batch, self._framing, self._device)
+                with self._autocast():
+                    parts.append(self._encoder.encode_images(framed))
+            return _unit(torch.cat(parts))
+
+    @torch.no_grad()
+    def text_features(self, texts: Sequence[str]) -> Tensor:
+        """Returns [n, D] of n texts; those beyond the model's context are cut off.
+
+        Each text is computed once, until some thousands of others have been.
+        """
+        with self._lock:
+            unknown = [text for text in dict.fromkeys(texts) if text not in self._remembered]
+            known = {text: self._remembered[text] for text in texts if text in self._remembered}
+            for batch in _batches(unknown, self._settings.batch):
+                with self._autocast():
+                    features = self._encoder.encode_texts(batch, self._device)
+                # Copies: a row alone would keep all of its batch in memory.
+                rows = [row.clone() for row in _unit(features)]
+                known.update(zip(batch, rows, strict=True))
+            for text, row in known.items():
+                self._remembered[text] = row
+                self._remembered.move_to_end(text)
+            while len(self._remembered) > _REMEMBERED:
+                self._remembered.popitem(last=False)
+            return torch.stack([known[text] for text in texts])
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self._device.type, torch.bfloat16, enabled=self._settings.precision == "bf16"
+        )
+
+    def _device_of(self, images: Sequence[Tensor | Image]) -> torch.device:
+        """The device that was set; else that of the images, if they have one."""
+        first = images[0]
+        if self._settings.device is None and isinstance(first, Tensor):
+            return first.device
+        return self._default
+
+    def _move(self, device: torch.device) -> None:
+        if device != self._device:
+            self._encoder.module.to(device)
+            self._device, self._remembered = device, OrderedDict()
+
+
+def _device(name: str | None) -> torch.device:
+    """The device of that name, or a CUDA device if there is one; CUDA's with its number.
+
+    The number is this process's, which threads that score do not know of.
+    """
+    cuda = torch.cuda.is_available()
+    try:
+        device = torch.device(name or ("cuda" if cuda else "cpu"))
+    except RuntimeError as error:
+        message = f"unknown device {name!r}: expected for instance 'cpu', 'cuda' or 'cuda:1'"
+        raise ValueError(message) from error
+    if device.type != "cuda":
+        return device
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        message = f"device {name!r}: there are {count} CUDA devices"
+        raise ValueError(message)
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])
+
+
+def _unit(features: Tensor) -> Tensor:
+    """[n, D] float32 of unit length, whatever the precision of the model."""
+    return torch.nn.functional.normalize(features.float(), dim=-1)

@@ -1,0 +1,112 @@
+"""CLIP models that open_clip makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from torch import Tensor
+
+from groupwise.suggest import did_you_mean
+from groupwise_clip.encoder import Encoder
+from groupwise_clip.files import fetched, quiet, reason
+from groupwise_clip.images import Framing
+from groupwise_clip.settings import HUB, LOCAL
+
+CONFIG = "open_clip_config.json"
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
+
+
+class OpenClip(Encoder):
+    """A model that open_clip makes: an architecture and weights, a folder, or one of the hub."""
+
+    def __init__(self, name: str, pretrained: str | None = None) -> None:
+        """Takes a name as `open_clip.create_model` takes it, and weights for an architecture."""
+        if name.startswith((LOCAL, HUB)):
+            if pretrained is not None:
+                message = f"model {name!r} brings its own weights, so `pretrained` must not be set"
+                raise ValueError(message)
+            if name.startswith(LOCAL):
+                _check_folder(Path(name.removeprefix(LOCAL)))
+            quick = False
+        else:
+            pretrained = _weights(name, pretrained)
+            # Some tags' weights want QuickGELU, and open_clip only warns where it is not there.
+            quick = open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False)
+        try:
+            with quiet():
+                self.module = open_clip.create_model(
+                    name,
+                    pretrained=pretrained,
+                    force_quick_gelu=quick,
+                    require_pretrained=True,
+                    weights_only=True,
+                ).eval()
+                self._tokenizer = open_clip.get_tokenizer(name)
+                self.width = int(open_clip.get_model_config(name)["embed_dim"])
+        except Exception as error:  # torch's, timm's, the hub's and JSON's pass through open_clip
+            weights = f" with the weights {pretrained!r}" if pretrained else ""
+            message = f"model {name!r}{weights} cannot be loaded: {reason(error)}"
+            raise ValueError(message) from error
+        self.scale = self.module.logit_scale.exp().item()
+        self.framing = _framing(open_clip.get_model_preprocess_cfg(self.module))
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        """Returns [n, D], of any length, of images [n, 3, h, w] as `framing` says."""
+        return self.module.encode_image(pixels)
+
+    def encode_texts(self, texts: list[str], device: torch.device) -> Tensor:
+        """Returns [n, D], of any length; texts beyond the model's context are cut off."""
+        return self.module.encode_text(self._tokenizer(texts).to(device))
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise ValueError unless the folder holds a model in open_clip's format."""
+    if not folder.is_dir():
+        message = f"the folder {str(folder)!r} does not exist"
+        raise ValueError(message)
+    if not (folder / CONFIG).is_file():
+        message = (
+            f"the folder {str(folder)!r} holds no model: expected {CONFIG} (open_clip's "
+            "format) or config.json (transformers')"
+        )
+        raise ValueError(message)
+    if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
+        message = (
+            f"the folder {str(folder)!r} holds no weights: expected open_clip_model.safetensors, "
+            f"or another of {', '.join(_WEIGHTS)}"
+        )
+        raise ValueError(message)
+
+
+def _weights(name: str, pretrained: str | None) -> str:
+    """The tag or the path of an architecture's weights."""
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    known = f"open_clip's tags for {name!r} are: {', '.join(tags) or 'none'}"
+    if pretrained is None:
+        message = f"model {name!r} needs weights: set `pretrained` to a tag or a file; {known}"
+        raise ValueError(message)
+    if open_clip.is_pretrained_cfg(name, pretrained):
+        return pretrained
+    try:
+        return fetched(pretrained, setting="pretrained")
+    except ValueError as error:
+        if pretrained.startswith(HUB):
+            raise
+        message = f"{error}, and no tag{did_you_mean(pretrained, tags)}; {known}"
+        raise ValueError(message) from error
+
+
+def _framing(said: dict[str, Any]) -> Framing:
+    """What `open_clip.image_transform` makes of the same settings."""
+    size, mean, std = said["size"], said["mean"], said["std"]
+    return Framing(
+        size=(size, size) if isinstance(size, int) else tuple(size),
+        mean=tuple(mean) if isinstance(mean, list | tuple) else (mean,) * 3,
+        std=tuple(std) if isinstance(std, list | tuple) else (std,) * 3,
+        resize=said.get("resize_mode") or "shortest",
+        interpolation="bilinear" if said.get("interpolation") == "bilinear" else "bicubic",
+        fill=said.get("fill_color", 0) / 255,
+    )

@@ -1,0 +1,15 @@
+"""What this package registers. Imports nothing heavy: names point at `module:attribute`."""
+
+from __future__ import annotations
+
+from groupwise import hookimpl
+from groupwise.hookspecs import Register
+
+
+@hookimpl
+def register_rewards(register: Register) -> None:
+    """Registers every reward of this package by the name a configuration gives."""
+    here = "groupwise_clip"
+    register("clip_similarity", f"{here}.similarity:ClipSimilarity", extra="clip")
+    register("aesthetic", f"{here}.aesthetic:Aesthetic", extra="clip")
+    register("preference", f"{here}.preference:Preference", extra="clip")

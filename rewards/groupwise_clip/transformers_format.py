@@ -1,0 +1,108 @@
+"""CLIP models in transformers' format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import open_clip
+import torch
+from torch import Tensor
+
+from groupwise.suggest import did_you_mean
+from groupwise_clip.encoder import Encoder
+from groupwise_clip.files import quiet, reason
+from groupwise_clip.images import Framing
+
+
+class Transformers(Encoder):
+    """A CLIPModel of transformers, with a tokenizer and an image processor."""
+
+    def __init__(self, name: str, processor: str | None = None) -> None:
+        """Takes a folder or a hub name; tokenizer and image processor may be another's."""
+        transformers = _transformers(name)
+        source = processor or name
+        try:
+            with quiet():
+                config = transformers.AutoConfig.from_pretrained(name)
+                if config.model_type != "clip":
+                    raise ValueError(
+                        f"expected a model of type 'clip', found {config.model_type!r}"
+                    )
+                model, told = transformers.CLIPModel.from_pretrained(
+                    name, dtype=torch.float32, output_loading_info=True
+                )
+        except Exception as error:  # transformers, the hub and safetensors raise a dozen kinds
+            close = did_you_mean(name.replace("/", "-"), open_clip.list_models())
+            message = f"model {name!r} cannot be loaded by transformers{close}: {reason(error)}"
+            raise ValueError(message) from error
+        if told["missing_keys"]:
+            missing = sorted(told["missing_keys"])
+            message = f"model {name!r} lacks {len(missing)} of its weights, {missing[0]!r} is one"
+            raise ValueError(message)
+        try:
+            with quiet():
+                self._tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+                images = transformers.CLIPImageProcessor.from_pretrained(source)
+        except Exception as error:  # as many kinds
+            message = (
+                f"no tokenizer and image processor can be loaded from {source!r}, "
+                f"`processor` may name another place: {reason(error)}"
+            )
+            raise ValueError(message) from error
+        tokens, entries = len(self._tokenizer), config.text_config.vocab_size
+        if not entries / 2 < tokens <= entries:  # without its files transformers makes an empty one
+            message = (
+                f"the tokenizer of {source!r} has {tokens} entries, but the model {name!r} has "
+                f"{entries}: `processor` may name another place"
+            )
+            raise ValueError(message)
+        self.module = model.eval()
+        self.width = int(config.projection_dim)
+        self.scale = model.logit_scale.exp().item()
+        self.framing = _framing(images)
+        self._context = int(config.text_config.max_position_embeddings)
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        """Returns [n, D], of any length, of images [n, 3, h, w] as `framing` says."""
+        return _pooled(self.module.get_image_features(pixel_values=pixels))
+
+    def encode_texts(self, texts: list[str], device: torch.device) -> Tensor:
+        """Returns [n, D], of any length; texts beyond the model's context are cut off."""
+        tokens = self._tokenizer(
+            texts, padding=True, truncation=True, max_length=self._context, return_tensors="pt"
+        ).to(device)
+        return _pooled(
+            self.module.get_text_features(
+                input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+            )
+        )
+
+
+def _framing(said: Any) -> Framing:  # an image processor
+    """What `CLIPImageProcessor` does with its settings."""
+    crop, size = dict(said.crop_size or said.size), dict(said.size)
+    edge = size.get("shortest_edge")
+    return Framing(
+        size=(crop["height"], crop["width"]),
+        mean=tuple(said.image_mean),
+        std=tuple(said.image_std),
+        resize="shortest" if edge else "squash",
+        interpolation="bilinear" if int(said.resample) == 2 else "bicubic",
+        edge=edge,
+        rounds_down=True,
+    )
+
+
+def _transformers(name: str) -> Any:  # the module
+    try:
+        import transformers
+    except ImportError as error:
+        message = f"model {name!r} needs transformers: pip install transformers"
+        raise ValueError(message) from error
+    transformers.utils.logging.disable_progress_bar()  # they would tear up the run's own
+    return transformers
+
+
+def _pooled(output: Any) -> Tensor:
+    """The features: transformers 5 returns them as part of an output, earlier ones alone."""
+    return output if isinstance(output, Tensor) else output.pooler_output

@@ -1,0 +1,45 @@
+"""The size of an image as a file, which says how much detail it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise_verifiable.pixels import Pixels, picture, pixels
+
+
+class JpegSize:
+    """The kilobytes of an image as JPEG, or minus them where smaller is better.
+
+    The compressibility and incompressibility of DDPO, arXiv:2305.13301, section 5.1: quality 95,
+    1 kB = 1000 bytes, the header of about 0.6 kB included.
+    """
+
+    class Config(BaseModel):
+        """Settings of the reward `jpeg_size`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        direction: Literal["smaller", "larger"] = Field(
+            default="smaller", description="Which images are better: those of fewer bytes, or more."
+        )
+        quality: int = Field(default=95, ge=1, le=100, description="Of the compression, as PIL's.")
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Takes the settings; the defaults when there are none."""
+        self.config = config or self.Config()
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Returns a value for each image."""
+        sign = -1 if self.config.direction == "smaller" else 1
+        return [sign * self._kilobytes(image) for image in pixels(completions, reward="jpeg_size")]
+
+    def _kilobytes(self, image: Pixels) -> float:
+        buffer = BytesIO()
+        picture(image).save(buffer, format="JPEG", quality=self.config.quality)
+        return buffer.tell() / 1000

@@ -1,0 +1,60 @@
+"""Completions that are images, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = NDArray[np.float32]
+
+
+def pixels(completions: Sequence[Any], *, reward: str) -> list[Pixels]:
+    """Returns every image as [H, W, 3] float32 in [0, 1].
+
+    An image is a PIL image of any mode, an array [H, W, 3] or a tensor [3, H, W], of bytes or of
+    floats in [0, 1]. A ValueError names the reward and the first completion that is none.
+    """
+    return [
+        _pixels(image, f"reward {reward!r}, completion {index}")
+        for index, image in enumerate(completions)
+    ]
+
+
+def picture(image: Pixels) -> Image:
+    """Returns the array [H, W, 3] as a PIL image, rounded to bytes."""
+    from PIL import Image
+
+    return Image.fromarray(np.round(image * 255).astype(np.uint8))
+
+
+def _pixels(image: Any, where: str) -> Pixels:
+    values = _values(image, where)
+    if values.ndim != 3 or values.shape[2] != 3 or 0 in values.shape:
+        message = f"{where}: expected an RGB image, found the shape {tuple(np.shape(image))}"
+        raise ValueError(message)
+    if values.dtype == np.uint8:
+        return values.astype(np.float32) / np.float32(255)
+    values = values.astype(np.float32)
+    if not (values.min() >= 0 and values.max() <= 1):  # False for NaN, too
+        message = (
+            f"{where}: expected floats from 0 to 1, found {values.min():g} to {values.max():g}"
+        )
+        raise ValueError(message)
+    return values
+
+
+def _values(image: Any, where: str) -> NDArray[Any]:
+    if isinstance(image, np.ndarray):
+        return image
+    if hasattr(image, "convert"):  # PIL's, without importing it
+        return np.asarray(image.convert("RGB"))
+    if hasattr(image, "detach"):  # torch's, likewise
+        return np.moveaxis(image.detach().float().cpu().numpy(), 0, -1)
+    message = f"{where}: expected an image (a PIL image), found {type(image).__name__}"
+    raise ValueError(message)

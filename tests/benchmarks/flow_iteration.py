@@ -1,0 +1,197 @@
+"""How long one iteration of Flow-GRPO takes: fewer steps, a window, and the published procedure.
+
+    python tests/benchmarks/flow_iteration.py steps       # 40 and 10 steps, and a window of 3 of 10
+    python tests/benchmarks/flow_iteration.py published   # against the published procedure
+
+`steps` runs the model and the settings of examples/shapes.yaml. `published` restates the training
+loop of Flow-GRPO's authors on a random SD3 (guidance in training, 9 of 10 steps, both branches with
+a graph, a reference pass for every step) and runs it beside ours with the same LoRA, the same KL
+and one update per rollout. All are timed in turns, round by round; the figures are medians.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from groupwise.assembly import assemble
+from groupwise.config import load_config, parse_config
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+VARIANTS = {
+    "40 steps": {"policy.steps": 40, "policy.window": {"kind": "all"}},
+    "10 steps": {"policy.steps": 10, "policy.window": {"kind": "all"}},
+    "window of 3 of 10": {"policy.steps": 10, "policy.window": {"kind": "random", "size": 3}},
+}
+IMAGES, STEPS, GUIDANCE, BETA, CLIP, LEVEL = 24, 10, 4.5, 0.04, 1e-4, 0.7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("steps", "published"))
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    runs = steps() if options.what == "steps" else published()
+    seconds = timed(runs, options.rounds)
+    slowest = max(seconds.values())
+    print("| iteration | seconds | times faster |\n|---|---|---|")
+    for name, spent in seconds.items():
+        print(f"| {name} | {spent:.2f} | {slowest / spent:.2f} |")
+
+
+def timed(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The median seconds of each, run in turns after one round to warm up."""
+    spent: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            if number:
+                spent[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def steps() -> dict[str, Callable[[], Any]]:
+    runs = {}
+    for name, changes in VARIANTS.items():
+        overrides = [f"{key}={value}" for key, value in changes.items()]
+        loaded = load_config(EXAMPLES / "shapes.yaml", ["evaluation.prompts=0", *overrides])
+        runs[name] = assemble(loaded, {}, Accelerator()).trainer.train_step
+    return runs
+
+
+def published() -> dict[str, Callable[[], Any]]:
+    folder = Path(tempfile.mkdtemp())
+    random_pipeline(folder)
+    usual = {"training_guidance": GUIDANCE, "window": {"kind": "all"}}
+    fast = {"training_guidance": 1.0, "window": {"kind": "random", "size": 3}}
+    return {
+        "published procedure": Published(folder).iteration,
+        "ours, same semantics": ours(folder, usual, beta=BETA),
+        "ours, no guidance, window of 3": ours(folder, fast, beta=0.0),
+    }
+
+
+def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], Any]:
+    config = {
+        "policy": {
+            "name": "flow",
+            "model": str(folder),
+            "lora": {"rank": 32},
+            "prompt_tokens": 1,
+            "steps": STEPS,
+            "batch": IMAGES,
+            **policy,
+        },
+        "prompts": {"name": "rows", "rows": [{"prompt": "a cat"}], "held_out": 0.0},
+        "rewards": [{"name": f"{__name__}:redness"}],
+        "algorithm": {"name": "flow_grpo", "beta": beta},
+        "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
+        "evaluation": {"prompts": 0},
+    }
+    return assemble(parse_config(config), {}, Accelerator()).trainer.train_step
+
+
+def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> list[float]:
+    return [float(image[0].mean()) for image in images]
+
+
+def random_pipeline(folder: Path) -> None:
+    """An SD3 of 4 layers and width 128; 256 image tokens and 77 of text, and one of an absent T5."""
+    import sys
+
+    sys.path.insert(0, str(EXAMPLES))
+    import small_sd3
+
+    torch.manual_seed(0)
+    pipe = small_sd3.pipeline(["a cat"], length=77, width=128, layers=4, side=32)
+    pipe.save_pretrained(folder)
+
+
+class Published:
+    """The loop of the authors' train_sd3.py for one batch, restated with plain torch."""
+
+    def __init__(self, folder: Path) -> None:
+        from diffusers import StableDiffusion3Pipeline
+        from peft import LoraConfig
+
+        from groupwise_flow.sd3 import StableDiffusion3
+
+        pipe = StableDiffusion3Pipeline.from_pretrained(
+            folder, text_encoder_3=None, tokenizer_3=None
+        )
+        pipe.transformer.requires_grad_(False)
+        targets = list(StableDiffusion3.targets)
+        pipe.transformer.add_adapter(LoraConfig(r=32, lora_alpha=64, target_modules=targets))
+        self.pipe, self.model = pipe, pipe.transformer
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=1e-5)
+        pipe.scheduler.set_timesteps(STEPS)
+        self.sigmas = pipe.scheduler.sigmas
+        with torch.no_grad():
+            prompt, empty, pooled, no_pooled = pipe.encode_prompt(
+                "a cat", None, None, num_images_per_prompt=IMAGES, max_sequence_length=1
+            )
+        self.embeds, self.pooled = torch.cat([empty, prompt]), torch.cat([no_pooled, pooled])
+
+    def velocity(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        """Both branches in one batch, as in sampling so in training; one is detached behind it."""
+        time = self.sigmas[number].expand(2 * IMAGES) * 1000
+        both = self.model(
+            hidden_states=torch.cat([x, x]),
+            timestep=time,
+            encoder_hidden_states=self.embeds,
+            pooled_projections=self.pooled,
+            return_dict=False,
+        )[0]
+        without, told = both.chunk(2)
+        without = without.detach()
+        return without + GUIDANCE * (told - without)
+
+    def moments(self, x: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        v, s, after = self.velocity(x, number), self.sigmas[number], self.sigmas[number + 1]
+        g = LEVEL * (s / (1 - (after if s == 1 else s))).sqrt()
+        dt = after - s
+        mean = x * (1 + g**2 * dt / (2 * s)) + v * (1 + g**2 * (1 - s) / (2 * s)) * dt
+        return mean, g * (-dt).sqrt()
+
+    def iteration(self) -> None:
+        x = torch.randn(IMAGES, 8, 32, 32)
+        path, old = [x], []
+        with torch.no_grad():
+            for number in range(STEPS):
+                mean, std = self.moments(x, number)
+                x = mean + std * torch.randn_like(x)
+                path.append(x)
+                old.append(-((x - mean) ** 2).mean(dim=(1, 2, 3)) / (2 * std**2))
+            images = self.pipe.vae.decode(x / self.pipe.vae.config.scaling_factor).sample
+        rewards = images[:, 0].mean(dim=(1, 2))
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        for number in range(STEPS - 1):
+            mean, std = self.moments(path[number], number)
+            new = -((path[number + 1] - mean) ** 2).mean(dim=(1, 2, 3)) / (2 * std**2)
+            with torch.no_grad():
+                self.model.disable_adapters()
+                reference, _ = self.moments(path[number], number)
+                self.model.enable_adapters()
+            ratio = (new - old[number]).exp()
+            surrogate = torch.maximum(
+                -advantages * ratio, -advantages * ratio.clamp(1 - CLIP, 1 + CLIP)
+            )
+            kl = ((mean - reference) ** 2).mean(dim=(1, 2, 3)) / (2 * std**2)
+            ((surrogate + BETA * kl).mean() / (STEPS - 1)).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Images reach the model as open_clip's and transformers' own preprocessing brings them there."""
+
+import math
+
+import pytest
+import torch
+from open_clip import image_transform
+from torch.nn.functional import cosine_similarity
+
+from groupwise_clip.images import Framing, images_of, pixels
+
+MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+CPU = torch.device("cpu")
+# PIL rounds to bytes after each of its two passes, and the second can magnify what the first did.
+ROUNDING = 2.4 * 0.5 / 255 / 0.26
+SIZES = [(48, 48), (32, 32), (20, 24), (131, 200), (333, 131), (64, 37)]
+WAYS = [
+    {"size": (32, 32)},
+    {"size": (24, 40)},
+    {"size": (40, 24)},
+    {"size": (32, 32), "interpolation": "bilinear"},
+    {"size": (32, 32), "resize": "squash"},
+    {"size": (24, 40), "resize": "squash"},
+    {"size": (32, 32), "resize": "longest"},
+    {"size": (32, 32), "resize": "longest", "fill": 0.2},
+    {"size": (24, 40), "resize": "longest"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_tensors_and_pil_images_as_open_clip_frames_them(way, size, pictures, pil):
+    framing = Framing(mean=MEAN, std=STD, **way)
+    images = pictures(0, 1, height=size[0], width=size[1])
+    theirs = image_transform(
+        way["size"],
+        is_train=False,
+        mean=MEAN,
+        std=STD,
+        resize_mode=way.get("resize"),
+        interpolation=way.get("interpolation"),
+        fill_color=round(255 * way.get("fill", 0)),
+    )
+    expected = torch.stack([theirs(image) for image in pil(images)])
+    ours = pixels(images, framing, CPU)
+    assert ours.shape == expected.shape == (2, 3, *way["size"])
+    assert (ours - expected).abs().max() < ROUNDING
+    assert torch.equal(pixels(pil(images), framing, CPU), ours)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_as_transformers_frames_them(size, pictures, pil, transformers_folder):
+    from transformers import CLIPImageProcessor
+
+    from groupwise_clip.transformers_format import Transformers
+
+    images = pictures(0, 1, height=size[0], width=size[1])
+    processor = CLIPImageProcessor.from_pretrained(transformers_folder)
+    expected = processor(images=pil(images), return_tensors="pt")["pixel_values"]
+    framing = Transformers(str(transformers_folder)).framing
+    assert (pixels(images, framing, CPU) - expected).abs().max() < ROUNDING
+
+
+def test_features_of_tensors_are_those_of_open_clips_pil_path(folder, theirs, pictures, pil):
+    from groupwise_clip.model import Clip
+    from groupwise_clip.settings import ClipSettings
+
+    model, preprocess, _ = theirs(folder)
+    clip = Clip(ClipSettings(model=str(folder)))
+    for height, width in SIZES:
+        images = pictures(0, 1, 2, 3, height=height, width=width)
+        with torch.no_grad():
+            expected = model.encode_image(torch.stack([preprocess(i) for i in pil(images)]))
+        ours = clip.image_features(images)
+        assert cosine_similarity(ours, expected).min() > 0.9999
+        # The images themselves are far more apart than that.
+        assert (ours @ ours.T).fill_diagonal_(0).max() < 0.99
+
+
+def test_images_of_several_sizes_in_one_call(pictures, pil):
+    framing = Framing(size=(32, 32), mean=MEAN, std=STD)
+    images = [*pictures(0, 1), *pil(pictures(2, height=64, width=40)), *pictures(3, height=20)]
+    together = pixels(images, framing, CPU)
+    alone = torch.cat([pixels([image], framing, CPU) for image in images])
+    assert torch.allclose(together, alone, atol=1e-6)
+
+
+def test_half_precision_and_what_lies_outside(pictures):
+    framing = Framing(size=(48, 48), mean=(0, 0, 0), std=(1, 1, 1))
+    (image,) = pictures(0)
+    assert (pixels([image.bfloat16()], framing, CPU)[0] - image).abs().max() < 1 / 128
+    wild = pixels([3 * image - 1], framing, CPU)
+    assert wild.min() == 0
+    assert wild.max() == 1
+
+
+def test_a_broken_image_spoils_no_other(pictures):
+    framing = Framing(size=(32, 32), mean=MEAN, std=STD)
+    images = pictures(0, 1)
+    images[0][0, 3, 3] = math.nan
+    both = pixels(images, framing, CPU)
+    assert both[0].isnan().any()
+    assert not both[1].isnan().any()
+
+
+def test_grey_and_transparent_pil_images(pictures, pil):
+    framing = Framing(size=(48, 48), mean=(0, 0, 0), std=(1, 1, 1))
+    (image,) = pil(pictures(0))
+    clear = image.copy()
+    clear.putalpha(128)
+    assert torch.equal(pixels([clear], framing, CPU), pixels([image], framing, CPU))
+    grey = pixels([image.convert("L")], framing, CPU)
+    assert torch.equal(grey[:, 0], grey[:, 2])
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("a text", "image 1: expected PIL's or a tensor, found str"),
+        (None, "image 1: expected PIL's or a tensor, found NoneType"),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), r"found \[3, 8, 8\] uint8"),
+        (torch.zeros(8, 8, 3), r"found \[8, 8, 3\] float32"),
+        (torch.zeros(1, 3, 8, 8), r"found \[1, 3, 8, 8\] float32"),
+    ],
+)
+def test_what_is_no_image(image, message, pictures, pil):
+    with pytest.raises(ValueError, match=message):
+        images_of([*pil(pictures(0)), image], {})
+
+
+def test_stated_tensors_come_before_completions(pictures, pil):
+    images = pictures(0, 1)
+    completions = pil(images)
+    assert images_of(completions, {"images": images})[1] is images[1]
+    assert images_of([None, None], {"images": torch.stack(images)})[1].equal(images[1])
+    assert images_of(completions, {}) == completions
+    # A data set's column of pictures to edit is not what the policy made.
+    assert images_of(completions, {"images": pil(pictures(2, 3))}) == completions
+    assert images_of(completions, {"images": [None, None]}) == completions

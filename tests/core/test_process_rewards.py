@@ -1,0 +1,162 @@
+"""Process supervision: rewards of steps inside a completion."""
+
+import math
+
+import pytest
+import torch
+
+from groupwise.advantages import process, zero_variance_of_steps
+from groupwise.algorithm import GRPO
+from groupwise.rewards import Reward, RewardError, Scores
+from groupwise.scoring import Rewards
+
+NAN = math.nan
+
+
+def test_a_decision_gets_the_normalised_rewards_of_the_steps_that_end_at_it_or_later():
+    steps = torch.tensor(
+        [[NAN, 1.0, NAN, 3.0], [2.0, NAN, NAN, NAN], [5.0, 7.0, NAN, NAN]], dtype=torch.float64
+    )
+    groups = torch.tensor([0, 0, 1])
+    found = process(steps, groups, epsilon=1e-4)
+
+    first = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
+    a = (first - first.mean()) / (first.std() + 1e-4)
+    second = torch.tensor([5.0, 7.0], dtype=torch.float64)
+    b = (second - second.mean()) / (second.std() + 1e-4)
+    expected = [
+        [a[0] + a[1], a[0] + a[1], a[1], a[1]],
+        [a[2], 0, 0, 0],
+        [b[0] + b[1], b[1], 0, 0],
+    ]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_scale_none_only_centres_and_batch_takes_the_spread_of_all_steps():
+    steps = torch.tensor([[1.0, 3.0], [10.0, NAN]], dtype=torch.float64)
+    groups = torch.tensor([0, 1])
+    assert process(steps, groups, scale="none").tolist() == [[0.0, 1.0], [0.0, 0.0]]
+    spread = torch.tensor([1.0, 3.0, 10.0], dtype=torch.float64).std()
+    found = process(steps, groups, scale="batch", epsilon=0.0)
+    torch.testing.assert_close(found[0, 1], 1 / spread)
+
+
+def test_groups_of_equal_steps_are_dead_and_others_are_not():
+    steps = torch.tensor([[1.0, NAN], [NAN, 1.0], [1.0, 2.0], [NAN, NAN], [NAN, NAN], [4.0, NAN]])
+    groups = torch.tensor([0, 0, 1, 1, 2, 2])
+    dead = zero_variance_of_steps(steps, groups)
+    assert dead.tolist() == [True, True, False, False, True, True]
+
+
+def per_symbol(completions, completion_ids, **_):
+    """A step ends at each 1; the first pays 1 and later ones 2. Decisions beside have no step."""
+    answers = []
+    for symbols in completion_ids:
+        seen, steps = 0, []
+        for symbol in symbols:
+            steps.append((1.0 if seen == 0 else 2.0) if symbol == 1 else None)
+            seen += symbol == 1
+        answers.append(steps)
+    return answers
+
+
+def constant(completions, **_):
+    return [1.0] * len(completions)
+
+
+def test_scores_keep_steps_and_their_sum(lab):
+    rollouts = sampled(lab)
+    scores = Rewards(
+        [
+            Reward(name="steps", function=per_symbol, weight=0.5),
+            Reward(name="constant", function=constant),
+        ]
+    )(rollouts)
+    assert scores.judges_steps == {"steps"}
+    for row, symbols in enumerate(rollouts.facts["completion_ids"]):
+        at = [place for place, symbol in enumerate(symbols) if symbol == 1]
+        expected = [1.0, *[2.0] * (len(at) - 1)] if at else []
+        assert scores.steps[row][at].tolist() == [0.5 * value for value in expected]
+        assert int((~scores.steps[row].isnan()).sum()) == len(at)
+        column = scores.column("steps")[row]
+        assert column.isnan() if not at else column == sum(expected)
+        assert scores.total[row] == 1.0 + 0.5 * sum(expected)
+        assert scores.outcome[row] == 1.0
+
+
+def test_equal_outcomes_with_different_steps_still_learn(lab):
+    """And what they learn is what the objective of `process` says, by autograd through it."""
+    policy, algorithm = lab.Tabular(), GRPO()
+    rollouts = sampled(lab, policy)
+    scores = Rewards([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
+    groups = rollouts.groups
+    assert not bool(scores.dead(groups).all())
+    targets = algorithm.targets(scores, rollouts)
+    assert targets["advantages"].shape == rollouts.mask.shape
+    assert bool(algorithm.active(targets).any())
+
+    lab.updater(policy, algorithm, 7).backward(
+        rollouts, scores, {"old_log_probs": rollouts.log_probs}
+    )
+    found = policy.table.grad.clone()
+
+    policy.table.grad = None
+    advantages = process(scores.steps, groups).float()
+    lengths = rollouts.mask.sum(1, keepdim=True)
+    weights = rollouts.mask / (len(rollouts) * lengths)
+    ratio = (policy(rollouts).log_probs - rollouts.log_probs).exp()
+    (-(ratio * advantages) * weights).sum().backward()
+    assert lab.gap(found, policy.table.grad) < 1e-6
+
+
+def test_scores_with_steps_survive_selecting_and_joining(lab):
+    rollouts = sampled(lab)
+    scores = Rewards([Reward(name="steps", function=per_symbol)])(rollouts)
+    half = len(rollouts) // 2
+    parts = [scores.select(torch.arange(half)), scores.select(torch.arange(half, len(rollouts)))]
+    plain = lab.scores_of(torch.ones(3))
+    joined = Scores.concat(parts)
+    torch.testing.assert_close(joined.steps, scores.steps, equal_nan=True)
+    assert joined.judges_steps == {"steps"}
+    assert plain.steps is None
+
+
+def test_a_wrong_number_of_steps_names_reward_and_sample(lab):
+    def short(completions, completion_ids, **_):
+        return [[1.0] * len(ids) for ids in completion_ids[:-1]] + [[1.0] * 99]
+
+    rollouts = sampled(lab)
+    with pytest.raises(RewardError, match=r"'short' returned 99 step rewards for \d+ decisions"):
+        Rewards([Reward(name="short", function=short)])(rollouts)
+
+
+def test_a_number_beside_step_rewards_stops_the_run(lab):
+    def mixed(completions, completion_ids, **_):
+        return [1.0, *([1.0] * len(ids) for ids in completion_ids[1:])]
+
+    with pytest.raises(RewardError, match=r"returned 1.0 beside lists of step rewards"):
+        Rewards([Reward(name="mixed", function=mixed)])(sampled(lab))
+
+
+def test_a_step_that_is_no_number_stops_the_run(lab):
+    def broken(completions, completion_ids, **_):
+        return [[NAN] * len(ids) for ids in completion_ids]
+
+    with pytest.raises(RewardError, match="returned nan"):
+        Rewards([Reward(name="broken", function=broken)])(sampled(lab))
+
+
+def test_a_run_learns_from_steps_alone(lab):
+    trainer = lab.trainer(reward=per_symbol, learning_rate=0.1, groups_per_step=8, group_size=8)
+    first, *_, last = [trainer.train_step() for _ in range(25)]
+    assert last["reward"] > first["reward"] + 1
+
+
+def outcome():
+    return [Reward(name="constant", function=constant)]
+
+
+def sampled(lab, policy=None):
+    policy = policy or lab.Tabular()
+    with torch.no_grad():
+        return policy.sample(lab.rows(4), group_size=4, seeds=list(range(16)))

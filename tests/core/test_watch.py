@@ -1,0 +1,233 @@
+"""Watched rewards in a run: measured at evaluations, never trained on, and heard when they fall."""
+
+import json
+import math
+import sys
+
+import pytest
+
+import groupwise
+from groupwise.check import describe
+from groupwise.config import EvaluationSection, check_labels, load_config, parse_config
+from groupwise.errors import UserError
+from groupwise.evaluation import Evaluator
+from groupwise.rewards import Reward
+from groupwise.scoring import Rewards
+
+
+def brevity(completions):
+    return [-float(len(text)) for text in completions]
+
+
+def length(completions):
+    return [float(len(text)) for text in completions]
+
+
+def train(lab, folder, *, policy=None, prompts=8, **more):
+    """A run that learns to write 1s on the prompts that it is evaluated on."""
+    rows = lab.rows(prompts)
+    evaluation = {"prompts": prompts, "samples": 4, "every": 5, "threshold": 0.5}
+    evaluation |= {"source": {"name": "rows", "rows": rows}, **more.pop("evaluation", {})}
+    settings = {"steps": 10, "groups_per_step": prompts, "learning_rate": 0.3}
+    return groupwise.train(
+        policy=policy or lab.Tabular(),
+        prompts={"name": "rows", "rows": rows, "held_out": 0.0},
+        rewards=[lab.ones],
+        train={**settings, **more.pop("settings", {})},
+        evaluation=evaluation,
+        output=folder / "run",
+        **{"quiet": True, **more},
+    )
+
+
+def lines(result, name="metrics.jsonl"):
+    return [json.loads(line) for line in (result.folder / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def gamed(lab, tmp_path_factory):
+    """Long completions are rewarded, and brevity is watched."""
+    return train(lab, tmp_path_factory.mktemp("gamed"), watch=[length, brevity])
+
+
+def test_lower_may_be_better(gamed, lab, tmp_path):
+    result = train(lab, tmp_path, watch=[length], **{"watch.0.better": "lower"})
+    assert result.alarms["length"].watched.mean == -gamed.alarms["brevity"].watched.mean
+    patient = {"watch.0.better": "lower", "watch.0.tolerance": 4.0}
+    assert train(lab, tmp_path, watch=[length], overwrite=True, **patient).alarms == {}
+
+
+def test_the_alarm_is_everywhere(gamed):
+    assert set(gamed.alarms) == {"brevity"}
+    alarm = gamed.alarms["brevity"]
+    assert alarm.trained.rose()
+    assert alarm.watched.fell()
+    record = json.loads((gamed.folder / "result.json").read_text())
+    assert record["alarms"]["brevity"]["watched"]["mean"] == pytest.approx(
+        alarm.watched.mean, rel=1e-5
+    )
+    assert record["after"]["watch/brevity"] < record["before"]["watch/brevity"] - 0.3
+    rows = [row for row in lines(gamed) if any(key.startswith("alarm/") for key in row)]
+    assert [row["step"] for row in rows] == [5, 10, 10]
+    assert rows[-1]["alarm/brevity"] == 1.0
+    assert {row["alarm/length"] for row in rows} == {0.0}
+    page = (gamed.folder / "report.html").read_text()
+    assert "Alarm at step 10." in page
+    assert "<h3>Watched</h3>" in page
+
+
+def test_the_alarm_is_said(lab, tmp_path, capsys):
+    train(lab, tmp_path, watch=[brevity], quiet=False)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("alarm: since the first evaluation the trained reward rose by") >= 2
+    assert "the watched 'brevity' fell by" in told
+
+
+def test_watched_values_stand_beside_the_rewards(gamed):
+    for sample in lines(gamed, "samples/after.jsonl"):
+        size = len(sample["completion"])
+        assert sample["watched"] == {"length": size, "brevity": -size}
+        assert sample["total"] == pytest.approx(sample["rewards"]["ones"])
+        assert set(sample["rewards"]) == {"ones"}
+    samples = [s for s in lines(gamed, "samples/after.jsonl") if not s["greedy"]]
+    mean = sum(s["watched"]["length"] for s in samples) / len(samples)
+    assert gamed.after["watch/length"] == pytest.approx(mean)
+    assert gamed.after["reward"] == pytest.approx(gamed.after["rewards/ones"])
+
+
+def test_watching_changes_nothing_that_is_trained(gamed, lab, tmp_path):
+    alone = train(lab, tmp_path)
+    assert alone.policy.table.equal(gamed.policy.table)
+    assert alone.alarms == {}
+    assert not any("alarm/" in key or "watch/" in key for row in lines(alone) for key in row)
+
+
+def test_a_resumed_run_compares_with_its_first_evaluation(gamed, lab, tmp_path):
+    train(lab, tmp_path, watch=[length, brevity], settings={"steps": 5})
+    resumed = train(lab, tmp_path, watch=[length, brevity], resume=True)
+    assert resumed.alarms == gamed.alarms
+
+
+def test_accuracy_may_be_a_watched_reward(lab, tmp_path, capsys):
+    result = train(
+        lab,
+        tmp_path,
+        watch=[length],
+        evaluation={"accuracy": "length", "threshold": 5},
+        quiet=False,
+    )
+    samples = [s for s in lines(result, "samples/after.jsonl") if not s["greedy"]]
+    right = sum(len(s["completion"]) >= 5 for s in samples) / len(samples)
+    assert result.after["accuracy"] == pytest.approx(right)
+    steps = [row for row in lines(result) if "reward" in row]
+    assert {row["accuracy"] for row in steps} == {None}
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step 10/10")]
+    assert told
+    assert "reward " in told[0]
+    assert "accuracy" not in told[0]
+
+
+def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
+    def broken(completions):
+        raise RuntimeError("no")
+
+    with pytest.raises(UserError, match="reward 'broken' raised RuntimeError: no"):
+        train(lab, tmp_path, watch=[broken])
+    rows = lab.rows(4)
+    evaluator = Evaluator(
+        lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2}).evaluator.draws,
+        Rewards([Reward(name="ones", function=lab.ones)]),
+        EvaluationSection(),
+        seed=0,
+        batch=8,
+        watched=Rewards([Reward(name="broken", function=broken, on_error="skip")]),
+    )
+    found = evaluator(lab.Tabular())
+    assert math.isnan(found.metrics["watch/broken"])
+    assert {sample["watched"]["broken"] for sample in found.samples} == {None}
+
+
+# ---- the configuration
+
+
+def config(**more):
+    return {
+        "policy": "toy",
+        "prompts": {"name": "rows", "rows": [{"prompt": "a"}]},
+        "rewards": ["mine:length"],
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"watch": ["mine:length"]}, "watch.0: another reward is named 'length'"),
+        ({"watch": [{"name": "b", "label": "length"}]}, "watch.0: another reward is named"),
+        ({"watch": ["b", "b"]}, "watch.1: another reward is named 'b'; give this one another `l"),
+        ({"evaluation": {"accuracy": "c"}, "watch": ["b"]}, "no reward 'c'; there are length, b"),
+        (
+            {"evaluation": {"accuracy": "b"}, "watch": [{"name": "b", "better": "lower"}]},
+            "evaluation.accuracy: 'b' is better when lower",
+        ),
+    ],
+)
+def test_labels_are_checked(more, message):
+    with pytest.raises(UserError) as caught:
+        check_labels(parse_config(config(**more)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"name": "b", "better": "more"}, "watch.0.better: expected 'higher' or 'lower'"),
+        ({"name": "b", "tolerance": -1}, "watch.0.tolerance: expected at least 0"),
+        ({"label": "b"}, "watch.0.name: missing"),
+    ],
+)
+def test_mistakes_in_the_section(section, message):
+    with pytest.raises(UserError) as caught:
+        parse_config(config(watch=[section]))
+    assert message in str(caught.value)
+
+
+def test_options_and_columns_are_checked(lab, tmp_path, monkeypatch):
+    def needs(completions, answer):
+        return [0.0 for _ in completions]
+
+    with pytest.raises(UserError, match="reward 'needs' needs the column 'answer'"):
+        train(lab, tmp_path, watch=[needs])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "watched_toys.py").write_text("def short(completions): ...\n")
+    with pytest.raises(UserError, match=r"watch\.0\.weight: unknown key"):
+        train(lab, tmp_path, watch=[{"name": "watched_toys:short", "weight": 2.0}])
+
+
+def test_check_knows_the_section(tmp_path, monkeypatch):
+    path = tmp_path / "run.yaml"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "checked_toys.py").write_text(
+        "class Toy:\n    greedy = False\n\n\n"
+        "def a(completions): ...\n\n\n"
+        "def b(completions, x=1): ...\n"
+    )
+    text = """\
+policy: checked_toys:Toy
+prompts: {name: rows, rows: [{prompt: a}]}
+rewards: [checked_toys:a]
+watch:
+  - name: checked_toys:b
+    x: 2
+evaluation: {prompts: 5, samples: 2}
+"""
+    path.write_text(text)
+    told = describe(load_config(path))
+    assert "warning: watch without evaluation.every" in told
+    assert ["rollouts", "per", "evaluation", "10"] in [line.split() for line in told.splitlines()]
+    assert "watch without" not in describe(load_config(path, ["evaluation.every=1"]))
+    path.write_text(text.replace("checked_toys:b", "checked_toys:c"))
+    with pytest.raises(UserError, match=r"run.yaml, line 5: watch\.0\.name: "):
+        describe(load_config(path))

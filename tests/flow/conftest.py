@@ -1,0 +1,181 @@
+"""Tiny random pipelines of each architecture, saved as folders, and policies made of them."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from diffusers import (
+    AutoencoderKL,
+    FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+)
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    T5Config,
+    T5EncoderModel,
+    T5Tokenizer,
+)
+
+from groupwise_flow.policy import FlowPolicy
+from groupwise_flow.settings import Settings
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def clip_tokenizer(length: int = 16) -> CLIPTokenizer:
+    names = [*LETTERS, *(f"{c}</w>" for c in LETTERS), "<|startoftext|>", "<|endoftext|>"]
+    vocab = {name: number for number, name in enumerate(names)}
+    return CLIPTokenizer(vocab=vocab, merges=[], model_max_length=length)
+
+
+def t5_tokenizer() -> T5Tokenizer:
+    names = ["<pad>", "</s>", "<unk>", *(f"▁{c}" for c in LETTERS), *LETTERS]
+    return T5Tokenizer(vocab=[(name, -float(i)) for i, name in enumerate(names)], extra_ids=0)
+
+
+def text_encoder(words: CLIPTokenizer, *, projection: bool) -> Any:
+    config = CLIPTextConfig(
+        vocab_size=len(words),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=words.model_max_length,
+        projection_dim=8,
+        bos_token_id=words.bos_token_id,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+    )
+    return (CLIPTextModelWithProjection if projection else CLIPTextModel)(config)
+
+
+def t5(words: T5Tokenizer, width: int) -> T5EncoderModel:
+    config = T5Config(
+        vocab_size=len(words), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+    )
+    return T5EncoderModel(config)
+
+
+def vae(channels: int) -> AutoencoderKL:
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        norm_num_groups=4,
+        latent_channels=channels,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        shift_factor=0.1,
+        scaling_factor=1.5,
+        sample_size=16,
+    )
+
+
+def sd3(*, with_t5: bool = True, **schedule: Any) -> StableDiffusion3Pipeline:
+    words, long_words = clip_tokenizer(), t5_tokenizer()
+    transformer = SD3Transformer2DModel(
+        sample_size=8,
+        patch_size=2,
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        caption_projection_dim=16,
+        pooled_projection_dim=16,
+        pos_embed_max_size=8,
+    )
+    return StableDiffusion3Pipeline(
+        transformer=awake(transformer),
+        vae=vae(4),
+        text_encoder=text_encoder(words, projection=True),
+        text_encoder_2=text_encoder(words, projection=True),
+        text_encoder_3=t5(long_words, 16) if with_t5 else None,
+        tokenizer=words,
+        tokenizer_2=words,
+        tokenizer_3=long_words if with_t5 else None,
+        scheduler=FlowMatchEulerDiscreteScheduler(**{"shift": 3.0, **schedule}),
+    )
+
+
+def flux(*, guided: bool = True) -> FluxPipeline:
+    words, long_words = clip_tokenizer(), t5_tokenizer()
+    transformer = FluxTransformer2DModel(
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        pooled_projection_dim=8,
+        guidance_embeds=guided,
+        axes_dims_rope=(2, 2, 4),
+    )
+    return FluxPipeline(
+        transformer=awake(transformer),
+        vae=vae(4),
+        text_encoder=text_encoder(words, projection=False),
+        text_encoder_2=t5(long_words, 16),
+        tokenizer=words,
+        tokenizer_2=long_words,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
+    )
+
+
+def awake(transformer: Any) -> Any:
+    """Weights large enough that prompt, time and latents all matter to the answer."""
+    with torch.no_grad():
+        for parameter in transformer.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return transformer
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "sd3": sd3,
+    "sd3 without t5": lambda: sd3(with_t5=False),
+    "sd3 shifting": lambda: sd3(use_dynamic_shifting=True),
+    "flux": flux,
+    "flux unguided": lambda: flux(guided=False),
+}
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each of `MAKERS`."""
+    root = tmp_path_factory.mktemp("pipelines")
+    made = {}
+    for name, make in MAKERS.items():
+        torch.manual_seed(0)
+        made[name] = root / name.replace(" ", "_")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            make().save_pretrained(made[name])
+    return made
+
+
+@pytest.fixture
+def lab(folders: dict[str, Path]) -> SimpleNamespace:
+    """`lab.policy(**settings)` makes a policy of a tiny pipeline, SD3 unless `of` says another."""
+
+    def settings(of: str = "sd3", **given: Any) -> Settings:
+        usual = {"model": str(folders[of]), "height": 16, "width": 16, "prompt_tokens": 12}
+        return Settings(**{**usual, "steps": 5, "evaluation_steps": 7, **given})
+
+    def policy(of: str = "sd3", **given: Any) -> FlowPolicy:
+        torch.manual_seed(1)
+        return FlowPolicy(settings(of, **given))
+
+    rows = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
+    return SimpleNamespace(policy=policy, settings=settings, rows=rows, folders=folders)

@@ -1,0 +1,65 @@
+"""Each adapter against diffusers' own pipeline call: without noise the image is the pipeline's."""
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+CASES = [
+    ("sd3", 1.0),
+    ("sd3", 4.5),
+    ("sd3 without t5", 1.0),
+    ("sd3 shifting", 2.0),
+    ("flux", 3.5),
+    ("flux", 1.0),
+    ("flux unguided", 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "guidance"), CASES)
+def test_an_evaluated_image_is_the_pipelines_own(lab, name, guidance):
+    policy = lab.policy(name, guidance=guidance, evaluation_steps=6)
+    rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6], purpose="evaluate")
+    start = torch.stack([noise(seed, policy.adapter.latent_shape) for seed in (5, 6)])
+    absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in name else {}
+    pipeline = DiffusionPipeline.from_pretrained(lab.folders[name], **absent)
+    pipeline.set_progress_bar_config(disable=True)
+    expected = pipeline(
+        prompt=[row["prompt"] for row in lab.rows],
+        num_inference_steps=6,
+        guidance_scale=guidance,
+        latents=start,
+        height=16,
+        width=16,
+        max_sequence_length=12,
+        output_type="np",
+    ).images
+    found = torch.stack(list(rollouts.facts["images"])).permute(0, 2, 3, 1).numpy()
+    assert np.abs(found - expected).max() < 2e-5
+    # The two prompts give different images, so the prompts had a say.
+    assert np.abs(expected[0] - expected[1]).max() > 1e-3
+    pixels = np.stack([np.asarray(image) for image in rollouts.completions]) / 255
+    assert np.abs(pixels - expected).max() < 0.5 / 255 + 2e-5
+
+
+def noise(seed, shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", ["sd3", "flux"])
+def test_schedule_is_the_pipelines(lab, name):
+    policy = lab.policy(name, evaluation_steps=6)
+    sigmas = policy.adapter.sigmas(6)
+    assert sigmas[0] == 1
+    assert sigmas[-1] == 0
+    assert bool((sigmas[1:] < sigmas[:-1]).all())
+    scheduler = policy.adapter.pipeline.scheduler
+    torch.testing.assert_close(1000 * sigmas[:-1], scheduler.timesteps.cpu())
+
+
+@pytest.mark.parametrize("name", ["sd3", "flux"])
+def test_sizes_other_than_the_models_own(lab, name):
+    policy = lab.policy(name, height=8, width=12)
+    rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+    assert rollouts.completions[0].size == (12, 8)
+    assert rollouts.facts["images"][0].shape == (3, 8, 12)

@@ -1,0 +1,127 @@
+"""Which steps are decisions: bounds, the last step, and who shares a window."""
+
+import pytest
+from pydantic import ValidationError
+
+from groupwise_flow.windows import Window
+
+STEPS = 10
+WINDOWS = [
+    {"kind": "all"},
+    {"kind": "fixed", "size": 3, "start": 2},
+    {"kind": "fixed", "size": 9},
+    {"kind": "random", "size": 2},
+    {"kind": "random", "size": 7, "until": 1.0},
+    {"kind": "sliding", "size": 4, "every": 3},
+    {"kind": "sliding", "size": 2, "start": 5, "stride": 3, "every": 1},
+]
+
+
+@pytest.mark.parametrize("given", WINDOWS)
+def test_every_window_lies_among_the_steps_but_the_last(given):
+    window = Window(**given)
+    length = window.length(STEPS)
+    assert length == given.get("size", STEPS - 1)
+    for step in range(60):
+        starts = window.starts(STEPS, range(step, step + 9), step)
+        assert starts.shape == (9,)
+        assert int(starts.min()) >= 0
+        assert int(starts.max()) + length <= STEPS - 1
+
+
+def test_all_and_fixed_windows_stay_where_they_are():
+    for step in (0, 25, 1000):
+        assert Window().starts(STEPS, range(3), step).tolist() == [0, 0, 0]
+        fixed = Window(kind="fixed", size=3, start=2)
+        assert fixed.starts(STEPS, range(3), step).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("until", "last"), [(0.5, 4), (0.25, 1), (0.01, 0), (1.0, 6)])
+def test_a_random_window_starts_within_its_share_of_the_steps(until, last):
+    window = Window(kind="random", size=3, until=until)
+    starts = window.starts(STEPS, range(400), 0).tolist()
+    assert set(starts) == set(range(last + 1))
+    # No start is much likelier than another.
+    assert min(starts.count(start) for start in set(starts)) > 400 / (last + 1) / 2
+
+
+def test_a_random_start_is_the_seeds_alone():
+    window = Window(kind="random", size=3)
+    together = window.starts(STEPS, range(20), 0).tolist()
+    assert [int(window.starts(STEPS, [seed], 7)) for seed in range(20)] == together
+
+
+def test_a_group_shares_a_random_window_whatever_the_batch(lab):
+    policy = lab.policy(steps=12, window={"kind": "random", "size": 2})
+    rows = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
+    seeds = [100 * group + index for group in range(8) for index in range(3)]
+    first = policy.sample(rows, group_size=3, seeds=seeds).tensor("first").view(8, 3)
+    assert (first == first[:, :1]).all()
+    assert len(first[:, 0].unique()) > 2
+    for group in (0, 5):
+        mine = seeds[3 * group : 3 * group + 3]
+        alone = policy.sample(rows[group : group + 1], group_size=3, seeds=mine)
+        assert alone.tensor("first").tolist() == first[group].tolist()
+    # The noise itself says nothing of the window: other members, same leader, same window.
+    changed = policy.sample(rows[:1], group_size=3, seeds=[0, 71, 72])
+    assert changed.tensor("first").tolist() == first[0].tolist()
+
+
+def test_a_sliding_window_moves_with_training_and_wraps():
+    window = Window(kind="sliding", size=4, start=1, stride=2, every=3)
+    starts = [int(window.starts(STEPS, [0], step)) for step in range(14)]
+    assert starts == [1, 1, 1, 3, 3, 3, 5, 5, 5, 1, 1, 1, 3, 3]
+    wide = Window(kind="sliding", size=9, every=1)
+    assert [int(wide.starts(STEPS, [0], step)) for step in range(3)] == [0, 0, 0]
+
+
+def test_the_policy_slides_by_the_step_it_is_told(lab):
+    policy = lab.policy(steps=6, window={"kind": "sliding", "size": 2, "every": 2})
+    found = []
+    for step in (0, 1, 2, 5, 8, 0):
+        policy.begin(step)
+        rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+        assert len(rollouts.tensor("first").unique()) == 1
+        found.append(int(rollouts.tensor("first")[0]))
+    assert found == [0, 0, 1, 2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"kind": "fixed"}, "kind: fixed needs a size"),
+        ({"kind": "random"}, "kind: random needs a size"),
+        ({"kind": "all", "size": 2}, "so it has no size"),
+        ({"kind": "fixed", "size": 0}, "greater than or equal to 1"),
+        ({"kind": "fixed", "size": 2, "start": -1}, "greater than or equal to 0"),
+        ({"kind": "random", "size": 2, "until": 0.0}, "greater than 0"),
+        ({"kind": "sliding", "size": 2, "every": 0}, "greater than or equal to 1"),
+        ({"kind": "jumping", "size": 2}, "'all', 'fixed', 'random' or 'sliding'"),
+        ({"length": 3}, "Extra inputs"),
+    ],
+)
+def test_what_is_no_window(given, told):
+    with pytest.raises(ValidationError, match=told):
+        Window(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        ({"kind": "fixed", "size": 3, "start": 7}, 10),
+        ({"kind": "sliding", "size": 10}, 10),
+        ({"kind": "random", "size": 12}, 12),
+    ],
+)
+def test_a_window_beyond_the_steps_is_refused(given, end):
+    told = f"ends at step {end}, and of 10 steps the first 9 can be decisions"
+    with pytest.raises(ValueError, match=told):
+        Window(**given).length(STEPS)
+    one_more = Window(**given)
+    assert one_more.length(end + 1) == given["size"]
+
+
+def test_of_two_steps_one_is_a_decision_and_of_one_none():
+    assert Window().length(2) == 1
+    with pytest.raises(ValueError, match="the first 0 can be"):
+        Window().length(1)

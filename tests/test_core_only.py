@@ -1,0 +1,152 @@
+"""`pip install groupwise` without extras: the core works, and says what each extra would bring.
+
+The environment is one of its own that holds nothing but the core's requirements, linked from here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOTS = ("core", "plugins", "rewards")
+PACKAGES = Path(__file__).parents[1]
+BRINGS = {
+    "groupwise[llm]": {"language_model", "dataset", "reasoning_gym", "language_consistency"},
+    "groupwise[math]": {"math", "length", "cosine_length"},
+    "groupwise[flow]": {"flow", "image_contents", "image_text", "jpeg_size"},
+    "groupwise[clip]": {"clip_similarity", "aesthetic", "preference"},
+}
+TRAIN = """
+import groupwise, torch
+
+class Coin(groupwise.Policy):
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(()))
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        rows = [row for row in prompts for _ in range(group_size)]
+        draws = [torch.rand((), generator=torch.Generator().manual_seed(s)) for s in seeds]
+        heads = (torch.stack(draws) < self.bias.sigmoid()).long()
+        trajectory = {"heads": heads}
+        mask = torch.ones(len(rows), 1, dtype=torch.bool)
+        rollouts = groupwise.Rollouts(
+            prompts=rows, completions=heads.tolist(), mask=mask, trajectory=trajectory,
+            groups=torch.arange(len(prompts)).repeat_interleave(group_size),
+            truncated=torch.zeros(len(rows), dtype=torch.bool),
+        )
+        return rollouts
+
+    def forward(self, rollouts, decisions=slice(None)):
+        sign = 2 * rollouts.tensor("heads") - 1
+        log_probs = torch.nn.functional.logsigmoid(sign * self.bias).unsqueeze(1)
+        return groupwise.LogProbs(log_probs=log_probs[:, decisions])
+
+result = groupwise.train(
+    policy=Coin(), prompts=[{"prompt": f"toss {n}"} for n in range(50)],
+    rewards=[lambda completions, **_: [float(c) for c in completions]],
+    train={"steps": 20, "learning_rate": 0.1}, quiet=True, output="run",
+)
+assert result.after["accuracy"] > 0.7, result.after
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A folder with an environment in which no extra is installed."""
+    folder = tmp_path_factory.mktemp("core_only")
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    scheme = {"base": str(folder / "env"), "platbase": str(folder / "env")}
+    site = Path(sysconfig.get_path("purelib", "venv", scheme))
+    for name in required("groupwise"):
+        link(name, site)
+    for package in (p for root in ROOTS for p in (PACKAGES / root).iterdir() if p.is_dir()):
+        (site / package.name).symlink_to(package)
+    return folder
+
+
+def required(name, seen=None):
+    """The distributions that an installation without extras brings, in no order."""
+    seen = {name} if seen is None else seen
+    for line in distribution(name).requires or []:
+        requirement = Requirement(line)
+        wanted = requirement.extras or {""}
+        if requirement.marker and not any(
+            requirement.marker.evaluate({"extra": extra}) for extra in {"", *wanted} - {"dev"}
+        ):
+            continue
+        key = requirement.name.lower()
+        if key in seen:
+            continue
+        try:
+            distribution(key)
+        except PackageNotFoundError:
+            continue
+        seen.add(key)
+        required(key, seen)
+    return seen
+
+
+def link(name, site):
+    """Every top-level entry of a distribution's files, linked into another site-packages."""
+    found = distribution(name)
+    tops = {file.parts[0] for file in found.files or [] if file.parts[0] != ".."}
+    for top in tops:
+        source = Path(str(found.locate_file(top)))
+        if "editable" in top or not source.exists() or (site / top).exists():
+            continue
+        (site / top).symlink_to(source)
+
+
+def run(folder, *arguments):
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [str(folder / "env" / "bin" / "python"), *arguments],
+        cwd=folder,
+        env=inherited | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links files as POSIX does")
+def test_nothing_of_the_extras_is_there(environment):
+    for module in ("transformers", "diffusers", "peft", "PIL", "open_clip", "math_verify"):
+        assert run(environment, "-c", f"import {module}").returncode != 0, module
+
+
+def test_plugins_are_listed_with_what_their_extra_would_bring(environment):
+    done = run(environment, "-m", "groupwise", "plugins")
+    assert done.returncode == 0, done.stderr
+    for extra in BRINGS:
+        assert extra in done.stdout, done.stdout
+    registry = json.loads(run(environment, "-m", "groupwise", "plugins", "--json").stdout)
+    assert registry["failures"] == {}
+    for extra, names in BRINGS.items():
+        of_extra = {
+            entry["name"]
+            for entry in registry["entries"]
+            if f"groupwise[{entry['extra']}]" == extra and entry["missing"]
+        }
+        assert names <= of_extra, extra
+
+
+def test_a_policy_of_ones_own_trains_with_the_core_alone(environment):
+    done = run(environment, "-c", TRAIN)
+    assert done.returncode == 0, done.stderr
+
+
+def test_naming_what_an_extra_brings_says_how_to_get_it(environment):
+    config = environment / "needs.yaml"
+    config.write_text("policy: language_model\nprompts: {name: rows, rows: []}\nrewards: [math]\n")
+    done = run(environment, "-m", "groupwise", "check", str(config))
+    assert done.returncode == 2
+    assert "pip install 'groupwise[math]'" in done.stderr

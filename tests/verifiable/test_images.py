@@ -1,0 +1,107 @@
+"""Images as arrays, as files, and how different they are."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pydantic import ValidationError
+
+from groupwise_verifiable.diversity import ImageDiversity
+from groupwise_verifiable.jpeg import JpegSize
+from groupwise_verifiable.pixels import picture, pixels
+
+
+def flat(value: int, size: tuple[int, int] = (8, 4)) -> Image.Image:
+    return Image.new("RGB", size, (value,) * 3)
+
+
+def noise(side: int, seed: int = 0) -> Image.Image:
+    values = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def test_every_kind_of_image_is_the_same_array() -> None:
+    bytes_ = np.random.default_rng(0).integers(0, 256, (4, 8, 3), dtype=np.uint8)
+    floats = (bytes_ / 255).astype(np.float32)
+    image = Image.fromarray(bytes_)
+    tensor = torch.from_numpy(floats).permute(2, 0, 1)
+    transparent = image.convert("RGBA")
+    images = [image, transparent, bytes_, floats, tensor, tensor.double()]
+    read = pixels(images, reward="r")
+    for each in read:
+        assert each.dtype == np.float32
+        np.testing.assert_allclose(each, floats, atol=1e-6)
+    grey = pixels([image.convert("L")], reward="r")[0]
+    assert grey.shape == (4, 8, 3)
+    assert np.asarray(picture(read[0])).tolist() == bytes_.tolist()
+
+
+@pytest.mark.parametrize(
+    ("image", "complaint"),
+    [
+        ("a picture", "expected an image .*, found str"),
+        ([{"role": "assistant", "content": "a picture"}], "found list"),
+        (None, "found NoneType"),
+        (np.zeros((4, 8)), r"expected an RGB image, found the shape \(4, 8\)"),
+        (np.zeros((3, 4, 8)), r"found the shape \(3, 4, 8\)"),
+        (torch.zeros(4, 8, 3), r"found the shape \(4, 8, 3\)"),
+        (np.zeros((0, 8, 3)), r"found the shape \(0, 8, 3\)"),
+        (np.full((4, 8, 3), 255.0), "expected floats from 0 to 1, found 255 to 255"),
+        (np.full((4, 8, 3), -0.5), "found -0.5 to -0.5"),
+        (np.full((4, 8, 3), np.nan), "found nan to nan"),
+    ],
+)
+def test_what_is_no_image_is_named(image: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"reward 'r', completion 1: .*{complaint}"):
+        pixels([flat(0), image], reward="r")
+
+
+def test_jpeg_size() -> None:
+    images = [flat(128, (64, 64)), noise(64)]
+    sizes = []
+    for image in images:
+        buffer = BytesIO()
+        image.save(buffer, "JPEG", quality=95)
+        sizes.append(len(buffer.getvalue()) / 1000)
+    assert sizes[0] < 1 < sizes[1]
+    assert JpegSize()(["p"] * 2, images) == [-sizes[0], -sizes[1]]
+    assert JpegSize(JpegSize.Config(direction="larger"))(["p"] * 2, images) == sizes
+    (coarse,) = JpegSize(JpegSize.Config(direction="larger", quality=10))(["p"], images[1:])
+    assert coarse is not None
+    assert coarse < sizes[1] / 2
+    with pytest.raises(ValidationError, match="'smaller' or 'larger'"):
+        JpegSize.Config.model_validate({"direction": "up"})
+    with pytest.raises(ValueError, match="'jpeg_size', completion 0: expected an image"):
+        JpegSize()(["p"], ["text"])
+
+
+def test_diversity_is_the_mean_distance_within_a_group() -> None:
+    images = [flat(0), flat(51), flat(255), flat(102), flat(102), flat(7)]
+    values = ImageDiversity()(["a", "a", "a", "b", "b", "c"], images)
+    # Distances of 0, 0.2 and 1: (0.2 + 1) / 2, (0.2 + 0.8) / 2, (1 + 0.8) / 2.
+    assert values[:3] == pytest.approx([0.6, 0.5, 0.9])
+    assert values[3:] == [0.0, 0.0, None]
+
+
+def test_a_distance_is_the_root_of_the_mean_square() -> None:
+    half = np.zeros((2, 4, 3), np.uint8)
+    half[:, :2] = 255
+    values = ImageDiversity()(["p"] * 2, [flat(0, (4, 2)), half])
+    assert values == pytest.approx([np.sqrt(0.5)] * 2)
+
+
+def test_equal_prompts_that_are_not_adjacent_are_two_groups() -> None:
+    assert ImageDiversity()(["a", "b", "a"], [flat(0), flat(9), flat(99)]) == [None] * 3
+    chat = [[{"role": "user", "content": "draw"}]] * 2
+    assert ImageDiversity()(chat, [flat(0), flat(255)]) == [1.0, 1.0]
+
+
+def test_images_of_a_group_have_one_size() -> None:
+    with pytest.raises(ValueError, match="a group must have one size, found 4x4 and 8x4"):
+        ImageDiversity()(["p"] * 2, [flat(0), flat(0, (4, 4))])
+    assert ImageDiversity()(["a", "b"], [flat(0), flat(0, (4, 4))]) == [None, None]

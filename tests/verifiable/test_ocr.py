@@ -1,0 +1,145 @@
+"""Reading what is written in pictures."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+from groupwise_verifiable.ocr import ImageText, edits
+
+# None of these is taken for another one at this size; O and 0, I and 1, Q and O are.
+LETTERS = "ACEFGKLMNPRU3479"
+
+
+def written(text: str, size: tuple[int, int] = (64, 32), letters: int = 20) -> Image.Image:
+    image = Image.new("RGB", size, "white")
+    middle = (size[0] / 2, size[1] / 2)
+    font = ImageFont.load_default(letters)
+    ImageDraw.Draw(image).text(middle, text, font=font, fill=(30, 30, 30), anchor="mm")
+    return image
+
+
+def spoilt(image: Image.Image, chance: np.random.Generator) -> Image.Image:
+    values = np.asarray(image.filter(ImageFilter.GaussianBlur(0.5))) / 255
+    values = values + chance.normal(0, 0.04, values.shape)
+    return Image.fromarray(np.round(values.clip(0, 1) * 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def reward() -> ImageText:
+    return ImageText()
+
+
+@pytest.mark.parametrize("width", [320, 144])
+def test_small_strings_are_read(width: int) -> None:
+    reward = ImageText(ImageText.Config(width=width))
+    chance, numbers = random.Random(0), np.random.default_rng(0)
+    texts = ["".join(chance.choices(LETTERS, k=1 + index % 3)) for index in range(30)]
+    images = [
+        spoilt(written(text, (48, 32) if index % 2 else (64, 32)), numbers)
+        for index, text in enumerate(texts)
+    ]
+    assert reward(["p"] * 30, images, text=texts) == [1.0] * 30
+
+
+def test_the_value_is_the_share_of_the_target_without_edits(reward: ImageText) -> None:
+    targets = ["CAT", "CAR", "CATS", "CT", "DOG", "C"]
+    values = reward(["p"] * 6, [written("CAT")] * 6, text=targets)
+    assert values == pytest.approx([1, 2 / 3, 3 / 4, 1 / 2, 0, 0])  # never below 0
+
+
+def test_what_is_no_target_and_what_is_no_writing(reward: ImageText) -> None:
+    logged: dict[str, Any] = {}
+    blank = Image.new("RGB", (64, 32), "white")
+    targets = [None, "", " ", float("nan"), "CAT"]
+    values = reward(
+        ["p"] * 5, [written("CAT")] * 4 + [blank], text=targets, log_extra=logged.__setitem__
+    )
+    assert values == [None, None, None, None, 0.0]
+    assert logged == {"read": ["CAT"] * 4 + [""]}
+
+
+def test_case_and_space() -> None:
+    image = written("New York", (128, 32))
+    for settings, target, expected in (
+        ({}, "NEWYORK", 1.0),
+        ({"ignore_case": False}, "NEWYORK", 1 - 5 / 7),
+        ({"ignore_case": False}, "NewYork", 1.0),
+        ({"ignore_space": False}, "new   york", 1.0),
+        ({"ignore_space": False}, "newyork", 1 - 1 / 7),
+    ):
+        reward = ImageText(ImageText.Config.model_validate(settings))
+        assert reward(["p"], [image], text=[target]) == [pytest.approx(expected)]
+
+
+def test_lines_anywhere_are_found_and_read_in_order(reward: ImageText) -> None:
+    image = Image.new("RGB", (320, 200), "white")
+    canvas, font = ImageDraw.Draw(image), ImageFont.load_default(30)
+    canvas.text((200, 24), "tea", font=font, fill="black")
+    canvas.text((20, 20), "green", font=font, fill="black")
+    canvas.text((90, 130), "please", font=font, fill="black")
+    finding = ImageText(ImageText.Config(detect=True, target="words", ignore_space=False))
+    assert finding(["p"], [image], words=["green tea please"]) == [1.0]
+    # Reading whole images and finding lines keep out of each other's way.
+    assert reward(["p"], [written("CAT")], text=["CAT"]) == [1.0]
+    assert finding(["p"], [Image.new("RGB", (64, 64), "white")], words=["tea"]) == [0.0]
+
+
+def test_colours_and_light_letters(reward: ImageText) -> None:
+    negative = Image.fromarray(255 - np.asarray(written("PEN")))
+    blue = Image.new("RGB", (64, 32), (250, 240, 200))
+    ImageDraw.Draw(blue).text(
+        (32, 16), "PEN", font=ImageFont.load_default(20), fill=(0, 0, 160), anchor="mm"
+    )
+    assert reward(["p"] * 2, [negative, blue], text=["PEN"] * 2) == [1.0, 1.0]
+
+
+def test_the_engine_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    ImageText()(["p"], [written("A")], text=["A"])
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("RapidOCR").level == logging.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "distance"),
+    [
+        ("", "", 0),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("abc", "abc", 0),
+        ("abc", "axc", 1),
+        ("abc", "bc", 1),
+        ("abc", "abcd", 1),
+        ("kitten", "sitting", 3),
+        ("ab", "ba", 2),
+    ],
+)
+def test_edits(first: str, second: str, distance: int) -> None:
+    assert edits(first, second) == distance
+
+
+def test_edits_against_the_recursion() -> None:
+    def slow(first: str, second: str) -> int:
+        if not first or not second:
+            return len(first) + len(second)
+        replaced = slow(first[1:], second[1:]) + (first[0] != second[0])
+        return min(replaced, slow(first[1:], second) + 1, slow(first, second[1:]) + 1)
+
+    chance = random.Random(0)
+    for _ in range(100):
+        pair = ["".join(chance.choices("abc", k=chance.randrange(6))) for _ in range(2)]
+        assert edits(*pair) == slow(*pair)
+
+
+def test_mistakes_are_named(reward: ImageText) -> None:
+    with pytest.raises(
+        ValueError, match="'image_text' needs the column 'text'; the columns are: title"
+    ):
+        reward(["p"], [written("A")], title=["A"])
+    with pytest.raises(ValueError, match="'image_text', completion 1: expected an image"):
+        reward(["p"] * 2, [written("A"), "A"], text=["A"] * 2)

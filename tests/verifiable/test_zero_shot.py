@@ -1,0 +1,108 @@
+"""A zero-shot detector: the real architecture, tiny and untrained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    CLIPTokenizer,
+    OwlViTConfig,
+    OwlViTForObjectDetection,
+    OwlViTImageProcessor,
+    OwlViTProcessor,
+)
+
+from groupwise_verifiable.contents import ImageContents
+from groupwise_verifiable.zero_shot import ZeroShotDetector
+
+# An untrained OWL-ViT of 2 x 2 patches, on an image of 60 x 40, sees four boxes half as large, around
+# the lower right corners of its patches. Three of them reach over the edge of the image.
+BOXES = {
+    (15.0, 10.0, 45.0, 30.0): "red",
+    (45.0, 10.0, 75.0, 30.0): "green",
+    (15.0, 30.0, 45.0, 50.0): "blue",
+    (45.0, 30.0, 75.0, 50.0): "yellow",
+}
+
+
+@pytest.fixture(scope="module")
+def owl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained OWL-ViT of 2 x 2 patches, whose boxes stay where they are before training."""
+    folder = tmp_path_factory.mktemp("owl")
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    # A query whose first token is 0 counts as padding.
+    tokens = [
+        "!",
+        "<|startoftext|>",
+        "<|endoftext|>",
+        *letters,
+        *(f"{each}</w>" for each in letters),
+    ]
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    words = CLIPTokenizer(
+        vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=16
+    )
+    small = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    torch.manual_seed(0)
+    model = OwlViTForObjectDetection(
+        OwlViTConfig(
+            text_config={**small, **ids, "vocab_size": len(tokens), "max_position_embeddings": 16},
+            vision_config={**small, "image_size": 32, "patch_size": 16},
+            projection_dim=16,
+        )
+    )
+    for parameter in model.box_head.parameters():
+        torch.nn.init.zeros_(parameter)
+    model.save_pretrained(folder)
+    side = {"height": 32, "width": 32}
+    OwlViTProcessor(OwlViTImageProcessor(size=side, crop_size=side), words).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def four() -> np.ndarray:
+    """An image [40, 60, 3] with a colour of its own in each box."""
+    colors = {"red": (1, 0, 0), "green": (0, 0.6, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
+    image = np.zeros((40, 60, 3), np.float32)
+    for (left, top, right, bottom), name in BOXES.items():
+        image[int(top) : int(bottom), int(left) : int(right)] = colors[name]
+    return image
+
+
+def test_boxes_colours_labels_and_order(owl: Path, four: np.ndarray) -> None:
+    detector = ZeroShotDetector(str(owl), threshold=0.0, overlap=1.0, device="cpu")
+    found = detector(four, ["cat", "dog"])
+    assert len(found) == 4
+    boxes = {tuple(round(edge, 1) for edge in each.box): each.color for each in found}
+    assert boxes == BOXES
+    assert {each.label for each in found} <= {"cat", "dog"}
+    scores = [each.score for each in found]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < score < 1 for score in scores)
+    least_sure = found[-1].score
+    above = ZeroShotDetector(str(owl), threshold=least_sure, overlap=1.0, device="cpu")
+    assert above(four, ["cat", "dog"]) == found[:3]
+    assert detector(four, []) == []
+
+
+def test_as_a_reward(owl: Path, four: np.ndarray) -> None:
+    settings = {"detector": str(owl), "threshold": 0.0, "device": "cpu"}
+    reward = ImageContents(ImageContents.Config.model_validate(settings))
+    image = Image.fromarray((four * 255).astype(np.uint8))
+    enough, more = [{"class": "cat", "count": 4}], [{"class": "cat", "count": 5}]
+    assert reward(["p"] * 2, [image, image], include=[enough, more]) == [1.0, 0.0]
+    red = [{"class": "cat", "count": 4, "color": "red"}]
+    partial = ImageContents(ImageContents.Config.model_validate({**settings, "mode": "partial"}))
+    assert partial(["p"], [image], include=[red]) == [pytest.approx((1 + 1 / 4) / 2)]
