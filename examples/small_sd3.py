@@ -8,7 +8,6 @@ and `glyphs/make_base.py` teach it what to draw.
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -20,6 +19,7 @@ from diffusers import (
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
 )
+from diffusers.utils import logging
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Whitespace
@@ -202,9 +202,15 @@ def _encode_prompts(pipe: StableDiffusion3Pipeline, texts: Sequence[str]) -> tup
 
 def save(pipe: StableDiffusion3Pipeline, folder: Path) -> None:
     """A pipeline folder in half precision, which is all that such a model needs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        deepcopy(pipe).to(torch.float16).save_pretrained(folder)
+    logging.set_verbosity_error()  # it would speak of the T5 that is not there
+    logging.disable_progress_bar()
+    deepcopy(pipe).to(torch.float16).save_pretrained(folder)
+
+
+def load(folder: Path) -> StableDiffusion3Pipeline:
+    return StableDiffusion3Pipeline.from_pretrained(
+        folder, text_encoder_3=None, tokenizer_3=None, torch_dtype=torch.float32
+    )
 
 
 def _clock(minutes: float) -> Iterator[float]:

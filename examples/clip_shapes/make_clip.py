@@ -55,7 +55,11 @@ def configuration(tokenizer: object) -> CLIPConfig:
     words = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id")}
     common = {"hidden_size": 96, "intermediate_size": 192, "num_attention_heads": 3}
     text = CLIPTextConfig(
-        **common, **words, num_hidden_layers=3, vocab_size=len(tokenizer), max_position_embeddings=12
+        **common,
+        **words,
+        num_hidden_layers=3,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=12,
     )
     vision = CLIPVisionConfig(
         **common, num_hidden_layers=4, image_size=scenes.SIDE, patch_size=4, num_channels=3

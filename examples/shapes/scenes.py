@@ -76,9 +76,7 @@ def _places(row: Row, count: int, chance: random.Random) -> list[tuple[float, fl
 
 def _draw_one(canvas: ImageDraw.ImageDraw, entry: Row, x: float, y: float, radius: float) -> None:
     colour, shape = COLOURS[entry["color"]], entry["class"]
-    left, top, right, bottom = (
-        _FINE * v for v in (x - radius, y - radius, x + radius, y + radius)
-    )
+    left, top, right, bottom = (_FINE * v for v in (x - radius, y - radius, x + radius, y + radius))
     if shape == "disk":
         canvas.ellipse((left, top, right, bottom), fill=colour)
     elif shape == "square":

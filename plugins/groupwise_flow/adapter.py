@@ -43,10 +43,20 @@ class Adapter(ABC):
                 f"of {side} pixels, found {self.height} x {self.width}"
             )
         self.rows, self.columns = self.height // side, self.width // side
+        if self.most_tokens is not None and max(self.rows, self.columns) > self.most_tokens:
+            raise UserError(
+                f"policy.height, policy.width: this model makes images of at most "
+                f"{self.most_tokens * side} pixels a side, found {self.height} x {self.width}"
+            )
 
     @property
     @abstractmethod
     def patch(self) -> int: ...
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens along an image's side at the most; None where there is no limit."""
+        return None
 
     @property
     @abstractmethod
@@ -102,11 +112,18 @@ class Adapter(ABC):
         shift = 0.0 if config.shift_factor is None else config.shift_factor
         return (latents / config.scaling_factor) + shift
 
-    def check_lengths(self, tokenizer: Any, prompts: Sequence[str], limit: int) -> None:
-        """Raise UserError for a prompt of more tokens than the text encoder takes."""
+    def check_lengths(
+        self, tokenizer: Any, prompts: Sequence[str], limit: int | None = None
+    ) -> None:
+        """Raise UserError for a prompt of too many tokens.
+
+        limit: as many as the text encoder takes; `policy.prompt_tokens` if unset.
+        """
+        most = limit or self.prompt_tokens
         for prompt, ids in zip(prompts, tokenizer(list(prompts)).input_ids, strict=True):
-            if len(ids) > limit:
+            if len(ids) > most:
                 raise UserError(
-                    f"a prompt has {len(ids)} tokens, and the text encoder takes {limit}: "
+                    f"a prompt has {len(ids)} tokens, and "
+                    f"{'the text encoder' if limit else 'policy.prompt_tokens'} allows {most}: "
                     f"{prompt[:200]!r}"
                 )

@@ -25,7 +25,7 @@ class Flux(Adapter):
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """As the pipeline does: T5 for the tokens, CLIP for the pooled embedding."""
         pipeline = self.pipeline
-        self.check_lengths(pipeline.tokenizer_2, prompts, self.prompt_tokens)
+        self.check_lengths(pipeline.tokenizer_2, prompts)
         embeds, pooled, _ = pipeline.encode_prompt(
             prompt=list(prompts),
             prompt_2=None,

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from logging import Handler, LogRecord
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ def load(settings: Settings) -> Adapter:
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    with _quiet(), explained(settings, "cannot load a diffusers pipeline from"):
+    usual = {"torch_dtype": torch.float32, "use_safetensors": True}  # no pickle is loaded
+    with _quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
-            settings.model, **{"torch_dtype": torch.float32, **absent, **settings.loading}
+            settings.model, **{**usual, **absent, **settings.loading}
         )
     pipeline.set_progress_bar_config(disable=True)
     adapter = make(
@@ -54,7 +56,16 @@ def load(settings: Settings) -> Adapter:
 def read_index(settings: Settings) -> dict[str, Any]:
     """The pipeline's parts by name, read before any weights are."""
     with _quiet(), explained(settings, "cannot read a diffusers pipeline from"):
-        return dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
+        index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
+    folder = Path(settings.model)
+    named = [name for name, part in index.items() if isinstance(part, list) and any(part)]
+    missing = [name for name in named if not (folder / name).is_dir()]
+    if folder.is_dir() and missing:
+        raise UserError(
+            f"policy.model: {settings.model!r} has no folder {missing[0]!r}, which its "
+            f"model_index.json names"
+        )
+    return index
 
 
 def places(settings: Settings) -> dict[str, Any]:
@@ -93,16 +104,14 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
     if settings.precision == "bf16":
         adapter.pipeline.to(torch.bfloat16)
     lora = settings.lora
-    config = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        target_modules=list(lora.targets or adapter.targets),
-        **{"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options},
-    )
+    options = {"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options}
+    targets = list(lora.targets or adapter.targets)
     try:
-        transformer.add_adapter(config)
-    except ValueError as error:
-        raise UserError(f"policy.lora: {error}") from error
+        transformer.add_adapter(
+            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, **options)
+        )
+    except (TypeError, ValueError) as error:
+        raise UserError(f"policy.lora: {str(error).splitlines()[0]}") from error
     for parameter in transformer.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)
@@ -137,10 +146,32 @@ def explained(settings: Settings, problem: str) -> Iterator[None]:
 
 
 @contextmanager
+def _strict() -> Iterator[None]:
+    """Arguments that diffusers does not know are an error; it only logs that it ignores them."""
+
+    class Refuse(Handler):
+        def emit(self, record: LogRecord) -> None:
+            if "are not expected by" in record.getMessage():
+                raise ValueError(record.getMessage())
+
+    logger, refuse = logging.get_logger("diffusers"), Refuse()
+    logger.addHandler(refuse)
+    try:
+        yield
+    finally:
+        logger.removeHandler(refuse)
+
+
+@contextmanager
 def _quiet() -> Iterator[None]:
-    """Progress bars of loading would tear up the run's own."""
+    """Progress bars would tear up the run's own, and a missing T5 is no reason to speak."""
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -54,7 +54,6 @@ class FlowPolicy(Policy):
         # In lists, so that their weights are no part of the module.
         self._reference: list[nn.Module] = []
         self._instead: list[nn.Module] = []
-        self._own = True
         self._step = 0
 
     def train(self, mode: bool = True) -> FlowPolicy:
@@ -218,7 +217,7 @@ class FlowPolicy(Policy):
 
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
         """[n, ...] as it was in sampling, while the weights are still those of sampling."""
-        if "unconditional" not in rollouts.trajectory or not self._own:
+        if "unconditional" not in rollouts.trajectory:
             return None
         if bool((rollouts.tensor("version") != self._writes()).any()):
             return None
@@ -228,7 +227,7 @@ class FlowPolicy(Policy):
         return torch.stack([row[steps] for row in rollouts.trajectory[name]]).to(self.device)
 
     def _writes(self) -> int:
-        """Changes whenever a trained weight is written to."""
+        """Changes whenever a trained weight is written to; 0 where none is trained."""
         return sum(p._version for p in self._answering.parameters() if p.requires_grad)
 
     def microbatches(
@@ -278,7 +277,6 @@ class FlowPolicy(Policy):
         transformer, adapted = self.adapter.pipeline.transformer, self.config.lora is not None
         if not adapted and not self._reference:
             raise RuntimeError("using('reference') before keep('reference')")
-        self._own = False
         if adapted:
             transformer.disable_adapters()
         else:
@@ -286,7 +284,7 @@ class FlowPolicy(Policy):
         try:
             yield
         finally:
-            self._instead, self._own = [], True
+            self._instead = []
             if adapted:
                 transformer.enable_adapters()
 

@@ -20,6 +20,10 @@ class StableDiffusion3(Adapter):
         return int(self.pipeline.transformer.config.patch_size)
 
     @property
+    def most_tokens(self) -> int:
+        return int(self.pipeline.transformer.config.pos_embed_max_size)
+
+    @property
     def latent_shape(self) -> tuple[int, ...]:
         channels = self.pipeline.transformer.config.in_channels
         return (channels, self.rows * self.patch, self.columns * self.patch)
@@ -28,7 +32,7 @@ class StableDiffusion3(Adapter):
         """As the pipeline does: two CLIP encoders, and T5 where there is one."""
         pipeline = self.pipeline
         if pipeline.text_encoder_3 is not None:
-            self.check_lengths(pipeline.tokenizer_3, prompts, self.prompt_tokens)
+            self.check_lengths(pipeline.tokenizer_3, prompts)
         else:
             self.check_lengths(pipeline.tokenizer, prompts, pipeline.tokenizer_max_length)
         embeds, _, pooled, _ = pipeline.encode_prompt(

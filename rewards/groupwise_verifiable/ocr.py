@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -99,6 +100,7 @@ class ImageText:
         return max(0.0, 1 - edits(self._normal(text), expected) / len(expected))
 
     def _normal(self, text: str) -> str:
+        text = normalize("NFKC", text)  # the wide letters of Chinese type are plain ones
         plain = "".join(text.split()) if self.config.ignore_space else " ".join(text.split())
         return plain.casefold() if self.config.ignore_case else plain
 

@@ -1,13 +1,14 @@
 """Tiny random pipelines of each architecture, saved as folders, and policies made of them."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from diffusers import (
     AutoencoderKL,
     FlowMatchEulerDiscreteScheduler,
@@ -16,6 +17,7 @@ from diffusers import (
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
 )
+from PIL import ImageStat
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -26,6 +28,10 @@ from transformers import (
     T5Tokenizer,
 )
 
+from groupwise import Rollouts
+from groupwise.rewards import Scores
+from groupwise.update import Updater
+from groupwise_flow.algorithm import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Settings
 
@@ -165,6 +171,106 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
+def trained(policy: FlowPolicy) -> list[torch.nn.Parameter]:
+    return [p for p in policy.parameters() if p.requires_grad]
+
+
+def nudge(policy: FlowPolicy, size: float = 0.05, seed: int = 2) -> None:
+    """What an update would do: every trained weight changes in its place."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in trained(policy):
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(size * noise.to(parameter.device))
+
+
+def calls(policy: FlowPolicy) -> list[int]:
+    """A list to which each pass of the transformer adds how many latents it was given."""
+    sizes: list[int] = []
+
+    def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
+        sizes.append(len(named["hidden_states"]))
+
+    policy.adapter.pipeline.transformer.register_forward_pre_hook(note, with_kwargs=True)
+    return sizes
+
+
+def gradient(policy: FlowPolicy) -> torch.Tensor:
+    """All gradients as one vector; zeros where there is none."""
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(policy)]
+    return torch.cat([value.flatten() for value in found])
+
+
+def gap(left: torch.Tensor, right: torch.Tensor) -> float:
+    """The norm-wise relative difference."""
+    return float((left - right).norm() / right.norm())
+
+
+def scores_of(values: Sequence[float]) -> Scores:
+    """Scores of a single reward."""
+    return Scores(
+        names=("reward",),
+        weights=(1.0,),
+        values=torch.tensor(values, dtype=torch.float64).unsqueeze(1),
+        failed=torch.zeros(len(values), dtype=torch.bool),
+    )
+
+
+def updater(policy: FlowPolicy, algorithm: FlowGRPO, budget: int) -> Updater:
+    return Updater(
+        policy=policy,
+        model=policy,
+        algorithm=algorithm,
+        accelerator=Accelerator(cpu=policy.device.type == "cpu"),
+        budget=budget,
+    )
+
+
+def update(
+    policy: FlowPolicy,
+    algorithm: FlowGRPO,
+    rollouts: Rollouts,
+    *,
+    values: Sequence[float] | None = None,
+    given: Mapping[str, torch.Tensor] | None = None,
+    budget: int = 16384,
+) -> dict[str, float]:
+    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others."""
+    scores = scores_of(range(len(rollouts)) if values is None else values)
+    given = given or {"old_log_probs": rollouts.log_probs}
+    return updater(policy, algorithm, budget).backward(rollouts, scores, given)
+
+
+def images_of(rollouts: Rollouts) -> torch.Tensor:
+    return torch.stack(list(rollouts.facts["images"])).cpu()
+
+
+def pipelines_images(
+    pipeline: Any, policy: FlowPolicy, rows: list[dict[str, str]], seeds: list[int]
+) -> torch.Tensor:
+    """[n, 3, height, width]: what diffusers' own call makes of a policy's evaluation."""
+    pipeline.set_progress_bar_config(disable=True)
+    shape = policy.adapter.latent_shape
+    start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    made = pipeline(
+        prompt=[row["prompt"] for row in rows],
+        num_inference_steps=policy.config.evaluation_steps,
+        guidance_scale=policy.config.guidance,
+        latents=torch.stack(start),
+        height=policy.adapter.height,
+        width=policy.adapter.width,
+        max_sequence_length=policy.config.prompt_tokens,
+        output_type="np",
+    ).images
+    return torch.from_numpy(made).permute(0, 3, 1, 2)
+
+
+def redness(completions: list[Any], **_: Any) -> list[float]:
+    """A reward: how much redder than green and blue a picture is."""
+    means = [ImageStat.Stat(picture).mean for picture in completions]
+    return [(red - (green + blue) / 2) / 255 for red, green, blue in means]
+
+
 @pytest.fixture
 def lab(folders: dict[str, Path]) -> SimpleNamespace:
     """`lab.policy(**settings)` makes a policy of a tiny pipeline, SD3 unless `of` says another."""
@@ -178,4 +284,28 @@ def lab(folders: dict[str, Path]) -> SimpleNamespace:
         return FlowPolicy(settings(of, **given))
 
     rows = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
-    return SimpleNamespace(policy=policy, settings=settings, rows=rows, folders=folders)
+    return SimpleNamespace(
+        policy=policy,
+        settings=settings,
+        rows=rows,
+        folders=folders,
+        trained=trained,
+        nudge=nudge,
+        calls=calls,
+        gradient=gradient,
+        gap=gap,
+        scores_of=scores_of,
+        updater=updater,
+        update=update,
+        images_of=images_of,
+        pipelines_images=pipelines_images,
+        redness=redness,
+    )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -124,8 +124,9 @@ def test_objects_of_one_class_go_to_the_clause_of_their_colour() -> None:
     assert share(either, red_left) == pytest.approx(4 / 5)
     any_and_red = [{"class": "disk"}, {"class": "disk", "color": "red"}]
     assert share(any_and_red, [thing("disk", "red"), thing("disk", "green")]) == 1.0
-    # With one blue disk the clause that takes any colour has it.
-    assert share(any_and_red, [thing("disk", "blue")]) == pytest.approx(1 / 3)
+    # One blue disk goes to the clause that takes any colour, not to the two red ones.
+    two_red_and_any = [{"class": "disk", "count": 2, "color": "red"}, {"class": "disk"}]
+    assert share(two_red_and_any, [thing("disk", "blue")]) == pytest.approx((0 + 0 + 1) / 3)
 
 
 def test_positions() -> None:

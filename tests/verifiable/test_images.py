@@ -36,6 +36,8 @@ def test_every_kind_of_image_is_the_same_array() -> None:
     for each in read:
         assert each.dtype == np.float32
         np.testing.assert_allclose(each, floats, atol=1e-6)
+    (rough,) = pixels([tensor.bfloat16()], reward="r")
+    np.testing.assert_allclose(rough, floats, atol=2**-8)
     grey = pixels([image.convert("L")], reward="r")[0]
     assert grey.shape == (4, 8, 3)
     assert np.asarray(picture(read[0])).tolist() == bytes_.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,25 @@ def test_colours_and_light_letters(reward: ImageText) -> None:
         (32, 16), "PEN", font=ImageFont.load_default(20), fill=(0, 0, 160), anchor="mm"
     )
     assert reward(["p"] * 2, [negative, blue], text=["PEN"] * 2) == [1.0, 1.0]
+
+
+def test_the_engine_gets_bytes_with_blue_first_and_every_flag() -> None:
+    reward, calls = ImageText(ImageText.Config(detect=True)), []
+
+    def engine(image: np.ndarray, **flags: bool) -> SimpleNamespace:
+        calls.append((image.dtype, image.shape, image[0, 0].tolist(), flags))
+        return SimpleNamespace(txts=None, boxes=None)
+
+    reward.__dict__["_engine"] = engine  # in place of the cached one
+    assert reward(["p"], [Image.new("RGB", (6, 4), (255, 128, 0))], text=["A"]) == [0.0]
+    flags = {"use_det": True, "use_cls": False, "use_rec": True}
+    assert calls == [(np.uint8, (4, 6, 3), [0, 128, 255], flags)]
+
+
+def test_wide_letters_are_plain_ones() -> None:
+    reward = ImageText(ImageText.Config(ignore_case=False))
+    reward.__dict__["_engine"] = lambda image, **flags: SimpleNamespace(txts=("\uff21\uff19",))
+    assert reward(["p"] * 2, [written("A9")] * 2, text=["A9", "\uff21\uff19"]) == [1.0, 1.0]
 
 
 def test_the_engine_is_silent(capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from transformers import (
 from groupwise_verifiable.contents import ImageContents
 from groupwise_verifiable.zero_shot import ZeroShotDetector
 
-# An untrained OWL-ViT of 2 x 2 patches, on an image of 60 x 40, sees four boxes half as large, around
-# the lower right corners of its patches. Three of them reach over the edge of the image.
+# An untrained OWL-ViT of 2 x 2 patches, on an image of 60 x 40, sees four boxes of half its size,
+# around the lower right corners of its patches. Three of them reach over the edge of the image.
 BOXES = {
     (15.0, 10.0, 45.0, 30.0): "red",
     (45.0, 10.0, 75.0, 30.0): "green",
@@ -73,11 +73,11 @@ def owl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def four() -> np.ndarray:
-    """An image [40, 60, 3] with a colour of its own in each box."""
+    """A black image [40, 60, 3] with a colour of its own in the middle of each box."""
     colors = {"red": (1, 0, 0), "green": (0, 0.6, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
     image = np.zeros((40, 60, 3), np.float32)
     for (left, top, right, bottom), name in BOXES.items():
-        image[int(top) : int(bottom), int(left) : int(right)] = colors[name]
+        image[int(top) + 5 : int(bottom) - 5, int(left) + 7 : int(right) - 7] = colors[name]
     return image
 
 

@@ -1,0 +1,248 @@
+"""The moving average of the weights: its arithmetic, where it is used, and that it is kept."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from groupwise import train
+from groupwise.average import Average
+from groupwise.checkpoint import load_checkpoint, save_checkpoint
+from groupwise.errors import UserError
+from groupwise.prompts import seed_for
+
+
+class Pair(nn.Module):
+    """A trained number, and a frozen one."""
+
+    def __init__(self, value=0.0):
+        super().__init__()
+        self.trained = nn.Parameter(torch.tensor([value], dtype=torch.float64))
+        self.frozen = nn.Parameter(torch.tensor([7.0]), requires_grad=False)
+
+    def move(self, value):
+        with torch.no_grad():
+            self.trained.fill_(value)
+
+
+def shadow(average):
+    return float(average.tensors()["trained"])
+
+
+def test_the_average_by_hand():
+    model = Pair(1.0)
+    average = Average(model, decay=0.75, every=1)
+    assert shadow(average) == 1.0
+    expected = 1.0
+    for value in (3.0, -5.0, 2.0):
+        model.move(value)
+        average.update()
+        expected = 0.75 * expected + 0.25 * value
+        assert shadow(average) == pytest.approx(expected, rel=1e-15)
+        assert model.trained.item() == value
+
+
+def test_every_counts_updates():
+    model = Pair(0.0)
+    average = Average(model, decay=0.5, every=3)
+    found = []
+    for value in range(1, 8):
+        model.move(float(value))
+        average.update()
+        found.append(shadow(average))
+    assert found == [0, 0, 1.5, 1.5, 1.5, 3.75, 3.75]
+
+
+def test_only_what_is_trained_is_averaged():
+    average = Average(Pair(), decay=0.5, every=1)
+    assert average.tensors().keys() == {"trained", "updates"}
+
+
+def test_applied_gives_the_average_and_gives_back_the_weights():
+    model = Pair(1.0)
+    average = Average(model, decay=0.5, every=1)
+    model.move(3.0)
+    average.update()
+    for _ in range(2):
+        with average.applied():
+            assert model.trained.item() == 2.0
+            assert float(model.frozen) == 7.0
+        assert model.trained.item() == 3.0
+        assert shadow(average) == 2.0
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_applied_gives_back_the_weights_whatever_happens(error):
+    model = Pair(1.0)
+    average = Average(model, decay=0.5, every=1)
+    model.move(3.0)
+    with pytest.raises(error), average.applied():
+        raise error
+    assert model.trained.item() == 3.0
+    assert shadow(average) == 1.0
+
+
+def test_the_optimizer_keeps_its_parameters():
+    """The weights are exchanged in place: what an optimizer holds stays what is trained."""
+    model = Pair(1.0)
+    optimizer = torch.optim.SGD([model.trained], lr=1.0)
+    average = Average(model, decay=0.5, every=1)
+    with average.applied():
+        pass
+    model.trained.grad = torch.ones(1, dtype=torch.float64)
+    optimizer.step()
+    assert model.trained.item() == 0.0
+
+
+def test_restore_brings_back_shadows_and_the_count():
+    model = Pair(0.0)
+    average = Average(model, decay=0.5, every=2)
+    for value in (1.0, 2.0, 3.0):
+        model.move(value)
+        average.update()
+    other = Average(Pair(9.0), decay=0.5, every=2)
+    other.restore({name: value.clone() for name, value in average.tensors().items()})
+    assert shadow(other) == shadow(average) == 1.0
+    other.update()  # the fourth update, which is due
+    assert shadow(other) == 5.0
+
+
+# ---- in training
+
+
+def by_hand(trainer, steps, decay, every):
+    """The average of the table, from its values after each optimizer update."""
+    table = trainer.policy.table
+    kept, updates = table.detach().clone(), []
+    step = trainer._prepared.step
+    trainer._prepared.step = lambda: (step(), updates.append(table.detach().clone()))
+    for _ in range(steps):
+        trainer.train_step()
+    for count, value in enumerate(updates, start=1):
+        if count % every == 0:
+            kept = decay * kept + (1 - decay) * value
+    return kept, updates
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_training_averages_after_every_optimizer_update(lab, every):
+    trainer = lab.trainer(ema=0.8, ema_every=every, epochs=2, updates_per_rollout=2, steps=3)
+    expected, updates = by_hand(trainer, 3, 0.8, every)
+    assert len(updates) == 12
+    torch.testing.assert_close(trainer.average.tensors()["table"], expected)
+    assert (expected - trainer.policy.table).abs().max() > 1e-3
+
+
+def test_an_average_changes_nothing_of_the_training(lab):
+    averaged, plain = lab.trainer(ema=0.9, evaluate_every=1), lab.trainer(evaluate_every=1)
+    for trainer in (averaged, plain):
+        trainer.fit(lambda *_: None, lambda: None)
+    assert plain.average is None
+    assert torch.equal(averaged.policy.table, plain.policy.table)
+
+
+def test_an_update_without_gradient_is_no_update(lab):
+    trainer = lab.trainer(ema=0.9, reward=lambda completions, **_: [1.0] * len(completions))
+    trainer.train_step()
+    assert int(trainer.average.tensors()["updates"]) == 0
+
+
+def test_evaluation_during_training_is_by_the_average(lab):
+    trainer = lab.trainer(ema=0.9, evaluate_every=1, learning_rate=0.5)
+    seen, evaluate = [], trainer.evaluator
+
+    def watched(policy, state):
+        seen.append((policy.table.detach().clone(), trainer.average.tensors()["table"].clone()))
+        return evaluate(policy, state)
+
+    trainer.evaluator = watched
+    watched.right = evaluate.right
+    applied = []
+    trainer.fit(lambda *_: applied.append(trainer.average.tensors()["table"].clone()), lambda: None)
+    for (in_place, put_aside), average in zip(seen, applied, strict=True):
+        assert torch.equal(in_place, average)
+        assert not torch.equal(in_place, put_aside)
+    assert torch.equal(trainer.policy.table, seen[-1][1])
+
+
+# ---- in a run
+
+
+def run(lab, folder, *, resume=False, steps=4, **settings):
+    return train(
+        policy=lab.Tabular(),
+        prompts=lab.rows(),
+        rewards=[lab.ones],
+        train={
+            "steps": steps,
+            "groups_per_step": 2,
+            "group_size": 4,
+            "learning_rate": 0.3,
+            **settings,
+        },
+        # What is trained is evaluated: the policy's prompts have nothing in common.
+        evaluation={
+            "prompts": 2,
+            "samples": 8,
+            "source": {"name": "rows", "rows": lab.rows()},
+        },
+        output=folder,
+        resume=resume,
+        quiet=True,
+        **{"prompts.held_out": 0.0},
+    )
+
+
+def weights(folder, name):
+    return load_file(folder / "checkpoints" / "last" / f"{name}.safetensors")["table"]
+
+
+def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
+    result = run(lab, tmp_path / "run", ema=0.9)
+    average, own = weights(tmp_path / "run", "average"), weights(tmp_path / "run", "weights")
+    assert not torch.allclose(average, own)
+    saved = load_file(tmp_path / "run" / "model" / "model.safetensors")["table"]
+    assert torch.equal(saved, average)
+    assert torch.equal(result.policy.table, own)
+    plain = run(lab, tmp_path / "plain")
+    assert not (tmp_path / "plain/checkpoints/last/average.safetensors").exists()
+    assert torch.equal(plain.policy.table, own)
+    assert plain.before == result.before
+    assert plain.after != result.after
+    again = lab.Tabular()
+    with torch.no_grad():
+        again.table.copy_(average)
+    lines = (tmp_path / "run" / "samples" / "after.jsonl").read_text().splitlines()
+    samples = [sample for line in lines if not (sample := json.loads(line))["greedy"]]
+    assert len(samples) == 16
+    prompts = {row["prompt"]: row for row in lab.rows()}
+    found = again.sample(
+        [prompts[sample["prompt"]] for sample in samples],
+        group_size=1,
+        seeds=[seed_for(0, "evaluation", sample["draw"], sample["index"]) for sample in samples],
+        purpose="evaluate",
+    )
+    assert found.completions == [sample["completion"] for sample in samples]
+
+
+def test_a_resumed_run_has_the_same_average(lab, tmp_path):
+    run(lab, tmp_path / "through", ema=0.8, ema_every=3, epochs=2)
+    run(lab, tmp_path / "halved", ema=0.8, ema_every=3, epochs=2, steps=2)
+    run(lab, tmp_path / "halved", ema=0.8, ema_every=3, epochs=2, resume=True)
+    for name in ("weights", "average"):
+        one, other = weights(tmp_path / "through", name), weights(tmp_path / "halved", name)
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_without_an_average_is_refused(tmp_path):
+    model = Pair()
+    optimizer = torch.optim.SGD([model.trained], lr=1.0)
+    save_checkpoint(tmp_path, model, optimizer, {})
+    average = Average(model, decay=0.5, every=1)
+    with pytest.raises(UserError, match=r"train\.ema: the checkpoint .* has no averaged weights"):
+        load_checkpoint(tmp_path, model, optimizer, average)
+    save_checkpoint(tmp_path, model, optimizer, {}, average)
+    assert load_checkpoint(tmp_path, model, optimizer) == {}
+    assert load_checkpoint(tmp_path, model, optimizer, average) == {}

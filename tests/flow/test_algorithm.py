@@ -1,0 +1,276 @@
+"""FlowGRPO's formulas against closed forms and restatements in float64."""
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.distributions import Normal, kl_divergence
+
+import groupwise
+from groupwise import LogProbs, Policy, Rollouts
+from groupwise.advantages import group_relative
+from groupwise.errors import UserError
+from groupwise_flow import sde
+from groupwise_flow.algorithm import FlowGRPO
+
+
+def algorithm(**config):
+    return FlowGRPO(FlowGRPO.Config(**config))
+
+
+def rollouts_of(groups, steps=2):
+    count = len(groups)
+    return Rollouts(
+        prompts=[{"prompt": "a cat"}] * count,
+        completions=[None] * count,
+        groups=torch.tensor(groups),
+        mask=torch.ones(count, steps, dtype=torch.bool),
+        truncated=torch.zeros(count, dtype=torch.bool),
+    )
+
+
+def steps_of(*, noise_level=0.7):
+    """Three rollouts of two steps in float64: the Gaussians, what was drawn, and what it cost."""
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    sigma = torch.tensor([[1.0, 0.9]] * 3, dtype=torch.float64)
+    after = torch.tensor([[0.9, 0.7]] * 3, dtype=torch.float64)
+    sampled, drawn = normal(3, 2, 2, 5), normal(3, 2, 2, 5)
+    g = noise_level * (sigma / (1 - torch.where(sigma == 1, after, sigma))).sqrt()
+    std = g * (sigma - after).sqrt()
+    wide = std.view(3, 2, 1, 1)
+    mean = (sampled + 0.1 * wide * normal(3, 2, 2, 5)).requires_grad_()
+    value = sampled + wide * drawn
+
+    def log_prob(centre):
+        return Normal(centre, wide).log_prob(value).flatten(2).mean(dim=2)
+
+    current = LogProbs(
+        log_probs=log_prob(mean),
+        extra={"mean": mean, "std": std, "sampled_mean": sampled, "interval": sigma - after},
+    )
+    batch = {
+        "old_log_probs": log_prob(sampled),
+        "reference_mean": sampled + 0.2 * wide * normal(3, 2, 2, 5),
+        "mask": torch.ones(3, 2, dtype=torch.bool),
+        "weights": torch.full((3, 2), 1 / 6, dtype=torch.float64),
+        "advantages": torch.tensor([1.5, -0.5, -1.0], dtype=torch.float64),
+    }
+    return current, batch, g
+
+
+# ---- advantages
+
+
+@pytest.mark.parametrize("most", [5.0, 1.0])
+def test_advantages_are_cut_on_both_sides(lab, most):
+    values = [0.0] * 39 + [1.0] + [1.0] * 39 + [0.0]
+    rollouts = rollouts_of([0] * 40 + [1] * 40)
+    scores = lab.scores_of(values)
+    found = algorithm(advantage_clip=most).targets(scores, rollouts)["advantages"]
+    plain = group_relative(scores.total, rollouts.groups)
+    assert float(plain.max()) > 6
+    assert float(plain.min()) < -6
+    torch.testing.assert_close(found, plain.clamp(-most, most).float())
+    assert (float(found.max()), float(found.min())) == (most, -most)
+
+
+def test_batch_scale_is_the_prompts_mean_and_everyones_spread(lab):
+    values, groups = [0.0, 1.0, 5.0, 1.0, 2.0, 2.5], [0, 0, 0, 1, 1, 1]
+    targets = algorithm(scale="batch").targets(lab.scores_of(values), rollouts_of(groups))
+    spread = torch.tensor(values, dtype=torch.float64).std()
+    means = [2.0] * 3 + [5.5 / 3] * 3
+    expected = [(v - m) / (float(spread) + 1e-4) for v, m in zip(values, means, strict=True)]
+    assert targets["advantages"].tolist() == pytest.approx(expected, rel=1e-6)
+    torch.testing.assert_close(targets["weights"], torch.full((6, 2), 1 / 12))
+
+
+# ---- KL
+
+
+def test_the_exact_kl_is_that_of_the_gaussians():
+    current, batch, _ = steps_of()
+    wide = current.extra["std"].view(3, 2, 1, 1)
+    expected = kl_divergence(
+        Normal(current.extra["mean"], wide), Normal(batch["reference_mean"], wide)
+    )
+    found = algorithm(beta=0.1).kl(current, batch)
+    torch.testing.assert_close(found, expected.flatten(2).mean(dim=2), rtol=1e-12, atol=0)
+    torch.testing.assert_close(algorithm(beta=0.1).measure(current, batch)["kl"], found)
+
+
+def test_the_published_kl_divides_by_the_squared_noise_of_the_sde():
+    current, batch, g = steps_of()
+    apart = (current.extra["mean"] - batch["reference_mean"]).square().flatten(2).mean(dim=2)
+    found = algorithm(beta=0.1, kl="published").kl(current, batch)
+    torch.testing.assert_close(found, apart / (2 * g.square()), rtol=1e-12, atol=0)
+
+
+def test_the_published_kl_is_a_25th_at_the_first_of_ten_steps_of_sd3(lab):
+    sigmas = lab.policy(steps=10).sigmas
+    falls = sigmas[:-1] - sigmas[1:]
+    assert 1 / float(falls[0]) == pytest.approx(25, abs=3)
+    assert 1 / float(falls[8]) == pytest.approx(3.7, abs=0.6)
+
+
+@pytest.mark.parametrize("kl", ["exact", "published"])
+def test_the_loss_is_the_clipped_objective_and_beta_times_the_kl(kl):
+    current, batch, _ = steps_of()
+    made = algorithm(beta=0.3, kl=kl, clip_low=0.01, clip_high=0.02)
+    ratio = (current.log_probs - batch["old_log_probs"]).exp()
+    a = batch["advantages"].unsqueeze(1)
+    expected = -torch.minimum(ratio * a, ratio.clamp(0.99, 1.02) * a)
+    expected = (expected + 0.3 * made.kl(current, batch)) / 6
+    torch.testing.assert_close(made.loss(current, batch), expected, rtol=1e-12, atol=0)
+
+
+# ---- Guard
+
+
+def restated_guard(current, batch, low, high):
+    """The paper's ratio, and the authors' loss with it."""
+    extra, scale = current.extra, current.extra["std"]
+    moved = (extra["mean"] - extra["sampled_mean"]).square().flatten(2).mean(dim=2)
+    log_ratio = current.log_probs - batch["old_log_probs"]
+    ratio = ((log_ratio + moved / (2 * scale**2)) * scale).exp()
+    a = batch["advantages"].unsqueeze(1)
+    loss = -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
+    return ratio, loss * batch["weights"] / extra["interval"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (1e-3, 2e-3)])
+def test_guards_ratio_and_loss_are_the_papers(low, high):
+    current, batch, _ = steps_of()
+    made = algorithm(guard=True, clip_low=low, clip_high=high)
+    ratio, loss = restated_guard(current, batch, low, high)
+    torch.testing.assert_close(made.log_ratio(current, batch).exp(), ratio, rtol=1e-12, atol=0)
+    torch.testing.assert_close(made.loss(current, batch), loss, rtol=1e-12, atol=0)
+    share = made.measure(current, batch)["clip_fraction"].mean()
+    assert (float(share) > 0) == (high < 0.1)
+    # With gradient through the distance of the means, too.
+    (expected,) = torch.autograd.grad(loss.sum(), current.extra["mean"], retain_graph=True)
+    (found,) = torch.autograd.grad(made.loss(current, batch).sum(), current.extra["mean"])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
+    assert float(found.norm()) > 0
+
+
+def test_guards_log_ratio_is_0_on_average():
+    """Noise and its opposite: the bias of the plain log-ratio is gone, at every step alike."""
+    plain, normalised = [], []
+    for sign in (1, -1):
+        current, batch, _ = steps_of()
+        mean, wide = current.extra["mean"], current.extra["std"].view(3, 2, 1, 1)
+        noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(5)).double()
+        drawn = current.extra["sampled_mean"] + sign * wide * noise
+        log_probs = [
+            Normal(centre, wide).log_prob(drawn).flatten(2).mean(dim=2)
+            for centre in (mean, current.extra["sampled_mean"])
+        ]
+        current = LogProbs(log_probs=log_probs[0], extra=current.extra)
+        batch = {**batch, "old_log_probs": log_probs[1]}
+        plain.append(algorithm().log_ratio(current, batch))
+        normalised.append(algorithm(guard=True).log_ratio(current, batch))
+    assert (plain[0] + plain[1] < -1e-3).all()
+    assert ((normalised[0] + normalised[1]).abs() < 1e-12).all()
+    assert (normalised[0].abs() > 1e-5).all()
+
+
+def test_guard_begins_at_ratio_1(lab):
+    policy = lab.policy(guidance=2.0)
+    rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+    batch = {"old_log_probs": rollouts.log_probs, "mask": rollouts.mask}
+    found = algorithm(guard=True).log_ratio(policy(rollouts), batch)
+    assert (found.abs() < 1e-5).all()
+
+
+# ---- what it is, and what it needs
+
+
+def test_what_it_is_unless_told_otherwise():
+    config = FlowGRPO().config
+    assert (config.clip_low, config.beta, config.advantage_clip) == (1e-4, 0.0, 5.0)
+    assert (config.kl, config.guard, FlowGRPO().clip_high) == ("exact", False, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "needs", "reference"),
+    [
+        ({}, {"log_probs"}, set()),
+        ({"beta": 0.1}, {"log_probs", "reference", "mean"}, {"mean"}),
+        ({"guard": True}, {"log_probs", "mean"}, set()),
+    ],
+)
+def test_it_needs_what_it_uses(lab, config, needs, reference):
+    made = algorithm(**config)
+    assert made.needs == needs
+    assert made.reference == reference
+    assert made.needs <= lab.policy().provides
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"kl": "k3"}, "'exact' or 'published'"),
+        ({"clip_low": 0.0}, "greater than 0"),
+        ({"advantage_clip": 0.0}, "greater than 0"),
+        ({"gaurd": True}, "Extra inputs"),
+    ],
+)
+def test_what_is_no_configuration(config, told):
+    with pytest.raises(ValidationError, match=told):
+        FlowGRPO.Config(**config)
+
+
+class Numbers(Policy):
+    """A policy with log-probs and a reference, but no means."""
+
+    provides = frozenset({"log_probs", "reference"})
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        raise AssertionError("sampled")
+
+    def forward(self, rollouts, decisions=slice(None)):
+        raise AssertionError("asked")
+
+
+@pytest.mark.parametrize("config", [{"beta": 0.1}, {"guard": True}])
+def test_a_policy_without_means_is_refused(lab, config, tmp_path):
+    with pytest.raises(UserError, match="'flow_grpo' needs mean, which policy 'Numbers'"):
+        groupwise.train(
+            policy=Numbers(),
+            algorithm={"name": "flow_grpo", **config},
+            prompts=lab.rows,
+            rewards=[lab.redness],
+            evaluation={"prompts": 0},
+            output=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_entropy_bonus_is_refused(lab, tmp_path):
+    with pytest.raises(UserError, match="needs entropy, which policy 'FlowPolicy'"):
+        groupwise.train(
+            policy=lab.policy(),
+            algorithm={"name": "flow_grpo", "entropy": 0.1},
+            prompts=lab.rows,
+            rewards=[lab.redness],
+            evaluation={"prompts": 0},
+            output=tmp_path / "run",
+        )
+
+
+def test_the_clip_range_is_wide_enough_for_what_a_step_changes():
+    """Log-probs are means over dimensions: a small move of all of them is a small log-ratio."""
+    mean = torch.zeros(1, 4, 64, 64)
+    moved = sde.log_prob(mean + 0.1, mean, torch.tensor(1.0)) - sde.log_prob(
+        mean, mean, torch.tensor(1.0)
+    )
+    assert math.isclose(float(moved), -0.005, rel_tol=1e-3)

@@ -1,0 +1,245 @@
+"""Mistakes of users of a flow policy: one short message that names the key and the value."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import groupwise
+from groupwise.cli import app
+from groupwise.errors import UserError
+
+PROMPTS = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
+
+
+@pytest.fixture
+def config(lab, tmp_path, monkeypatch):
+    """A small configuration that works, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("red.py").write_text("def red(completions):\n    return [1.0] * len(completions)\n")
+    shutil.copytree(lab.folders["sd3"], "model")
+    return {
+        "policy": {
+            "name": "flow",
+            "model": "model",
+            "height": 16,
+            "width": 16,
+            "prompt_tokens": 12,
+            "steps": 3,
+            "evaluation_steps": 2,
+        },
+        "algorithm": {"name": "flow_grpo"},
+        "prompts": {"name": "rows", "rows": PROMPTS, "held_out": 0.5},
+        "rewards": ["red:red"],
+        "train": {"steps": 1, "groups_per_step": 1, "group_size": 2},
+        "evaluation": {"prompts": 1},
+    }
+
+
+def call(config, command):
+    Path("run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return CliRunner().invoke(app, [command, "run.yaml"])
+
+
+def refused(config, command="train"):
+    """The message of a refused command: one, of two lines at the most, and no run is left."""
+    result = call(config, command)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    message = result.stderr[result.stderr.index("error: ") :].strip()
+    assert message.count("error: ") == 1
+    assert len(message.splitlines()) <= 2, message
+    assert not Path("runs/run/result.json").exists()
+    return message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_the_configuration_itself_works(config, command):
+    result = call(config, command)
+    assert result.exit_code == 0, result.output
+    if command == "check":
+        for told in ("transformer", "frozen models", "activations", "gradients", "optimizer"):
+            assert told in result.output
+
+
+def index_with(**changes):
+    path = Path("model/model_index.json")
+    index = json.loads(path.read_text())
+    path.write_text(json.dumps({**index, **changes}))
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_pipeline_that_is_no_flow_model(config, command):
+    index_with(scheduler=["diffusers", "DDIMScheduler"])
+    message = refused(config, command)
+    assert "policy.model: " in message
+    assert "no flow-matching pipeline: StableDiffusion3Pipeline with scheduler DDIM" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_pipeline_of_unknown_architecture(config, command):
+    index_with(_class_name="LuminaPipeline")
+    message = refused(config, command)
+    assert "policy.model: " in message
+    assert "no adapter for LuminaPipeline; there are adapters for StableDiffusion3" in message
+    assert "policy.adapter" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_folder_that_is_no_pipeline(config, command):
+    Path("empty").mkdir()
+    config["policy"]["model"] = "empty"
+    message = refused(config, command)
+    assert "policy.model: cannot read a diffusers pipeline from 'empty'" in message
+    assert "model_index.json" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_model_that_is_nowhere(config, command):
+    config["policy"]["model"] = "nobody/nothing"
+    message = refused(config, command)
+    assert "policy.model: cannot read a diffusers pipeline from 'nobody/nothing'" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_pipeline_with_a_part_missing(config, command):
+    shutil.rmtree("model/vae")
+    message = refused(config, command)
+    assert "policy.model: 'model' has no folder 'vae', which its model_index.json names" in message
+
+
+def test_weights_that_are_damaged(config):
+    file = next(Path("model/transformer").glob("*.safetensors"))
+    file.write_bytes(b"not weights")
+    assert "policy.model: cannot load a diffusers pipeline from" in refused(config)
+
+
+def test_a_misspelt_argument_of_loading(config):
+    for key, value in {"variant": "fp61", "revison": "main"}.items():
+        config["policy"]["loading"] = {key: value}
+        message = refused(config)
+        assert "policy.model: cannot load a diffusers pipeline from" in message
+        assert ("fp61" if key == "variant" else "revison") in message
+
+
+def test_weights_that_are_a_pickle(config):
+    file = next(Path("model/transformer").glob("*.safetensors"))
+    torch.save(load_file(file), file.with_suffix(".bin"))
+    file.unlink()
+    message = refused(config)
+    assert "policy.model: cannot load a diffusers pipeline from 'model'" in message
+    assert "safetensors" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_no_noise(config, command):
+    config["policy"]["noise_level"] = 0
+    message = refused(config, command)
+    assert "run.yaml, line" in message
+    assert "policy.noise_level: 0 makes every step deterministic" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_window_beyond_the_steps(config, command):
+    config["policy"]["window"] = {"kind": "fixed", "size": 2, "start": 1}
+    message = refused(config, command)
+    assert "run.yaml, line 9: policy.window: " in message
+    assert "ends at step 3, and of 3 steps the first 2 can be decisions" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("sde", "cpc", "policy.sde: expected 'flow', 'cps' or 'dance', found 'cpc', did you mean"),
+        ("window", {"kind": "fixed"}, "policy.window: kind: fixed needs a size"),
+        ("window", {"kind": "all", "sise": 1}, "policy.window.sise: unknown key, did you mean"),
+        ("steps", 1, "policy.steps: expected at least 2, found 1"),
+        ("guidence", 4, "policy.guidence: unknown key, did you mean 'guidance'?"),
+        ("precision", "fp16", "policy.precision: expected 'float32' or 'bf16', found 'fp16'"),
+        ("adapter", "nowhere.at_all:Thing", "policy.adapter: "),
+        ("adapter", "red:blue", "policy.adapter: "),
+        ("lora", {"rank": 0}, "policy.lora.rank: expected at least 1, found 0"),
+    ],
+)
+def test_values_that_cannot_be(config, key, value, told):
+    config["policy"][key] = value
+    message = refused(config, "check")
+    assert "run.yaml, line" in message
+    assert told in message
+    if key == "adapter":
+        assert repr(value) in message
+
+
+@pytest.mark.parametrize("side", ["height", "width"])
+def test_images_of_impossible_sizes(config, side):
+    config["policy"][side] = 18
+    message = refused(config)
+    assert "policy.height, policy.width: " in message
+    assert "multiples of 4 pixels" in message
+    assert {"height": "18 x 16", "width": "16 x 18"}[side] in message
+
+
+def test_images_beyond_the_models_largest(config):
+    config["policy"]["height"] = 64
+    message = refused(config)
+    assert "policy.height, policy.width: " in message
+    assert "at most 32 pixels a side, found 64 x 16" in message
+
+
+@pytest.mark.parametrize("targets", [["attn.to_query"], ["nothing", "at_all"]])
+def test_lora_targets_that_match_nothing(config, targets):
+    config["policy"]["lora"] = {"rank": 2, "targets": targets}
+    message = refused(config)
+    assert "policy.lora" in message
+    assert targets[0] in message
+
+
+def test_an_option_that_peft_does_not_have(config):
+    config["policy"]["lora"] = {"rank": 2, "options": {"rang": 3}}
+    message = refused(config)
+    assert "policy.lora" in message
+    assert "rang" in message
+
+
+def test_a_prompt_longer_than_the_text_encoder_takes(config):
+    config["prompts"]["rows"] = [{"prompt": f"{letter} cat " * 9} for letter in "abcdefgh"]
+    message = refused(config)
+    assert "a prompt has 37 tokens, and policy.prompt_tokens allows 12: '" in message
+    assert " cat " in message
+
+
+def test_a_chat_for_a_prompt(config):
+    chat = [[{"role": "user", "content": f"{letter} cat"}] for letter in "abcdefgh"]
+    config["prompts"]["rows"] = [{"prompt": messages} for messages in chat]
+    message = refused(config)
+    assert "must be a text" in message
+    assert "'role': 'user'" in message
+
+
+def test_a_negative_prompt_that_is_too_long(config):
+    config["policy"] |= {"guidance": 2.0, "negative_prompt": "blur " * 20}
+    assert "policy.prompt_tokens allows 12: 'blur blur" in refused(config)
+
+
+def test_a_prompt_longer_than_clip_takes_where_there_is_no_t5(config, lab):
+    shutil.rmtree("model")
+    shutil.copytree(lab.folders["sd3 without t5"], "model")
+    config["prompts"]["rows"] = [{"prompt": f"{letter} cat " * 9} for letter in "abcdefgh"]
+    message = refused(config)
+    assert "a prompt has 38 tokens, and the text encoder allows 16: '" in message
+
+
+def test_the_same_from_python(lab, tmp_path):
+    with pytest.raises(UserError, match=r"policy\.noise_level: 0 makes every step"):
+        groupwise.train(
+            policy={"name": "flow", "model": str(lab.folders["sd3"]), "noise_level": 0},
+            algorithm="flow_grpo",
+            prompts=PROMPTS,
+            rewards=[lab.redness],
+            output=tmp_path / "run",
+        )

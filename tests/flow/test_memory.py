@@ -1,0 +1,147 @@
+"""Memory: what is kept for the backward pass, what an estimate says, and half precision."""
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.policy import FlowPolicy
+
+
+class Saved:
+    """Counts the elements that autograd keeps; `peak` over what was begun anew by `start`."""
+
+    def __init__(self):
+        self.now = self.peak = 0
+
+    def keep(self, tensor):
+        self.now += tensor.numel()
+        self.peak = max(self.peak, self.now)
+        return tensor
+
+    def __enter__(self):
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.keep, lambda tensor: tensor)
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.hooks.__exit__(*error)
+
+    def start(self, *_):
+        self.now = 0
+
+
+def update(lab, policy, *, budget=16384):
+    """A whole update; the most elements kept at any time for its backward passes."""
+    rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+    saved = Saved()
+    policy.register_forward_pre_hook(saved.start)
+    with saved:
+        lab.update(policy, FlowGRPO(), rollouts, budget=budget)
+    return saved.peak
+
+
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_memory_does_not_grow_with_the_steps_that_are_trained(lab, guidance):
+    peaks = [
+        update(lab, lab.policy(guidance=guidance, steps=steps, window={"kind": "fixed", "size": n}))
+        for n, steps in [(2, 5), (4, 5), (8, 9)]
+    ]
+    assert peaks[0] == peaks[1] == peaks[2] > 10_000
+
+
+def test_memory_grows_with_the_images_at_once_and_with_nothing_else(lab):
+    whole = update(lab, lab.policy())
+    halved = update(lab, lab.policy(batch=2))
+    assert whole / 2.5 < halved < whole / 1.5
+    assert update(lab, lab.policy(), budget=2) == halved
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lora):
+    gradients, kept = [], []
+    for checkpointing in (False, True):
+        policy = lab.policy(of, lora=lora, gradient_checkpointing=checkpointing).train()
+        rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+        with Saved() as saved:
+            policy(rollouts, slice(0, 2)).log_probs.square().sum().backward()
+        kept.append(saved.peak)
+        gradients.append(lab.gradient(policy))
+    assert lab.gap(gradients[1], gradients[0]) < 1e-6
+    assert kept[1] < kept[0] / 2
+
+
+# ---- estimates
+
+
+@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}, {"rank": 3, "targets": ["to_q", "ff.net.2"]}])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_an_estimate_is_made_without_weights_and_counts_them_right(
+    lab, of, lora, precision, monkeypatch
+):
+    policy = lab.policy(of, lora=lora, precision=precision)
+    trained = sum(p.numel() for p in lab.trained(policy))
+    parts = {
+        name: sum(p.numel() * p.element_size() for p in module.parameters())
+        for name, module in policy.named_children()
+    }
+    transformer = parts.pop("transformer") - (4 * trained if lora else 0)
+
+    def refuse(*_, **__):
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
+    told = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, training=True)
+    activations = told["activations"]
+    assert activations > 0
+    assert dict(told) == {
+        "frozen models": sum(parts.values()),
+        "transformer": transformer,
+        "gradients": 4 * trained,
+        "optimizer": 8 * trained,
+        "activations": activations,
+    }
+    for name, number in [("decisions", 2), ("rollouts", 2)]:
+        fewer = {"decisions": 1000, "rollouts": 8, name: number}
+        found = FlowPolicy.estimate(policy.config, **fewer, training=True)
+        assert found["activations"] == activations / 4
+    only = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, training=False)
+    assert dict(only) == {k: told[k] for k in ("frozen models", "transformer")}
+
+
+def test_the_estimate_of_activations_is_of_the_right_size(lab):
+    for of in ("sd3", "flux"):
+        policy = lab.policy(of)
+        told = FlowPolicy.estimate(policy.config, decisions=4, rollouts=4, training=True)
+        kept = 4 * update(lab, policy)
+        assert kept / 3 < told["activations"] < 3 * kept
+        frugal = policy.config.model_copy(update={"gradient_checkpointing": True})
+        less = FlowPolicy.estimate(frugal, decisions=4, rollouts=4, training=True)
+        assert less["activations"] < told["activations"] / 4
+
+
+# ---- half precision
+
+
+# FLUX norms queries whose weights stay float32, which costs a fused kernel and nothing else.
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_bf16_computes_in_half_and_trains_in_float32(lab, of, lora):
+    policy = lab.policy(of, lora=lora, precision="bf16", guidance=2.0)
+    frozen = {p.dtype for p in policy.parameters() if not p.requires_grad}
+    assert frozen == {torch.bfloat16 if lora else torch.float32}
+    assert {p.dtype for p in lab.trained(policy)} == {torch.float32}
+    rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+    current = policy(rollouts)
+    for name, value in {"log_probs": current.log_probs, **current.extra}.items():
+        assert value.dtype == torch.float32, name
+    assert (current.log_probs - rollouts.log_probs).abs().max() < 5e-3
+    current.log_probs.sum().backward()
+    assert 0 < float(lab.gradient(policy).norm()) < float("inf")
+    exact = lab.policy(of, lora=lora, guidance=2.0)
+    theirs = exact.sample(lab.rows, group_size=2, seeds=range(4))
+    images, others = lab.images_of(rollouts), lab.images_of(theirs)
+    assert 0 < (images - others).abs().mean() < 0.03

@@ -1,0 +1,428 @@
+"""The policy: laws 2, 3 and 4 for denoising steps, guidance, reference, and what is kept."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from groupwise.average import Average
+from groupwise_flow import policy as policies
+from groupwise_flow import sde
+from groupwise_flow.encodings import ENCODED_AT_ONCE, Encodings
+
+WINDOWS = {
+    "all": {},
+    "fixed": {"size": 2, "start": 1},
+    "random": {"size": 2},
+    "sliding": {"size": 3, "every": 1},
+}
+SEEDS = [11, 12, 13, 14, 15, 16]
+
+
+def rows_of(count):
+    return [{"prompt": f"{letter} cat"} for letter in "abcdefgh"[:count]]
+
+
+def sample(policy, rows=None, *, size=2, seeds=SEEDS, **more):
+    rows = rows or rows_of(len(seeds) // size)
+    return policy.sample(rows, group_size=size, seeds=seeds[: size * len(rows)], **more)
+
+
+def answers(policy, rollouts):
+    with torch.no_grad():
+        return policy(rollouts).log_probs
+
+
+def forgetful(rollouts):
+    """The same rollouts without the sampler's unconditional branch."""
+    known = {k: v for k, v in rollouts.trajectory.items() if k != "unconditional"}
+    return replace(rollouts, trajectory=known)
+
+
+# ---- law 2: the ratio is one, however the batch is cut
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("kind", ["flow", "cps", "dance"])
+def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
+    for of, guidance, batch in [
+        ("sd3", 1.0, 64),
+        ("sd3", 4.0, 4),
+        ("flux", 1.0, 4),
+        ("flux", 4, 64),
+    ]:
+        policy = lab.policy(
+            of,
+            sde=kind,
+            guidance=guidance,
+            batch=batch,
+            window={"kind": window, **WINDOWS[window]},
+        )
+        policy.begin(1)
+        rollouts = sample(policy)
+        steps = rollouts.mask.shape[1]
+        assert rollouts.log_probs.shape == (6, steps) == (6, policy.max_decisions)
+        assert not rollouts.log_probs.requires_grad
+        cut = [
+            *policy.microbatches(rollouts, 1000, cut_decisions=True),
+            *policy.microbatches(rollouts, 7, cut_decisions=False),
+            (torch.arange(6), slice(None)),
+            (torch.tensor([4, 0, 3]), slice(1, steps)),
+            (torch.tensor([5]), slice(steps - 1, steps)),
+        ]
+        for parts, forget in [(cut, False), (cut[-3:], True)]:
+            for part, decisions in parts:
+                piece = rollouts.select(part)
+                current = policy(forgetful(piece) if forget else piece, decisions)
+                expected = rollouts.log_probs[part][:, decisions]
+                assert current.log_probs.shape == expected.shape
+                assert current.log_probs.requires_grad
+                torch.testing.assert_close(current.log_probs.detach(), expected, rtol=0, atol=1e-5)
+
+
+def test_the_extras_are_those_of_the_steps(lab):
+    policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 2, "start": 1})
+    rollouts = sample(policy)
+    extra = policy(rollouts).extra
+    torch.testing.assert_close(extra["mean"].detach(), extra["sampled_mean"], rtol=0, atol=1e-5)
+    path = torch.stack(list(rollouts.trajectory["path"]))
+    noise = (path[:, 1:] - extra["sampled_mean"]) / extra["std"].view(6, 2, 1, 1, 1)
+    for row, seed in enumerate(SEEDS):
+        generator = torch.Generator().manual_seed(seed)
+        torch.randn(policy.adapter.latent_shape, generator=generator)
+        drawn = torch.randn((2, *policy.adapter.latent_shape), generator=generator)
+        torch.testing.assert_close(noise[row], drawn, rtol=0, atol=1e-4)
+    sigmas = policy.sigmas
+    torch.testing.assert_close(extra["interval"], (sigmas[1:3] - sigmas[2:4]).expand(6, 2))
+    one = policy(rollouts.select([3]), slice(1, 2)).extra
+    for name, value in one.items():
+        torch.testing.assert_close(value, extra[name][3:4, 1:2], rtol=0, atol=1e-5)
+
+
+def test_wrong_weights_and_wrong_prompts_show_in_the_ratio(lab):
+    policy = lab.policy(guidance=4.0)
+    rollouts = sample(policy)
+    swapped = rollouts.select([2, 3, 4, 5, 0, 1]).prompts
+    other = replace(rollouts, prompts=swapped)
+    assert (answers(policy, other) - rollouts.log_probs).abs().max() > 1e-3
+    lab.nudge(policy)
+    assert (answers(policy, rollouts) - rollouts.log_probs).abs().max() > 1e-3
+
+
+def test_dropout_stays_off_in_training(lab):
+    policy = lab.policy().train()
+    assert not any(module.training for module in policy.modules())
+
+
+# ---- law 4: seeds name samples
+
+
+@pytest.mark.parametrize(
+    ("of", "settings"),
+    [("sd3", {"guidance": 4.0}), ("flux", {"window": {"kind": "random", "size": 2}})],
+)
+def test_batch_order_and_company_change_nothing(lab, of, settings):
+    policy = lab.policy(of, **settings)
+    whole = sample(policy)
+
+    def same(found, rows):
+        expected = whole.select(rows)
+        torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=0, atol=1e-5)
+        for name in ("path", "sampled_mean"):
+            for one, other in zip(found.trajectory[name], expected.trajectory[name], strict=True):
+                torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+        images = lab.images_of(whole)[rows]
+        torch.testing.assert_close(lab.images_of(found), images, rtol=0, atol=1e-4)
+
+    prompts = rows_of(3)
+    same(sample(policy, prompts[1:2], seeds=SEEDS[2:4]), [2, 3])
+    same(sample(policy, prompts[::-1], seeds=[15, 16, 13, 14, 11, 12]), [4, 5, 2, 3, 0, 1])
+    for batch in (1, 4):
+        same(sample(lab.policy(of, batch=batch, **settings)), list(range(6)))
+    if "window" not in settings:
+        same(sample(policy, [prompts[0]] * 2, size=1, seeds=[11, 12]), [0, 1])
+    images = lab.images_of(whole).flatten(1)
+    assert torch.pdist(images).min() > 0.05
+
+
+def test_nothing_is_drawn_from_the_global_generator(lab):
+    policy = lab.policy()
+    state = torch.random.get_rng_state()
+    first = sample(policy)
+    torch.manual_seed(99)
+    assert torch.equal(sample(policy).log_probs, first.log_probs)
+    torch.random.set_rng_state(state)
+    sample(policy)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+# ---- evaluation
+
+
+def test_evaluation_has_no_noise_and_no_decisions(lab):
+    policy = lab.policy(guidance=2.0, training_guidance=1.0)
+    sizes = lab.calls(policy)
+    first = sample(policy, purpose="evaluate")
+    assert sizes == [6, 6] * 7
+    assert first.mask.shape == first.log_probs.shape == (6, 0)
+    assert first.trajectory == {}
+    assert policy.greedy is False
+    assert torch.equal(lab.images_of(sample(policy, purpose="evaluate")), lab.images_of(first))
+    noisy = lab.policy(
+        guidance=2.0,
+        sde="dance",
+        noise_level=0.9,
+        shared_noise=True,
+        steps=4,
+        window={"kind": "all"},
+    )
+    found = lab.images_of(sample(noisy, purpose="evaluate"))
+    torch.testing.assert_close(found, lab.images_of(first), rtol=0, atol=1e-6)
+
+
+def test_training_takes_its_own_steps_and_guidance(lab):
+    policy = lab.policy(guidance=2.0, training_guidance=1.0, steps=3)
+    sizes = lab.calls(policy)
+    rollouts = sample(policy)
+    assert sizes == [6] * 3
+    assert "unconditional" not in rollouts.trajectory
+    torch.testing.assert_close(answers(policy, rollouts), rollouts.log_probs, rtol=0, atol=1e-5)
+    strong = lab.policy(guidance=1.0, training_guidance=3.0, steps=3)
+    sizes = lab.calls(strong)
+    rollouts = sample(strong)
+    assert sizes == [6] * 6
+    torch.testing.assert_close(answers(strong, rollouts), rollouts.log_probs, rtol=0, atol=1e-5)
+
+
+def test_images_are_what_rewards_see(lab):
+    rollouts = sample(lab.policy())
+    for image, picture in zip(rollouts.facts["images"], rollouts.completions, strict=True):
+        assert picture.size == (16, 16)
+        assert picture.mode == "RGB"
+        top = (image[:, 0, 3] * 255).round().int().tolist()
+        assert list(picture.getpixel((3, 0))) == top
+        assert 0 <= float(image.min()) <= float(image.max()) <= 1
+
+
+# ---- shared noise
+
+
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monkeypatch):
+    policy = lab.policy(
+        shared_noise=True, guidance=guidance, window={"kind": "fixed", "size": 2, "start": 2}
+    )
+    sizes = lab.calls(policy)
+    shared = sample(policy, size=3)
+    # Two rows until the first decision is drawn, then all six.
+    each = 2 if guidance > 1 else 1
+    assert sizes == [2] * 3 * each + [6] * 2 * each
+    path = torch.stack(list(shared.trajectory["path"])).unflatten(0, (2, 3))
+    assert torch.equal(path[:, 1:, 0], path[:, :1, 0].expand_as(path[:, 1:, 0]))
+    assert (path[0, 0, 0] - path[1, 0, 0]).abs().max() > 0.1
+    assert (path[:, 0, 1] - path[:, 1, 1]).abs().max() > 0.01
+
+    def unshared(velocity, start, noise, plan):
+        return denoise(velocity, start, noise, replace(plan, source=torch.arange(len(start))))
+
+    denoise = policies.denoise
+    monkeypatch.setattr(policies, "denoise", unshared)
+    plain = sample(policy, size=3)
+    assert sizes[5 * each :] == [6] * 5 * each
+    torch.testing.assert_close(shared.log_probs, plain.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(lab.images_of(shared), lab.images_of(plain), rtol=0, atol=1e-5)
+    torch.testing.assert_close(answers(policy, shared), shared.log_probs, rtol=0, atol=1e-5)
+
+
+def test_without_shared_noise_starts_differ(lab):
+    rollouts = sample(lab.policy(), size=3)
+    starts = torch.stack([path[0] for path in rollouts.trajectory["path"]])
+    assert torch.pdist(starts.flatten(1)).min() > 1
+
+
+# ---- encodings
+
+
+def test_each_prompt_is_encoded_once_in_the_life_of_a_policy(lab):
+    policy = lab.policy(guidance=4.0, negative_prompt="blur")
+    encode, asked = policy.encodings._encode, []
+    policy.encodings._encode = lambda prompts: asked.extend(prompts) or encode(prompts)
+    rollouts = sample(policy)
+    sample(policy, purpose="evaluate")
+    policy(forgetful(rollouts))
+    assert sorted(asked) == ["a cat", "b cat", "blur", "c cat"]
+
+
+def test_only_the_latest_prompts_are_kept():
+    asked = []
+
+    def encode(prompts):
+        asked.append(list(prompts))
+        return {"length": torch.tensor([[float(len(prompt))] for prompt in prompts])}
+
+    kept = Encodings(encode, most=2)
+    assert kept(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
+    assert len(kept._kept) == 2
+    assert kept(["bb"])["length"].tolist() == [[2]]
+    kept(["dddd"])  # now ccc is the one not asked for longest
+    assert kept(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
+    kept(["ccc"])
+    assert asked == [["a", "bb", "ccc"], ["dddd"], ["ccc"]]
+    many = [f"prompt {number}" for number in range(70)]
+    kept(many)
+    assert max(map(len, asked)) == ENCODED_AT_ONCE
+    assert [prompt for some in asked[3:] for prompt in some] == many
+
+
+# ---- what is trained, and the reference
+
+
+def test_full_training_trains_the_transformer_alone(lab):
+    policy = lab.policy()
+    names = [name for name, p in policy.named_parameters() if p.requires_grad]
+    expected = [
+        f"transformer.{n}" for n, _ in policy.adapter.pipeline.transformer.named_parameters()
+    ]
+    assert sorted(names) == sorted(expected)
+    parts = {"transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3"}
+    assert {name.partition(".")[0] for name in policy.state_dict()} == parts
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+def test_lora_trains_adapters_of_the_attention_alone_and_starts_at_the_model(lab, of):
+    policy = lab.policy(of, lora={"rank": 2, "alpha": 4})
+    names = [name for name, p in policy.named_parameters() if p.requires_grad]
+    assert all(".lora_" in name and ".attn." in name for name in names)
+    whole = lab.policy(of)
+    count = sum(
+        2 * (module.in_features + module.out_features)
+        for name, module in whole.adapter.pipeline.transformer.named_modules()
+        if isinstance(module, torch.nn.Linear) and ".attn." in name
+    )
+    assert sum(p.numel() for p in lab.trained(policy)) == count > 0
+    rollouts = sample(whole)
+    assert torch.equal(answers(policy, rollouts), answers(whole, rollouts))
+    picked = lab.policy(of, lora={"rank": 2, "targets": ["attn.to_q"], "options": {"bias": "none"}})
+    names = [name for name, p in picked.named_parameters() if p.requires_grad]
+    assert all(".attn.to_q.lora_" in name for name in names)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_the_reference_answers_as_the_policy_did_at_the_start(lab, lora, guidance):
+    policy = lab.policy(lora=lora, guidance=guidance)
+    rollouts = sample(policy)
+    before = answers(policy, rollouts)
+    ids = {id(p) for p in policy.parameters()}
+    policy.keep("reference")
+    lab.nudge(policy)
+    trained = {id(p) for p in lab.trained(policy)}
+    moved = answers(policy, rollouts)
+    assert (moved - before).abs().max() > 1e-3
+    for _ in range(2):
+        with policy.using("reference"):
+            torch.testing.assert_close(answers(policy, rollouts), before, rtol=0, atol=1e-6)
+            again = sample(policy)
+        torch.testing.assert_close(again.log_probs, before, rtol=0, atol=1e-5)
+    with pytest.raises(ZeroDivisionError), policy.using("reference"):
+        raise ZeroDivisionError
+    assert torch.equal(answers(policy, rollouts), moved)
+    assert {id(p) for p in policy.parameters()} == ids
+    assert {id(p) for p in lab.trained(policy)} == trained
+
+
+def test_other_weights_than_the_reference_are_not_kept(lab):
+    with pytest.raises(RuntimeError, match="before keep"), lab.policy().using("reference"):
+        pass
+    with pytest.raises(ValueError, match="keeps no 'old' weights"), lab.policy().using("old"):
+        pass
+
+
+# ---- guidance
+
+
+def adamw(policy, lab):
+    optimizer = torch.optim.AdamW(lab.trained(policy), lr=0.05)
+    for parameter in lab.trained(policy):
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def averaged(policy, lab):
+    average = Average(policy, decay=0.5, every=1)
+    lab.nudge(policy)
+    average.update()
+    average._exchange()
+
+
+@pytest.mark.parametrize("change", [adamw, averaged])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_the_unconditional_branch_is_kept_until_weights_change(lab, lora, change):
+    policy = lab.policy(lora=lora, guidance=4.0)
+    rollouts = sample(policy)
+    policy.keep("reference")
+    sizes = lab.calls(policy)
+    kept = answers(policy, rollouts.select([1, 2, 5]))
+    assert sizes == [12]  # three rows of four decisions, conditional alone
+    fresh = answers(policy, forgetful(rollouts.select([1, 2, 5])))
+    assert sizes == [12, 12, 12]
+    torch.testing.assert_close(kept, fresh, rtol=0, atol=1e-5)
+    change(policy, lab)
+    sizes.clear()
+    recomputed = answers(policy, rollouts)
+    assert sizes == [24, 24]
+    assert torch.equal(recomputed, answers(policy, forgetful(rollouts)))
+    # The reference's own branch is not the sampler's, even before the first change.
+    later = sample(policy)
+    with policy.using("reference"):
+        found = answers(policy, later)
+        assert torch.equal(found, answers(policy, forgetful(later)))
+    sizes.clear()
+    answers(policy, later)
+    assert sizes == [24]
+
+
+def test_the_unconditional_branch_carries_no_gradient(lab, monkeypatch):
+    policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 1, "start": 1})
+    rollouts = sample(policy)
+    with torch.no_grad():
+        prompts = policy.adapter.encode([row["prompt"] for row in rollouts.prompts])
+        empty = policy.adapter.encode([""] * 6)
+    path = torch.stack(list(rollouts.trajectory["path"]))
+    sigma, after = policy.sigmas[1:3]
+
+    def told(conditions):
+        time = torch.full((6,), 1000 * float(sigma))
+        transformer = policy.adapter.pipeline.transformer
+        return policy.adapter.velocity(transformer, path[:, 0], time, conditions, guidance=4.0)
+
+    gradients = []
+    for detached in (True, False):
+        without = told(empty).detach() if detached else told(empty)
+        velocity = without + 4.0 * (told(prompts) - without)
+        policy.zero_grad()
+        step = sde.step(velocity, path[:, 0], sigma, after, next_sample=path[:, 1])
+        step.log_prob.sum().backward()
+        gradients.append(lab.gradient(policy))
+    assert lab.gap(gradients[1], gradients[0]) > 0.05
+    for asked in (rollouts, forgetful(rollouts)):
+        policy.zero_grad()
+        policy(asked).log_probs.sum().backward()
+        assert lab.gap(lab.gradient(policy), gradients[0]) < 1e-5
+
+
+# ---- micro-batches
+
+
+@pytest.mark.parametrize(("budget", "batch"), [(1, 64), (3, 64), (1000, 64), (1000, 4), (5, 2)])
+@pytest.mark.parametrize("cut", [True, False])
+def test_microbatches_cover_every_decision_once(lab, budget, batch, cut):
+    policy = lab.policy(batch=batch)
+    rollouts = sample(policy)
+    covered = torch.zeros(6, 4, dtype=torch.int64)
+    for rows, decisions in policy.microbatches(rollouts, budget, cut_decisions=cut):
+        width = len(range(4)[decisions])
+        assert width == (1 if cut else 4)
+        assert len(rows) * width <= max(width, min(budget, batch))
+        covered[rows, decisions] += 1
+    assert (covered == 1).all()

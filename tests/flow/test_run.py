@@ -1,0 +1,172 @@
+"""Whole runs: what they learn, what they write, and that a resumed one is the same run."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import groupwise
+from groupwise.run import evaluate_run
+
+PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
+
+
+@pytest.fixture
+def train(lab, tmp_path):
+    """train(name, policy={...}, train={...}, ...) runs a tiny pipeline in a folder of that name."""
+
+    def run(name="run", *, policy=None, train=None, rewards=None, resume=False, **sections):
+        usual = {"model": str(lab.folders["sd3"]), "height": 16, "width": 16, "prompt_tokens": 12}
+        few = {"steps": 3, "groups_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
+        return groupwise.train(
+            {
+                "policy": {
+                    "name": "flow",
+                    **usual,
+                    "steps": 4,
+                    "evaluation_steps": 4,
+                    **(policy or {}),
+                },
+                "algorithm": "flow_grpo",
+                "prompts": {"name": "rows", "rows": PROMPTS, "held_out": 0.5},
+                "train": {**few, **(train or {})},
+                "evaluation": {"prompts": 2},
+                "output": tmp_path / name,
+                **sections,
+            },
+            resume=resume,
+            quiet=True,
+            rewards=rewards or [lab.redness],
+        )
+
+    return run
+
+
+def lines(folder):
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if "loss" in record]
+
+
+def tensors(folder, name):
+    return load_file(folder / "checkpoints" / "last" / f"{name}.safetensors")
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+def test_a_run_writes_what_it_did(lab, train):
+    result = train(train={"ema": 0.5}, evaluation={"prompts": 2, "samples": 2, "every": 2})
+    assert result.steps == 3
+    assert result.before.keys() == result.after.keys()
+    assert "rewards/redness" in result.after
+    assert "greedy_accuracy" not in result.after
+    assert result.after["rewards/redness"] != result.before["rewards/redness"]
+    steps = lines(result.folder)
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    for line in steps:
+        assert line["ratio_error"] < 1e-5
+        assert line["trained_decisions"] == 2 * 4 * 3
+        assert line["length"] == 3
+        assert line["grad_norm"] > 0
+    assert "evaluation/rewards/redness" in steps[1]
+    for when in ("before", "after"):
+        samples = (result.folder / "samples" / f"{when}.jsonl").read_text().splitlines()
+        assert len(samples) == 4
+    assert json.loads((result.folder / "result.json").read_text())["unit"] == "steps"
+    assert (result.folder / "report.html").exists()
+
+
+def test_the_average_is_what_is_evaluated_and_saved(lab, train):
+    result = train(train={"ema": 0.6, "ema_every": 2, "steps": 4, "learning_rate": 0.01})
+    own, average = tensors(result.folder, "weights"), tensors(result.folder, "average")
+    assert int(average.pop("updates")) == 4
+    assert own.keys() == average.keys()
+    assert any((own[name] - average[name]).abs().max() > 1e-3 for name in own)
+    saved = lab.policy(model=str(result.folder / "model")).state_dict()
+    assert all(torch.equal(saved[name], average[name]) for name in average)
+    now = result.policy.state_dict()
+    assert all(torch.equal(now[name], own[name]) for name in own)
+    exam = lab.policy(model=str(result.folder / "model"), evaluation_steps=4)
+    samples = (result.folder / "samples" / "after.jsonl").read_text().splitlines()
+    told = sorted(json.loads(sample)["rewards"]["redness"] for sample in samples)
+    assert sum(told) / 2 == pytest.approx(result.after["rewards/redness"], abs=1e-6)
+    seeds = [groupwise.prompts.seed_for(0, "evaluation", json.loads(s)["draw"], 0) for s in samples]
+    rows = [{"prompt": json.loads(sample)["prompt"]} for sample in samples]
+    again = exam.sample(rows, group_size=1, seeds=seeds, purpose="evaluate")
+    assert sorted(lab.redness(again.completions)) == pytest.approx(told, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ({"guidance": 2.0}, {"ema": 0.5, "ema_every": 2}),
+        (
+            {"lora": {"rank": 2}, "window": {"kind": "sliding", "size": 1, "every": 1}},
+            {"ema": 0.9, "epochs": 2, "schedule": "cosine"},
+        ),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
+    options = {"policy": policy, "algorithm": {"name": "flow_grpo", "beta": 0.05}}
+
+    class Stop(groupwise.Callback):
+        def on_step(self, step, metrics):
+            if step == 2:
+                raise ZeroDivisionError
+
+    settings = {**settings, "steps": 4, "learning_rate": 0.01}
+    through = train("through", train=settings, **options)
+    with pytest.raises(ZeroDivisionError):
+        train("halved", train=settings, callbacks=[Stop()], **options)
+    resumed = train("halved", train=settings, resume=True, **options)
+    for name in ("weights", "optimizer", "average"):
+        one, other = tensors(through.folder, name), tensors(resumed.folder, name)
+        assert equal(one, other), name
+    assert dict(resumed.after) == dict(through.after)
+    for one, other in zip(lines(through.folder), lines(resumed.folder), strict=True):
+        same = ("step", "loss", "reward", "grad_norm", "kl", "ratio_error", "learning_rate")
+        assert {k: one[k] for k in same} == {k: other[k] for k in same}
+
+
+def test_random_windows_shared_noise_and_lora_together(lab, train):
+    result = train(
+        policy={
+            "lora": {"rank": 2, "alpha": 4},
+            "shared_noise": True,
+            "window": {"kind": "random", "size": 1},
+            "sde": "cps",
+            "noise_level": 0.8,
+            "guidance": 1.5,
+        },
+        algorithm={"name": "flow_grpo", "beta": 0.01, "clip_low": 1e-3},
+    )
+    for line in lines(result.folder):
+        assert line["ratio_error"] < 1e-4
+        assert line["length"] == 1
+    weights = tensors(result.folder, "weights")
+    assert all("lora" in name for name in weights)
+    assert any(bool(value.any()) for name, value in weights.items() if "lora_B" in name)
+    (file,) = (result.folder / "model").iterdir()
+    assert file.name == "pytorch_lora_weights.safetensors"
+
+
+def test_a_run_is_evaluated_again_to_the_same_numbers(train, tmp_path, monkeypatch):
+    (tmp_path / "red.py").write_text(
+        "from PIL import ImageStat\n"
+        "def red(completions, **_):\n"
+        "    return [ImageStat.Stat(picture).mean[0] / 255 for picture in completions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = train(rewards=["red:red"], train={"ema": 0.5, "steps": 2, "learning_rate": 0.01})
+    assert evaluate_run(result.folder) == pytest.approx(dict(result.after), rel=1e-6)
+    assert result.after["rewards/red"] != result.before["rewards/red"]
+
+
+def test_a_simple_reward_rises(train):
+    result = train(
+        train={"steps": 8, "groups_per_step": 2, "group_size": 12, "learning_rate": 0.01},
+        evaluation={"prompts": 3, "samples": 4},
+    )
+    assert result.after["rewards/redness"] > result.before["rewards/redness"] + 0.06

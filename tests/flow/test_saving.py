@@ -1,0 +1,93 @@
+"""What is saved belongs to the ecosystem: diffusers reads it; and checkpoints go on exactly."""
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from groupwise.checkpoint import load_checkpoint, save_checkpoint
+from groupwise.errors import UserError
+
+SEEDS = [5, 6]
+
+
+def evaluated(lab, policy):
+    return lab.images_of(policy.sample(lab.rows, group_size=1, seeds=SEEDS, purpose="evaluate"))
+
+
+def loaded(folder, of):
+    absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in of else {}
+    return DiffusionPipeline.from_pretrained(folder, **absent)
+
+
+@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
+def test_full_training_saves_a_pipeline(lab, of, tmp_path):
+    policy = lab.policy(of, guidance=2.0)
+    start = evaluated(lab, policy)
+    lab.nudge(policy)
+    policy.save_pretrained(tmp_path / "model")
+    found = lab.pipelines_images(loaded(tmp_path / "model", of), policy, lab.rows, SEEDS)
+    torch.testing.assert_close(found, evaluated(lab, policy), rtol=0, atol=2e-5)
+    assert (found - start).abs().max() > 0.01
+    again = lab.policy(of, guidance=2.0, model=str(tmp_path / "model"))
+    assert torch.equal(evaluated(lab, again), evaluated(lab, policy))
+
+
+@pytest.mark.parametrize(
+    ("of", "lora"),
+    [
+        ("sd3", {"rank": 2, "alpha": 6}),
+        ("flux", {"rank": 3, "alpha": 1}),
+        ("sd3", {"rank": 2, "targets": ["attn.to_q", "ff.net.2"], "options": {"use_rslora": True}}),
+    ],
+)
+def test_lora_saves_what_a_fresh_pipeline_loads(lab, of, lora, tmp_path):
+    policy = lab.policy(of, lora=lora, guidance=2.0)
+    start = evaluated(lab, policy)
+    lab.nudge(policy, size=0.3)
+    policy.save_pretrained(tmp_path / "model")
+    (file,) = (tmp_path / "model").iterdir()
+    assert file.stat().st_size < 100_000
+    pipeline = loaded(lab.folders[of], of)
+    plain = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
+    torch.testing.assert_close(plain, start, rtol=0, atol=2e-5)
+    pipeline.load_lora_weights(tmp_path / "model")
+    found = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
+    torch.testing.assert_close(found, evaluated(lab, policy), rtol=0, atol=2e-5)
+    assert (found - start).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2}}, {"of": "flux"}])
+def test_a_checkpoint_goes_on_exactly(lab, settings, tmp_path):
+    def make():
+        policy = lab.policy(**settings)
+        return policy, torch.optim.AdamW(lab.trained(policy), lr=0.01)
+
+    def step(policy, optimizer, seed):
+        rollouts = policy.sample(lab.rows, group_size=1, seeds=[seed, seed + 1])
+        policy(rollouts, slice(0, 2)).log_probs.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    policy, optimizer = make()
+    step(policy, optimizer, 1)
+    save_checkpoint(tmp_path, policy, optimizer, {"step": 1})
+    step(policy, optimizer, 3)
+    other, fresh = make()
+    assert load_checkpoint(tmp_path, other, fresh) == {"step": 1}
+    step(other, fresh, 3)
+    for one, two in zip(lab.trained(policy), lab.trained(other), strict=True):
+        assert torch.equal(one, two)
+    assert torch.equal(evaluated(lab, other), evaluated(lab, policy))
+
+
+def test_a_checkpoint_holds_the_trained_weights_alone(lab, tmp_path):
+    for name, lora in [("full", None), ("lora", {"rank": 2})]:
+        policy = lab.policy(lora=lora)
+        optimizer = torch.optim.AdamW(lab.trained(policy))
+        save_checkpoint(tmp_path / name, policy, optimizer, {})
+        size = (tmp_path / name / "last" / "weights.safetensors").stat().st_size
+        count = sum(p.numel() for p in lab.trained(policy))
+        assert 4 * count < size < 4 * count + 20_000
+    policy = lab.policy(lora={"rank": 2})
+    with pytest.raises(UserError, match="is of another model"):
+        load_checkpoint(tmp_path / "full", policy, torch.optim.AdamW(lab.trained(policy)))

@@ -1,0 +1,125 @@
+"""Law 1: the gradient of an update is that of the loss as one expression, however it is cut."""
+
+import pytest
+import torch
+
+import groupwise
+from groupwise_flow.algorithm import FlowGRPO
+
+FORMS = {
+    "plain": ({}, {}),
+    "guided, kl": ({"guidance": 4.0}, {"beta": 0.2}),
+    "guided, published kl": ({"guidance": 4.0, "sde": "cps"}, {"beta": 0.2, "kl": "published"}),
+    "window": (
+        {"window": {"kind": "random", "size": 2}, "shared_noise": True},
+        {"beta": 0.2, "clip_low": 1e-3},
+    ),
+    "guard": ({"sde": "dance", "noise_level": 0.3}, {"guard": True, "scale": "batch"}),
+    "lora": ({"lora": {"rank": 2}, "guidance": 2.0}, {"beta": 0.2}),
+    "flux": ({"of": "flux", "guidance": 3.5}, {"beta": 0.2, "normalize": "constant"}),
+}
+VALUES = [0.5, 0.0, 2.0, 0.0, 1.0, 0.25, 0.3, 0.3, 0.3]  # the last group has nothing to learn
+
+
+def setting(lab, form):
+    """A policy some updates after sampling, rollouts, and what the loss is given."""
+    settings, config = FORMS[form]
+    policy = lab.policy(**settings)
+    algorithm = FlowGRPO(FlowGRPO.Config(**{"clip_low": 0.05, **config}))
+    algorithm.prepare(policy)
+    policy.keep("reference")
+    rows = [*lab.rows, {"prompt": "no bird"}]
+    rollouts = policy.sample(rows, group_size=3, seeds=range(9))
+    given = {"old_log_probs": rollouts.log_probs}
+    with torch.no_grad(), policy.using("reference"):
+        given["reference_mean"] = policy(rollouts).extra["mean"]
+    lab.nudge(policy, size=0.02)
+    return policy, algorithm, rollouts, given
+
+
+def whole(lab, policy, algorithm, rollouts, given):
+    """The gradient of the update's loss as one expression, nothing skipped, and the loss."""
+    policy.zero_grad()
+    targets = algorithm.targets(lab.scores_of(VALUES), rollouts)
+    batch = {**targets, **given, "mask": rollouts.mask}
+    loss = algorithm.loss(policy(rollouts), batch).sum()
+    loss.backward()
+    found = lab.gradient(policy)
+    assert float(found.norm()) > 1e-3
+    return found, float(loss.detach())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_split_gives_the_gradient_of_the_whole(lab, form):
+    policy, algorithm, rollouts, given = setting(lab, form)
+    expected, loss = whole(lab, policy, algorithm, rollouts, given)
+
+    def check(budget=16384):
+        policy.zero_grad()
+        told = lab.update(policy, algorithm, rollouts, values=VALUES, given=given, budget=budget)
+        assert lab.gap(lab.gradient(policy), expected) < 1e-5
+        assert told["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-6)
+        assert told["ratio_error"] > 1e-3
+
+    for budget in (1, 4, 27):
+        check(budget)
+
+    def anyhow(rollouts, budget, *, cut_decisions):
+        order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(0))
+        steps = rollouts.mask.shape[1]
+        pieces = [(order[:4], slice(0, 1)), (order[:4], slice(1, steps))]
+        return pieces + [(row.unsqueeze(0), slice(None)) for row in order[4:]]
+
+    policy.microbatches = anyhow
+    check()
+
+
+def test_groups_of_equal_reward_cost_no_pass_but_count(lab):
+    policy, algorithm, rollouts, given = setting(lab, "plain")
+    sizes = lab.calls(policy)
+    told = lab.update(policy, algorithm, rollouts, values=VALUES, given=given)
+    assert sum(sizes) == 6 * 4
+    assert told["trained_decisions"] == 24
+
+
+def test_answers_of_all_rollouts_are_put_together_from_parts(lab):
+    policy, _, rollouts, given = setting(lab, "guided, kl")
+    updater = lab.updater(policy, FlowGRPO(), budget=4)
+    with policy.using("reference"):
+        found = updater.answers(rollouts, {"mean", "log_probs"})
+    assert found["mean"].shape == given["reference_mean"].shape
+    torch.testing.assert_close(found["mean"], given["reference_mean"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found["log_probs"], rollouts.log_probs, rtol=0, atol=1e-5)
+
+
+def test_the_reference_is_asked_once_for_a_steps_rollouts(lab, tmp_path):
+    policy = lab.policy(guidance=2.0, window={"kind": "fixed", "size": 2})
+    sizes, asked, using = lab.calls(policy), [], policy.using
+
+    def counted(name):
+        asked.append((name, len(sizes)))
+        return using(name)
+
+    policy.using = counted
+    groupwise.train(
+        policy=policy,
+        algorithm={"name": "flow_grpo", "beta": 0.1},
+        prompts=[{"prompt": f"{letter} cat"} for letter in "abcdef"],
+        rewards=[lab.redness],
+        train={
+            "steps": 2,
+            "groups_per_step": 2,
+            "group_size": 3,
+            "epochs": 2,
+            "updates_per_rollout": 2,
+            "learning_rate": 1e-3,
+        },
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    # Ten passes sample and four are the reference's. Of the four updates, of two micro-batches
+    # each, the first has the unconditional branch at hand.
+    a_step = 10 + 4 + 2 + 3 * 4
+    assert asked == [("reference", 10), ("reference", a_step + 10)]
+    assert len(sizes) == 2 * a_step
