@@ -64,7 +64,10 @@ def panel(title: str, note: str, lines: Tensor, noisy: Sequence[bool], left: int
         points = " ".join(
             f"{x:.1f},{down(v):.1f}" for x, v in zip(across, lines[:, number].tolist(), strict=True)
         )
-        drawn += f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.3" opacity="0.75"/>'
+        drawn += (
+            f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.3" '
+            f'opacity="0.75"/>'
+        )
     ticks = "".join(
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + height}" stroke="{SOFT}"/>'
         for x in across

@@ -1,4 +1,4 @@
-"""Make the base model of `examples/glyphs.yaml`: a small SD3 that writes letters, many of them wrong.
+"""Make the base model of `examples/glyphs.yaml`: a small SD3 that writes letters, often wrong.
 
     python examples/glyphs/make_base.py [--minutes 25]
 

@@ -8,7 +8,8 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 HEIGHT, WIDTH = 24, 48
-ALPHABET = "ACEFHKLMPRTX347"
+ALPHABET = "ACEFGKLMNPRU3479"
+"""Letters that OCR reads without fail at this size."""
 LONGEST = 3
 _FINE = 4  # a picture is drawn that much larger, and averaged down
 _FONT = ImageFont.load_default(17 * _FINE)

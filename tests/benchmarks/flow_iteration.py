@@ -105,7 +105,7 @@ def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> lis
 
 
 def random_pipeline(folder: Path) -> None:
-    """An SD3 of 4 layers and width 128; 256 image tokens and 77 of text, and one of an absent T5."""
+    """An SD3 of 4 layers and width 128, with 256 image tokens and 78 of text."""
     import sys
 
     sys.path.insert(0, str(EXAMPLES))

@@ -1,4 +1,4 @@
-"""The recipes for the real models: every key is valid, and a step of each runs on tiny stand-ins."""
+"""The recipes for the real models: each key is valid, and a step of each runs on stand-ins."""
 
 import json
 from pathlib import Path
