@@ -1,6 +1,7 @@
 """Run a configuration for several seeds and print a table of what each one reached.
 
     python examples/three_seeds.py examples/arithmetic.yaml [--seeds 0 1 2] [dotted.key=value ...]
+    python examples/three_seeds.py examples/shapes.yaml --metrics accuracy watch/image_diversity
 
 Each run is the command `groupwise train` in a process of its own, timed from command to end.
 """
@@ -10,12 +11,13 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-COLUMNS = ("accuracy", "greedy_accuracy", "length")
+METRICS = ("accuracy", "greedy_accuracy", "length")
 
 
-def run(config: Path, seed: int, overrides: list[str]) -> dict[str, float]:
+def run(config: Path, seed: int, overrides: list[str], metrics: Sequence[str]) -> dict[str, float]:
     """Metrics before and after, and the seconds of the whole command."""
     output = Path("runs") / f"{config.stem}_seed{seed}"
     started = time.monotonic()
@@ -30,7 +32,7 @@ def run(config: Path, seed: int, overrides: list[str]) -> dict[str, float]:
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
     row = {"seed": seed, "steps": result["steps"], "seconds": seconds}
     for when in ("before", "after"):
-        row |= {f"{when} {name}": result[when][name] for name in COLUMNS}
+        row |= {f"{when} {name}": result[when][name] for name in metrics}
     return row
 
 
@@ -38,13 +40,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--metrics", nargs="+", default=METRICS)
     options, overrides = parser.parse_known_args()
-    rows = [run(options.config, seed, overrides) for seed in options.seeds]
-    print("| seed | steps | seconds | accuracy | greedy | length |")
-    print("|---|---|---|---|---|---|")
+    names = options.metrics
+    rows = [run(options.config, seed, overrides, names) for seed in options.seeds]
+    print(f"| seed | steps | seconds | {' | '.join(names)} |")
+    print("|---|---|---|" + "---|" * len(names))
     for row in rows:
         changes = " | ".join(
-            f"{row[f'before {name}']:.3g} -> {row[f'after {name}']:.3g}" for name in COLUMNS
+            f"{row[f'before {name}']:.3g} -> {row[f'after {name}']:.3g}" for name in names
         )
         print(f"| {row['seed']} | {row['steps']} | {row['seconds']:.0f} | {changes} |")
 

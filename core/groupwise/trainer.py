@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor
 
+from groupwise import processes
 from groupwise.advantages import spread
 from groupwise.algorithm import Algorithm
 from groupwise.average import Average
@@ -86,7 +86,7 @@ class Trainer:
         """
         started = time.monotonic() - self.seconds_before
         with interruptible() as asked_to_stop:
-            while self.step < self.settings.steps and not self._any(self._out_of_time(started)):
+            while not processes.agree(self._over(started)):
                 metrics = self.train_step()
                 self.seconds_before = time.monotonic() - started
                 if self.evaluate_every and self.step % self.evaluate_every == 0:
@@ -97,7 +97,7 @@ class Trainer:
                 due = self.settings.checkpoint_every
                 if due and self.step % due == 0:
                     on_checkpoint()
-                if self._any(asked_to_stop()):
+                if processes.agree(asked_to_stop()):
                     return False
         return True
 
@@ -130,7 +130,7 @@ class Trainer:
             return rollouts, scores, metrics
         parts, extra = [(rollouts, scores)], 0
         for _ in range(self.settings.max_refills):
-            missing = wanted - sum(self._total(self._alive_groups(r, s)) for r, s in parts)
+            missing = wanted - sum(processes.total(self._alive_groups(r, s)) for r, s in parts)
             if missing <= 0:
                 break
             parts.append(self._sample(self.prompts.take(missing)))
@@ -188,7 +188,7 @@ class Trainer:
         scores = Scores.concat([part for _, part in parts])
         groups = rollouts.groups.cpu()
         dead = scores.dead(groups)
-        alive, spare = self._everyones(groups[~dead]), self._everyones(groups[dead])
+        alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
         chosen = scores.select(kept)
@@ -227,7 +227,7 @@ class Trainer:
     def _updates(self, rollouts: Rollouts) -> list[Tensor]:
         """Our rows of each update: whole groups, in the order they were drawn."""
         groups = rollouts.groups.cpu()
-        parts = self._everyones(groups).tensor_split(self.settings.updates_per_rollout)
+        parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 
     def _apply(self) -> dict[str, float]:
@@ -263,46 +263,26 @@ class Trainer:
         }
         if "kept_mass" in rollouts.facts:
             of_rollouts["kept_mass"] = torch.tensor(rollouts.facts["kept_mass"])
-        everyones = gather_object([(int(lengths.max()) if len(lengths) else 0)])
+        longest = int(lengths.max()) if len(lengths) else 0
         return {
-            **self._means(of_rollouts),
-            "failed_rewards": self._total(int(scores.failed.sum())),
-            "unscored": self._total(int(total.isnan().sum())),
-            "sampled_decisions": self._total(int(lengths.sum())),
-            "length_max": float(max(everyones)),
+            **processes.means(of_rollouts),
+            "failed_rewards": processes.total(int(scores.failed.sum())),
+            "unscored": processes.total(int(total.isnan().sum())),
+            "sampled_decisions": processes.total(int(lengths.sum())),
+            "length_max": float(processes.largest(longest)),
             **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
             **scores.metrics,
         }
-
-    def _means(self, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """The mean of each over all processes, NaN apart."""
-        sums = {k: (float(v.nansum()), int((~v.isnan()).sum())) for k, v in values.items()}
-        parts = gather_object([sums])
-        means = {}
-        for name in values:
-            count = sum(part[name][1] for part in parts)
-            means[name] = math.fsum(part[name][0] for part in parts) / count if count else math.nan
-        return means
-
-    def _total(self, count: int) -> int:
-        """The sum over all processes."""
-        return sum(gather_object([count]))
-
-    def _any(self, said: bool) -> bool:
-        """Whether any process says so: they must stop at the same step."""
-        return any(gather_object([said]))
-
-    def _everyones(self, groups: Tensor) -> Tensor:
-        """The different group numbers of all processes, ascending."""
-        return torch.tensor(sorted(set(gather_object(groups.unique().tolist()))), dtype=torch.int64)
 
     @property
     def state(self) -> RunState:
         return RunState(global_step=self.step, max_steps=self.settings.steps)
 
-    def _out_of_time(self, started: float) -> bool:
+    def _over(self, started: float) -> bool:
+        """Whether the steps, or the time, are used up."""
         limit = self.settings.minutes
-        return limit is not None and time.monotonic() - started >= 60 * limit
+        late = limit is not None and time.monotonic() - started >= 60 * limit
+        return late or self.step >= self.settings.steps
 
     # ---- resuming
 

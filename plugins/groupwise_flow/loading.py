@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from logging import Handler, LogRecord
+from logging import ERROR, WARNING, LogRecord
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +149,20 @@ def explained(settings: Settings, problem: str) -> Iterator[None]:
 def _strict() -> Iterator[None]:
     """Arguments that diffusers does not know are an error; it only logs that it ignores them."""
 
-    class Refuse(Handler):
-        def emit(self, record: LogRecord) -> None:
-            if "are not expected by" in record.getMessage():
-                raise ValueError(record.getMessage())
+    def refuse(record: LogRecord) -> bool:
+        if "are not expected by" in record.getMessage():
+            raise ValueError(record.getMessage())
+        return record.levelno >= ERROR
 
-    logger, refuse = logging.get_logger("diffusers"), Refuse()
-    logger.addHandler(refuse)
+    logger = logging.get_logger("diffusers.pipelines.pipeline_utils")
+    level = logger.level
+    logger.setLevel(WARNING)
+    logger.addFilter(refuse)
     try:
         yield
     finally:
-        logger.removeHandler(refuse)
+        logger.removeFilter(refuse)
+        logger.setLevel(level)
 
 
 @contextmanager

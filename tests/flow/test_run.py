@@ -153,13 +153,13 @@ def test_random_windows_shared_noise_and_lora_together(lab, train):
 
 
 def test_a_run_is_evaluated_again_to_the_same_numbers(train, tmp_path, monkeypatch):
-    (tmp_path / "red.py").write_text(
+    (tmp_path / "shades.py").write_text(
         "from PIL import ImageStat\n"
         "def red(completions, **_):\n"
         "    return [ImageStat.Stat(picture).mean[0] / 255 for picture in completions]\n"
     )
     monkeypatch.chdir(tmp_path)
-    result = train(rewards=["red:red"], train={"ema": 0.5, "steps": 2, "learning_rate": 0.01})
+    result = train(rewards=["shades:red"], train={"ema": 0.5, "steps": 2, "learning_rate": 0.01})
     assert evaluate_run(result.folder) == pytest.approx(dict(result.after), rel=1e-6)
     assert result.after["rewards/red"] != result.before["rewards/red"]
 

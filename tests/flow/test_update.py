@@ -94,6 +94,7 @@ def test_answers_of_all_rollouts_are_put_together_from_parts(lab):
 
 def test_the_reference_is_asked_once_for_a_steps_rollouts(lab, tmp_path):
     policy = lab.policy(guidance=2.0, window={"kind": "fixed", "size": 2})
+    lab.nudge(policy)
     sizes, asked, using = lab.calls(policy), [], policy.using
 
     def counted(name):
@@ -123,3 +124,12 @@ def test_the_reference_is_asked_once_for_a_steps_rollouts(lab, tmp_path):
     a_step = 10 + 4 + 2 + 3 * 4
     assert asked == [("reference", 10), ("reference", a_step + 10)]
     assert len(sizes) == 2 * a_step
+
+
+@pytest.mark.parametrize("form", ["plain", "flux", "lora"])
+def test_every_trained_weight_gets_a_gradient(lab, form):
+    """Processes that train together must all have one for each."""
+    policy, algorithm, rollouts, given = setting(lab, form)
+    lab.update(policy, algorithm, rollouts, values=VALUES, given=given)
+    without = [n for n, p in policy.named_parameters() if p.requires_grad and p.grad is None]
+    assert without == []
