@@ -174,7 +174,7 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore")  # what libraries tell each other of their arguments
             yield
     finally:
         logging.set_verbosity(verbosity)

@@ -103,7 +103,8 @@ def test_a_folder_that_is_no_pipeline(config, command):
 def test_a_model_that_is_nowhere(config, command):
     config["policy"]["model"] = "nobody/nothing"
     message = refused(config, command)
-    assert "policy.model: cannot read a diffusers pipeline from 'nobody/nothing'" in message
+    assert "policy.model: cannot read a diffusers pipeline from 'nobody/nothing': " in message
+    assert "model_index.json" in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])

@@ -130,6 +130,36 @@ def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
         assert {k: one[k] for k in same} == {k: other[k] for k in same}
 
 
+def test_windows_slide_with_the_steps_of_a_run_and_go_on_when_it_is_resumed(lab, tmp_path):
+    starts = []
+
+    def go(steps, **more):
+        policy = lab.policy(window={"kind": "sliding", "size": 2, "every": 2})
+        sample = policy.sample
+
+        def watched(*positional, **named):
+            rollouts = sample(*positional, **named)
+            starts.append(rollouts.tensor("first").unique().tolist())
+            return rollouts
+
+        policy.sample = watched
+        groupwise.train(
+            policy=policy,
+            algorithm="flow_grpo",
+            prompts=PROMPTS,
+            rewards=[lab.redness],
+            train={"steps": steps, "groups_per_step": 1, "group_size": 2},
+            evaluation={"prompts": 0},
+            output=tmp_path / "run",
+            quiet=True,
+            **more,
+        )
+
+    go(3)
+    go(6, resume=True)
+    assert starts == [[0], [0], [1], [1], [2], [2]]
+
+
 def test_random_windows_shared_noise_and_lora_together(lab, train):
     result = train(
         policy={
