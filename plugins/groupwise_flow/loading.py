@@ -33,7 +33,9 @@ def load(settings: Settings) -> Adapter:
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    usual = {"torch_dtype": torch.float32, "use_safetensors": True}  # no pickle is loaded
+    half = settings.lora is not None and settings.precision == "bf16"
+    dtype = torch.bfloat16 if half else torch.float32
+    usual = {"torch_dtype": dtype, "use_safetensors": True}  # no pickle is loaded
     with _quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
             settings.model, **{**usual, **absent, **settings.loading}
@@ -101,8 +103,6 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
         return
     from peft import LoraConfig
 
-    if settings.precision == "bf16":
-        adapter.pipeline.to(torch.bfloat16)
     lora = settings.lora
     options = {"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options}
     targets = list(lora.targets or adapter.targets)

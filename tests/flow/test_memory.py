@@ -9,14 +9,20 @@ from groupwise_flow.policy import FlowPolicy
 
 
 class Saved:
-    """Counts the elements that autograd keeps; `peak` over what was begun anew by `start`."""
+    """Counts the bytes that autograd keeps beside weights, each storage once.
 
-    def __init__(self):
-        self.now = self.peak = 0
+    peak: the most since `start` was last called.
+    """
+
+    def __init__(self, policy):
+        self.weights = {p.untyped_storage().data_ptr() for p in policy.parameters()}
+        self.kept, self.peak = {}, 0
 
     def keep(self, tensor):
-        self.now += tensor.numel()
-        self.peak = max(self.peak, self.now)
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.weights:
+            self.kept[storage.data_ptr()] = storage.nbytes()
+        self.peak = max(self.peak, sum(self.kept.values()))
         return tensor
 
     def __enter__(self):
@@ -28,13 +34,13 @@ class Saved:
         self.hooks.__exit__(*error)
 
     def start(self, *_):
-        self.now = 0
+        self.kept.clear()
 
 
 def update(lab, policy, *, budget=16384):
-    """A whole update; the most elements kept at any time for its backward passes."""
+    """A whole update; the most bytes kept at any time for its backward passes."""
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
-    saved = Saved()
+    saved = Saved(policy)
     policy.register_forward_pre_hook(saved.start)
     with saved:
         lab.update(policy, FlowGRPO(), rollouts, budget=budget)
@@ -47,14 +53,15 @@ def test_memory_does_not_grow_with_the_steps_that_are_trained(lab, guidance):
         update(lab, lab.policy(guidance=guidance, steps=steps, window={"kind": "fixed", "size": n}))
         for n, steps in [(2, 5), (4, 5), (8, 9)]
     ]
-    assert peaks[0] == peaks[1] == peaks[2] > 10_000
+    assert max(peaks) < 1.01 * min(peaks)
+    assert min(peaks) > 100_000
 
 
 def test_memory_grows_with_the_images_at_once_and_with_nothing_else(lab):
     whole = update(lab, lab.policy())
     halved = update(lab, lab.policy(batch=2))
     assert whole / 2.5 < halved < whole / 1.5
-    assert update(lab, lab.policy(), budget=2) == halved
+    assert update(lab, lab.policy(), budget=2) == pytest.approx(halved, rel=0.01)
 
 
 @pytest.mark.parametrize("of", ["sd3", "flux"])
@@ -64,7 +71,7 @@ def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lo
     for checkpointing in (False, True):
         policy = lab.policy(of, lora=lora, gradient_checkpointing=checkpointing).train()
         rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
-        with Saved() as saved:
+        with Saved(policy) as saved:
             policy(rollouts, slice(0, 2)).log_probs.square().sum().backward()
         kept.append(saved.peak)
         gradients.append(lab.gradient(policy))
@@ -115,7 +122,8 @@ def test_the_estimate_of_activations_is_of_the_right_size(lab):
     for of in ("sd3", "flux"):
         policy = lab.policy(of)
         told = FlowPolicy.estimate(policy.config, decisions=4, rollouts=4, training=True)
-        kept = 4 * update(lab, policy)
+        kept = update(lab, policy)
+        print("RATIO", of, told["activations"] / kept)
         assert kept / 3 < told["activations"] < 3 * kept
         frugal = policy.config.model_copy(update={"gradient_checkpointing": True})
         less = FlowPolicy.estimate(frugal, decisions=4, rollouts=4, training=True)

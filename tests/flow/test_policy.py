@@ -300,6 +300,8 @@ def test_lora_trains_adapters_of_the_attention_alone_and_starts_at_the_model(lab
         if isinstance(module, torch.nn.Linear) and ".attn." in name
     )
     assert sum(p.numel() for p in lab.trained(policy)) == count > 0
+    layers = [module for module in policy.modules() if hasattr(module, "lora_A")]
+    assert {layer.scaling["default"] for layer in layers} == {4 / 2}
     rollouts = sample(whole)
     assert torch.equal(answers(policy, rollouts), answers(whole, rollouts))
     picked = lab.policy(of, lora={"rank": 2, "targets": ["attn.to_q"], "options": {"bias": "none"}})
@@ -382,7 +384,7 @@ def test_the_unconditional_branch_is_kept_until_weights_change(lab, lora, change
     assert sizes == [24]
 
 
-def test_the_unconditional_branch_carries_no_gradient(lab, monkeypatch):
+def test_log_probs_and_means_carry_gradient_and_the_unconditional_branch_none(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 1, "start": 1})
     rollouts = sample(policy)
     with torch.no_grad():
@@ -390,6 +392,7 @@ def test_the_unconditional_branch_carries_no_gradient(lab, monkeypatch):
         empty = policy.adapter.encode([""] * 6)
     path = torch.stack(list(rollouts.trajectory["path"]))
     sigma, after = policy.sigmas[1:3]
+    factors = torch.linspace(-1, 1, path[0, 0].numel()).view_as(path[0, 0])
 
     def told(conditions):
         time = torch.full((6,), 1000 * float(sigma))
@@ -402,13 +405,16 @@ def test_the_unconditional_branch_carries_no_gradient(lab, monkeypatch):
         velocity = without + 4.0 * (told(prompts) - without)
         policy.zero_grad()
         step = sde.step(velocity, path[:, 0], sigma, after, next_sample=path[:, 1])
-        step.log_prob.sum().backward()
+        (step.log_prob.sum() + (step.mean * factors).sum()).backward()
         gradients.append(lab.gradient(policy))
     assert lab.gap(gradients[1], gradients[0]) > 0.05
     for asked in (rollouts, forgetful(rollouts)):
         policy.zero_grad()
-        policy(asked).log_probs.sum().backward()
+        current = policy(asked)
+        (current.log_probs.sum() + (current.extra["mean"] * factors).sum()).backward()
         assert lab.gap(lab.gradient(policy), gradients[0]) < 1e-5
+        assert not current.extra["std"].requires_grad
+        assert not current.extra["sampled_mean"].requires_grad
 
 
 # ---- micro-batches

@@ -1,0 +1,116 @@
+"""Time to the same held-out accuracy: 40 and 10 training steps, and a window of 3 of 10.
+
+    python tests/benchmarks/flow_headline.py [--accuracy 0.85] [--seeds 0 1 2] [--minutes 20]
+
+Trains examples/shapes.yaml with each of the three, evaluating every few steps with 40 ODE steps.
+Seconds are those of sampling, scoring and updating; evaluations are left out. Prints a table and
+draws docs/pictures/headline.svg.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from flow_iteration import EXAMPLES, VARIANTS
+
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "headline.svg"
+COLOURS = {"40 steps": "#8c959f", "10 steps": "#d9730d", "window of 3 of 10": "#2f6fde"}
+WORK = ("time/sample", "time/reward", "time/update")
+
+Curve = list[tuple[float, float]]
+"""Seconds of work and held-out accuracy, evaluation by evaluation."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--accuracy", type=float, default=0.85)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--minutes", type=float, default=20.0)
+    options = parser.parse_args()
+    curves = {
+        name: [train(name, seed, options.minutes) for seed in options.seeds] for name in VARIANTS
+    }
+    print(f"| seconds to {options.accuracy} | {' | '.join(f'seed {s}' for s in options.seeds)} |")
+    print("|---|" + "---|" * len(options.seeds))
+    for name, of_seeds in curves.items():
+        reached = [first(curve, options.accuracy) for curve in of_seeds]
+        print(f"| {name} | {' | '.join(reached)} |")
+    PICTURE.write_text(drawn(curves, options.accuracy), encoding="utf-8")
+
+
+def train(name: str, seed: int, minutes: float) -> Curve:
+    """One run in a process of its own, and its curve."""
+    output = Path("runs") / f"headline_{name.replace(' ', '_')}_{seed}"
+    overrides = {
+        **VARIANTS[name],
+        "seed": seed,
+        "output": output,
+        "train.minutes": minutes,
+        "evaluation.every": 10 if name == "40 steps" else 25,
+        "evaluation.samples": 2,
+    }
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "groupwise", "train", str(EXAMPLES / "shapes.yaml")),
+            *("--overwrite", *(f"{key}={value}" for key, value in overrides.items())),
+        ],
+        check=True,
+    )
+    curve, spent = [], 0.0
+    for line in (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        spent += sum(row.get(part) or 0.0 for part in WORK)
+        if "evaluation/accuracy" in row:
+            curve.append((spent, row["evaluation/accuracy"]))
+    return curve
+
+
+def first(curve: Curve, accuracy: float) -> str:
+    reached = [seconds for seconds, value in curve if value >= accuracy]
+    return f"{reached[0]:.0f}" if reached else f"not in {curve[-1][0]:.0f}"
+
+
+def drawn(curves: dict[str, list[Curve]], accuracy: float) -> str:
+    """Accuracy against seconds, a line for each seed."""
+    width, height, left, top = 560, 240, 50, 20
+    longest = max(curve[-1][0] for of_seeds in curves.values() for curve in of_seeds)
+
+    def at(seconds: float, value: float) -> str:
+        return f"{left + width * seconds / longest:.1f},{top + height * (1 - value):.1f}"
+
+    parts = []
+    for number, (name, of_seeds) in enumerate(curves.items()):
+        colour = COLOURS[name]
+        for curve in of_seeds:
+            points = " ".join(at(*point) for point in curve)
+            parts.append(
+                f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+            )
+        parts.append(
+            f'<text x="{left + width - 150}" y="{top + height - 60 + 18 * number}" '
+            f'fill="{colour}" font-weight="600">{name}</text>'
+        )
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = top + height * (1 - tick)
+        parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y}" y2="{y}" stroke="#d0d7de"/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{tick:.2f}</text>')
+    y = top + height * (1 - accuracy)
+    parts.append(
+        f'<line x1="{left}" x2="{left + width}" y1="{y}" y2="{y}" stroke="#57606a" '
+        f'stroke-dasharray="4 3"/>'
+    )
+    parts.append(
+        f'<text x="{left + width}" y="{top + height + 18}" text-anchor="end">'
+        f"{longest:.0f} seconds of training</text>"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {height + 60}" '
+        f'font-family="system-ui, sans-serif" font-size="12" fill="#57606a">'
+        f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
+    )
+
+
+if __name__ == "__main__":
+    main()
