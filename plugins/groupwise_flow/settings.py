@@ -73,6 +73,12 @@ class Settings(BaseModel):
                 "0 makes every step deterministic, and then the window has no decisions to learn "
                 "from; set it above 0",
             )
+        if self.sde == "cps" and self.noise_level > 1:
+            raise _at(
+                "noise_level",
+                f"1 makes all of a cps step's noise new, and there is no more than all, found "
+                f"{self.noise_level:g}",
+            )
         return self
 
     @property

@@ -20,30 +20,16 @@ CASES = [
 def test_an_evaluated_image_is_the_pipelines_own(lab, name, guidance):
     policy = lab.policy(name, guidance=guidance, evaluation_steps=6)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6], purpose="evaluate")
-    start = torch.stack([noise(seed, policy.adapter.latent_shape) for seed in (5, 6)])
     absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in name else {}
     pipeline = DiffusionPipeline.from_pretrained(lab.folders[name], **absent)
-    pipeline.set_progress_bar_config(disable=True)
-    expected = pipeline(
-        prompt=[row["prompt"] for row in lab.rows],
-        num_inference_steps=6,
-        guidance_scale=guidance,
-        latents=start,
-        height=16,
-        width=16,
-        max_sequence_length=12,
-        output_type="np",
-    ).images
-    found = torch.stack(list(rollouts.facts["images"])).permute(0, 2, 3, 1).numpy()
-    assert np.abs(found - expected).max() < 2e-5
+    expected = lab.pipelines_images(pipeline, policy, lab.rows, [5, 6])
+    found = lab.images_of(rollouts)
+    assert (found - expected).abs().max() < 2e-5
     # The two prompts give different images, so the prompts had a say.
-    assert np.abs(expected[0] - expected[1]).max() > 1e-3
+    assert (expected[0] - expected[1]).abs().max() > 1e-3
     pixels = np.stack([np.asarray(image) for image in rollouts.completions]) / 255
+    expected = expected.permute(0, 2, 3, 1).numpy()
     assert np.abs(pixels - expected).max() < 0.5 / 255 + 2e-5
-
-
-def noise(seed, shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])

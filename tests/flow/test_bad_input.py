@@ -145,6 +145,15 @@ def test_no_noise(config, command):
     assert "policy.noise_level: 0 makes every step deterministic" in message
 
 
+def test_more_than_all_the_noise_of_cps(config):
+    config["policy"] |= {"sde": "cps", "noise_level": 1.5}
+    message = refused(config, "check")
+    assert "policy.noise_level: 1 makes all of a cps step's noise new" in message
+    assert "found 1.5" in message
+    config["policy"]["noise_level"] = 1
+    assert call(config, "check").exit_code == 0
+
+
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_a_window_beyond_the_steps(config, command):
     config["policy"]["window"] = {"kind": "fixed", "size": 2, "start": 1}

@@ -113,7 +113,7 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     for name, number in [("decisions", 2), ("rollouts", 2)]:
         fewer = {"decisions": 1000, "rollouts": 8, name: number}
         found = FlowPolicy.estimate(policy.config, **fewer, training=True)
-        assert found["activations"] == activations / 4
+        assert found["activations"] == pytest.approx(activations / 4, abs=1)
     only = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, training=False)
     assert dict(only) == {k: told[k] for k in ("frozen models", "transformer")}
 
@@ -123,11 +123,10 @@ def test_the_estimate_of_activations_is_of_the_right_size(lab):
         policy = lab.policy(of)
         told = FlowPolicy.estimate(policy.config, decisions=4, rollouts=4, training=True)
         kept = update(lab, policy)
-        print("RATIO", of, told["activations"] / kept)
-        assert kept / 3 < told["activations"] < 3 * kept
+        assert kept / 1.5 < told["activations"] < 1.5 * kept
         frugal = policy.config.model_copy(update={"gradient_checkpointing": True})
         less = FlowPolicy.estimate(frugal, decisions=4, rollouts=4, training=True)
-        assert less["activations"] < told["activations"] / 4
+        assert told["activations"] / 20 < less["activations"] < told["activations"] / 1.5
 
 
 # ---- half precision
