@@ -205,6 +205,16 @@ def save(pipe: StableDiffusion3Pipeline, folder: Path) -> None:
     logging.set_verbosity_error()  # it would speak of the T5 that is not there
     logging.disable_progress_bar()
     deepcopy(pipe).to(torch.float16).save_pretrained(folder)
+    for path in folder.rglob("*config.json"):
+        _forget_origin(path)
+    _forget_origin(folder / "model_index.json")
+
+
+def _forget_origin(path: Path) -> None:
+    """Drop the path from which a part was once loaded."""
+    said = json.loads(path.read_text(encoding="utf-8"))
+    said.pop("_name_or_path", None)
+    path.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
 
 def load(folder: Path) -> StableDiffusion3Pipeline:
