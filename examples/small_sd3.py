@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -20,6 +21,7 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 from diffusers.utils import logging
+from PIL.Image import Image
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import Whitespace
@@ -130,6 +132,11 @@ def train_autoencoder(vae: AutoencoderKL, pictures: Tensor, *, minutes: float) -
         scaling_factor=1 / latents.std().item(), shift_factor=latents.mean().item()
     )
     return math.sqrt(mean_error) / 2
+
+
+def to_tensor(picture: Image) -> Tensor:
+    """A picture as [3, h, w] in [0, 1]."""
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ def main() -> None:
     everything = list(scenes.rows())
     seen = [row for row in everything if not held_out(row["prompt"], shapes.HELD_OUT)]
     drawn = shapes.draw_rows(seen, options.pictures, chance)
-    pictures = torch.stack([shapes.to_tensor(scenes.draw(row, chance)) for row in drawn])
+    pictures = torch.stack([small_sd3.to_tensor(scenes.draw(row, chance)) for row in drawn])
     tokenizer = small_sd3.tokenizer([row["prompt"] for row in everything], length=12)
     model = CLIPModel(configuration(tokenizer))
     updates = train(model, tokenizer, pictures, [row["prompt"] for row in drawn], options.minutes)
@@ -119,7 +119,7 @@ def told_apart(
     model: CLIPModel, tokenizer: object, rows: list[scenes.Row], chance: random.Random
 ) -> float:
     """How often the right prompt is the nearest to a picture, among all held-out prompts."""
-    pictures = torch.stack([shapes.to_tensor(scenes.draw(row, chance)) for row in rows])
+    pictures = torch.stack([small_sd3.to_tensor(scenes.draw(row, chance)) for row in rows])
     prompts = [row["prompt"] for row in rows]
     logits = similarities(model, tokenizer, pictures, prompts)
     return (logits.argmax(dim=1) == torch.arange(len(rows))).float().mean().item()

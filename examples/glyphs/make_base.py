@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 HERE = Path(__file__).parent
@@ -46,7 +45,7 @@ def main() -> None:
         chance.choice(by_length[chance.choices((1, 2, 3), weights=(1, 2, 5))[0]])["text"]
         for _ in range(options.pictures)
     ]
-    pictures = torch.stack([to_tensor(strings.draw(text, chance)) for text in texts])
+    pictures = torch.stack([small_sd3.to_tensor(strings.draw(text, chance)) for text in texts])
     words = ["the letters", *strings.ALPHABET.lower()]
     pipe = small_sd3.pipeline(words, length=8, side=12)
     started = time.monotonic()
@@ -68,10 +67,6 @@ def mistaken(text: str, chance: random.Random) -> str:
     """The text with each letter drawn anew with the chance `WRONG`."""
     letters = strings.ALPHABET
     return "".join(chance.choice(letters) if chance.random() < WRONG else own for own in text)
-
-
-def to_tensor(picture: object) -> torch.Tensor:
-    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 HERE = Path(__file__).parent
@@ -46,7 +45,7 @@ def main() -> None:
     write(everything, HERE / "prompts.jsonl")
     seen = [row for row in everything if not held_out(row["prompt"], HELD_OUT)]
     drawn = draw_rows(seen, options.pictures, chance)
-    pictures = torch.stack([to_tensor(scenes.draw(row, chance)) for row in drawn])
+    pictures = torch.stack([small_sd3.to_tensor(scenes.draw(row, chance)) for row in drawn])
     print(f"{len(pictures)} pictures of {len(seen)} of {len(everything)} prompts", flush=True)
     started = time.monotonic()
     if options.more:
@@ -99,10 +98,6 @@ def draw_rows(rows: list[scenes.Row], count: int, chance: random.Random) -> list
     by_tag = {tag: [row for row in rows if row["tag"] == tag] for tag in SHARES}
     tags = chance.choices(list(SHARES), weights=list(SHARES.values()), k=count)
     return [chance.choice(by_tag[tag]) for tag in tags]
-
-
-def to_tensor(picture: object) -> torch.Tensor:
-    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
 
 
 def write(rows: list[scenes.Row], path: Path) -> None:
