@@ -1,10 +1,12 @@
 """Make the base model of `examples/glyphs.yaml`: a small SD3 that writes letters, often wrong.
 
-    python examples/glyphs/make_base.py [--minutes 25]
+    python examples/glyphs/make_base.py --minutes 25
+    python examples/glyphs/make_base.py --minutes 25 --more     # goes on with what is there
 
 The model learns from pictures whose captions name wrong letters as often as right ones, nearly. So
 it can write every letter at every place, and takes the prompt for a hint; GRPO is left to find out
-that the prompt is meant. The prompts that `groupwise` holds out for evaluation are in no caption.
+that the prompt is meant. The strings that `groupwise` holds out for evaluation are in no picture
+and in no caption.
 """
 
 import argparse
@@ -33,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--pictures", type=int, default=24_000)
+    parser.add_argument("--more", action="store_true", help="go on with the transformer")
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -40,17 +43,19 @@ def main() -> None:
     everything = list(strings.rows())
     lines = "".join(json.dumps(row) + "\n" for row in everything)
     (HERE / "prompts.jsonl").write_text(lines, encoding="utf-8")
-    by_length = {n: [row for row in everything if len(row["text"]) == n] for n in (1, 2, 3)}
-    texts = [
-        chance.choice(by_length[chance.choices((1, 2, 3), weights=(1, 2, 5))[0]])["text"]
-        for _ in range(options.pictures)
-    ]
+    seen = [row["text"] for row in everything if not held_out(row["prompt"], HELD_OUT)]
+    by_length = {length: [text for text in seen if len(text) == length] for length in (1, 2, 3)}
+    lengths = chance.choices((1, 2, 3), weights=(1, 2, 5), k=options.pictures)
+    texts = [chance.choice(by_length[length]) for length in lengths]
     pictures = torch.stack([small_sd3.to_tensor(strings.draw(text, chance)) for text in texts])
-    words = ["the letters", *strings.ALPHABET.lower()]
-    pipe = small_sd3.pipeline(words, length=8, side=12)
     started = time.monotonic()
-    error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=0.3 * options.minutes)
-    print(f"autoencoder: pixels off by {error:.4f}, {time.monotonic() - started:.0f} s", flush=True)
+    if options.more:
+        pipe = small_sd3.load(options.output)
+    else:
+        words = ["the letters", *strings.ALPHABET.lower()]
+        pipe = small_sd3.pipeline(words, length=8, side=12)
+        error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=0.25 * options.minutes)
+        print(f"autoencoder: pixels off by {error:.4f}", flush=True)
     latents = small_sd3.encode(pipe.vae, pictures)
 
     def caption(number: int) -> str:
@@ -58,7 +63,8 @@ def main() -> None:
             pass
         return told
 
-    updates = small_sd3.train_flow(pipe, latents, caption, minutes=0.7 * options.minutes)
+    left = options.minutes - (time.monotonic() - started) / 60
+    updates = small_sd3.train_flow(pipe, latents, caption, minutes=left)
     print(f"transformer: {updates} updates, {time.monotonic() - started:.0f} s", flush=True)
     small_sd3.save(pipe, options.output)
 
