@@ -32,6 +32,10 @@ WRONG = 0.3
 SHARES = {"single_object": 0.1, "counting": 0.1, "position": 0.8}
 
 
+TIMES = {"single_object": 4, "counting": 4, "position": 1}
+"""How often a prompt stands in the data set: else GRPO would hardly meet the small kinds."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=25.0)
@@ -101,7 +105,8 @@ def draw_rows(rows: list[scenes.Row], count: int, chance: random.Random) -> list
 
 
 def write(rows: list[scenes.Row], path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [json.dumps(row) + "\n" for row in rows for _ in range(TIMES[row["tag"]])]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
