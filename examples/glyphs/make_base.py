@@ -1,7 +1,6 @@
 """Make the base model of `examples/glyphs.yaml`: a small SD3 that writes letters, often wrong.
 
-    python examples/glyphs/make_base.py --minutes 25
-    python examples/glyphs/make_base.py --minutes 25 --more     # goes on with what is there
+    python examples/glyphs/make_base.py --minutes 36
 
 The model learns from pictures whose captions name wrong letters as often as right ones, nearly. So
 it can write every letter at every place, and takes the prompt for a hint; GRPO is left to find out
@@ -33,9 +32,8 @@ WRONG = 0.45
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--minutes", type=float, default=36.0)
     parser.add_argument("--pictures", type=int, default=24_000)
-    parser.add_argument("--more", action="store_true", help="go on with the transformer")
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -49,13 +47,10 @@ def main() -> None:
     texts = [chance.choice(by_length[length]) for length in lengths]
     pictures = torch.stack([small_sd3.to_tensor(strings.draw(text, chance)) for text in texts])
     started = time.monotonic()
-    if options.more:
-        pipe = small_sd3.load(options.output)
-    else:
-        words = ["the letters", *strings.ALPHABET.lower()]
-        pipe = small_sd3.pipeline(words, length=8, side=12)
-        error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=0.25 * options.minutes)
-        print(f"autoencoder: pixels off by {error:.4f}", flush=True)
+    words = ["the letters", *strings.ALPHABET.lower()]
+    pipe = small_sd3.pipeline(words, length=8, side=12)
+    error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=0.25 * options.minutes)
+    print(f"autoencoder: pixels off by {error:.4f}", flush=True)
     latents = small_sd3.encode(pipe.vae, pictures)
 
     def caption(number: int) -> str:
