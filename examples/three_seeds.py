@@ -8,6 +8,7 @@ Each run is the command `groupwise train` in a process of its own, timed from co
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ def run(config: Path, seed: int, overrides: list[str], metrics: Sequence[str]) -
     result = json.loads((output / "result.json").read_text(encoding="utf-8"))
     row = {"seed": seed, "steps": result["steps"], "seconds": seconds}
     for when in ("before", "after"):
-        row |= {f"{when} {name}": result[when][name] for name in metrics}
+        row |= {f"{when} {name}": result[when].get(name, math.nan) for name in metrics}
     return row
 
 

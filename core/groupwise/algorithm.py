@@ -153,12 +153,7 @@ class GRPO(Algorithm):
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: weights x (clipped objective + beta KL - entropy bonus)."""
         config = self.config
-        loss = objective.clipped(
-            self.log_ratio(current, batch),
-            batch["advantages"],
-            low=config.clip_low,
-            high=self.clip_high,
-        )
+        loss = self.surrogate(current, batch)
         if config.beta > 0:
             loss = loss + config.beta * self.kl(current, batch)
         if config.entropy:
@@ -185,6 +180,15 @@ class GRPO(Algorithm):
     @property
     def clip_high(self) -> float:
         return self.config.clip_low if self.config.clip_high is None else self.config.clip_high
+
+    def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the clipped objective of each decision, unweighted; variants override this."""
+        return objective.clipped(
+            self.log_ratio(current, batch),
+            batch["advantages"],
+            low=self.config.clip_low,
+            high=self.clip_high,
+        )
 
     def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the importance log-ratio of each decision; variants override this."""

@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from groupwise.errors import UserError
 from groupwise.mistakes import explain, found, unknown_key
+from groupwise.plugins import look_in
 from groupwise.yaml_lines import KeyPath
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ def validate(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     config: type[BaseModel] = target.Config
+    look_in(Path.cwd(), loaded.folder)  # options may name a module, as sections do
     try:
         return config.model_validate(dict(options), context={"folder": loaded.folder})
     except ValidationError as error:

@@ -62,10 +62,7 @@ class Registry:
         Raises UserError for unknown and doubly registered names, broken targets and missing extras.
         """
         if ":" in name:
-            # Last in line: a user's `math.py` must not stand in for a package's.
-            for folder in (Path.cwd(), *([beside.resolve()] if beside else [])):
-                if str(folder) not in sys.path:
-                    sys.path.append(str(folder))
+            look_in(Path.cwd(), *([beside] if beside else []))
             return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
         found = self.named(kind, name)
         if not found:
@@ -87,6 +84,14 @@ class Registry:
             f"unknown {SINGULAR[kind]} {name!r}{did_you_mean(name, known)}; "
             f"registered are {', '.join(known) or 'none'}{broken}"
         )
+
+
+def look_in(*folders: Path) -> None:
+    """Find modules in these folders, too, when a configuration names one."""
+    for folder in map(Path.resolve, folders):
+        # Last in line: a user's `math.py` must not stand in for a package's.
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def _import(target: str, what: str, extra: str | None) -> Any:

@@ -1,6 +1,6 @@
 """Make the small CLIP of `examples/clip_shapes.yaml`, from the scenes of `examples/shapes`.
 
-    python examples/clip_shapes/make_clip.py [--minutes 8]
+    python examples/clip_shapes/make_clip.py [--minutes 9]
 
 A CLIP of transformers of toy size learns which picture goes with which prompt. The prompts that
 `groupwise` holds out for evaluation are not among them, so what it says of those it has worked out.
@@ -30,7 +30,7 @@ BATCH = 256
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--pictures", type=int, default=24_000)
     parser.add_argument("--output", type=Path, default=HERE / "clip")
     options = parser.parse_args()

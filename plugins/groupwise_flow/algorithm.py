@@ -23,8 +23,8 @@ class FlowGRPO(GRPO):
         clip_low: float = Field(1e-4, gt=0, description="clip range below 1")
         kl: Literal["exact", "published"] = Field(  # type: ignore[assignment]
             "exact",
-            description="exact: that of the Gaussians; published: as Flow-GRPO's code divides it, "
-            "smaller by the step's fall of sigma",
+            description="exact: that of the Gaussians; published: as Flow-GRPO's code divides it "
+            "for `sde: flow`, smaller by the step's fall of sigma",
         )
         advantage_clip: float = Field(5.0, gt=0, description="advantages are cut at this size")
         guard: bool = Field(False, description="GRPO-Guard's normalised ratio")
@@ -61,12 +61,10 @@ class FlowGRPO(GRPO):
         moved = self._apart(current, current.extra["sampled_mean"])
         return (ratio + moved.masked_fill(~batch["mask"], 0.0)) * current.extra["std"]
 
-    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]; Guard's authors also divide by the step's fall of sigma."""
-        if not self.config.guard:
-            return super().loss(current, batch)
-        weights = batch["weights"] / current.extra["interval"]
-        return super().loss(current, {**batch, "weights": weights})
+    def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]; Guard's authors also divide it, and not the KL, by the step's fall of sigma."""
+        clipped = super().surrogate(current, batch)
+        return clipped / current.extra["interval"] if self.config.guard else clipped
 
     def _apart(self, current: LogProbs, other: Tensor) -> Tensor:
         """[b, t]: KL between the step's Gaussian and one of the same std and another mean."""

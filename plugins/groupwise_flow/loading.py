@@ -47,11 +47,12 @@ def load(settings: Settings) -> Adapter:
         width=settings.width,
         prompt_tokens=settings.prompt_tokens,
     )
-    for module in pipeline.components.values():
-        if isinstance(module, torch.nn.Module):
-            # Eval mode for good: dropout would part sampling from training.
-            module.requires_grad_(False).eval()
+    models = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
+    for module in models:
+        module.requires_grad_(False)
     _make_trainable(pipeline.transformer, settings, adapter)
+    for module in models:
+        module.eval()  # for good, adapters too: dropout would part sampling from training
     return adapter
 
 

@@ -111,7 +111,7 @@ class FlowPolicy(Policy):
         drawn = [_normal(seed, plan.decisions, shape) for seed in seeds]
         start = torch.stack([drawn[row][0] for row in source.tolist()]).to(self.device)
         noise = torch.stack([noise for _, noise in drawn]).to(self.device)
-        conditions = self.encodings(texts)
+        conditions = self.encodings(texts, self.device)
 
         def velocity(x: Tensor, sigma: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
             parts = [
@@ -131,13 +131,14 @@ class FlowPolicy(Policy):
     def _trajectory(
         self, done: Denoised, groups: Tensor, seeds: Sequence[int]
     ) -> dict[str, Tensor | Sequence[Tensor]]:
+        """What training needs of sampling; latents wait in the machine's memory."""
         kept: dict[str, Tensor | Sequence[Tensor]] = {
-            "path": list(done.path),
-            "sampled_mean": list(done.mean),
+            "path": list(done.path.cpu()),
+            "sampled_mean": list(done.mean.cpu()),
             "first": self._first(groups, seeds).to(self.device),
         }
         if done.unconditional is not None:
-            kept["unconditional"] = list(done.unconditional)
+            kept["unconditional"] = list(done.unconditional.cpu())
             kept["version"] = torch.full((len(seeds),), self._writes(), device=self.device)
         return kept
 
@@ -165,7 +166,7 @@ class FlowPolicy(Policy):
         velocity, _ = self._velocity(
             path[:, :-1].flatten(0, 1),
             sigma,
-            _at(self.encodings([_text(row) for row in rollouts.prompts]), rows),
+            _at(self.encodings([_text(row) for row in rollouts.prompts], self.device), rows),
             self.config.guidance_in_training,
             self._kept_unconditional(rollouts, slice(start, stop)),
         )
@@ -211,7 +212,7 @@ class FlowPolicy(Policy):
             return told(conditions), None
         if without is None:
             with torch.no_grad():
-                empty = self.encodings([self.config.negative_prompt])
+                empty = self.encodings([self.config.negative_prompt], self.device)
                 without = told({k: v.expand(len(latents), *v.shape[1:]) for k, v in empty.items()})
         return without + guidance * (told(conditions) - without), without
 

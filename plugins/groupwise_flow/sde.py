@@ -48,7 +48,8 @@ def step(
 
     log_prob is that of the Normal the step is drawn from, averaged over the sample's dimensions; 0
     where there is no noise. Computed in float32 at least, whatever the dtypes. Raises ValueError
-    for shapes that differ, an unknown kind, a negative noise level, or sigmas that do not fall.
+    for shapes that differ, an unknown kind, a noise level below 0 or, for cps, above 1, and sigmas
+    that do not fall.
     """
     for name, given in {"velocity": velocity, "noise": noise, "next_sample": next_sample}.items():
         if given is not None and given.shape != sample.shape:
@@ -58,6 +59,8 @@ def step(
             )
     if noise_level < 0:
         raise ValueError(f"step: noise_level must not be negative, received {noise_level}")
+    if kind == "cps" and noise_level > 1:
+        raise ValueError(f"step: noise_level must be at most 1 for cps, received {noise_level}")
     dtype = torch.promote_types(torch.promote_types(velocity.dtype, sample.dtype), torch.float32)
     v, x = velocity.to(dtype), sample.to(dtype)
     s, s_next = _column(sigma, x), _column(sigma_next, x)

@@ -57,7 +57,9 @@ class Settings(BaseModel):
     )
     negative_prompt: str = Field("", description="what classifier-free guidance leads away from")
     prompt_tokens: int = Field(256, ge=1, description="the pipeline's max_sequence_length")
-    keep_prompts: int = Field(4096, ge=1, description="encoded prompts kept, the latest")
+    keep_prompts: int = Field(
+        4096, ge=1, description="encoded prompts kept in the machine's memory, the latest"
+    )
     batch: int = Field(64, ge=1, description="most images in one pass of the transformer")
     gradient_checkpointing: bool = Field(False, description="less memory, more time")
 

@@ -14,6 +14,14 @@ from torch import Tensor
 WindowKind = Literal["all", "fixed", "random", "sliding"]
 
 
+_KINDS_OF: dict[str, tuple[WindowKind, ...]] = {
+    "start": ("fixed", "sliding"),
+    "until": ("random",),
+    "stride": ("sliding",),
+    "every": ("sliding",),
+}
+
+
 class Window(BaseModel):
     """Where the decisions of a rollout lie among the sampling steps."""
 
@@ -38,6 +46,9 @@ class Window(BaseModel):
             raise ValueError("kind: all takes every step but the last, so it has no size")
         if self.kind != "all" and self.size is None:
             raise ValueError(f"kind: {self.kind} needs a size")
+        for name, kinds in _KINDS_OF.items():
+            if name in self.model_fields_set and self.kind not in kinds:
+                raise ValueError(f"{name} says nothing to kind: {self.kind}")
         return self
 
     def length(self, steps: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
@@ -97,6 +98,7 @@ class ImageContents:
             )
             raise ValueError(message)
         self._model = None
+        self._warned = False
         if not self._shapes:
             self._model = ZeroShotDetector(
                 self.config.detector,
@@ -120,9 +122,26 @@ class ImageContents:
             found = self._found(image, {clause.label for part in clauses for clause in part})
             seen.append(", ".join(f"{each.color} {each.label}" for each in found))
             values.append(self._value(*clauses, found))
+        judged = sum(value is not None for value in values)
+        if judged > 1 and not any(seen):
+            self._warn(judged)
         if "log_extra" in columns:
             columns["log_extra"]("found", seen)
         return values
+
+    def _warn(self, count: int) -> None:
+        """Say, once, that nothing was found; it would look like a policy that learns nothing."""
+        if self._warned:
+            return
+        self._warned = True
+        advice = "it sees solid coloured shapes before a plain background, and nothing else"
+        if not self._shapes:
+            advice = f"is it the right model, or its threshold of {self.config.threshold} too high?"
+        warnings.warn(
+            f"reward {_NAME!r}: the detector {self.config.detector!r} found nothing in any of "
+            f"{count} pictures: {advice}",
+            stacklevel=2,
+        )
 
     def _found(self, image: Pixels, classes: Collection[str]) -> list[Detection]:
         return find_shapes(image) if self._model is None else self._model(image, sorted(classes))

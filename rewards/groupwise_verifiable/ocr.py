@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 from unicodedata import normalize
 
@@ -52,6 +53,7 @@ class ImageText:
                 message = f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'"
                 raise ValueError(message)
         self.config = config or self.Config()
+        self._lock = Lock()  # a call past its deadline may still be at work
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -67,10 +69,11 @@ class ImageText:
     def read(self, image: Pixels) -> str:
         """Returns what is written in an image [H, W, 3], lines joined by spaces."""
         reversed_channels = np.ascontiguousarray(np.round(image[..., ::-1] * 255), dtype=np.uint8)
-        # The flags stay with the engine, so all are given at each call.
-        result = self._engine(
-            reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True
-        )
+        with self._lock:
+            # The flags stay with the engine, so all are given at each call.
+            result = self._engine(
+                reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True
+            )
         if result.txts is None:
             return ""
         if not self.config.detect:

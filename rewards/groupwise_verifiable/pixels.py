@@ -55,6 +55,8 @@ def _values(image: Any, where: str) -> NDArray[Any]:
     if hasattr(image, "convert"):  # PIL's, without importing it
         return np.asarray(image.convert("RGB"))
     if hasattr(image, "detach"):  # torch's, likewise
-        return np.moveaxis(image.detach().float().cpu().numpy(), 0, -1)
+        image = image.detach().cpu()
+        # Only floats: numpy has no bfloat16, and bytes stay bytes.
+        return np.moveaxis((image.float() if image.is_floating_point() else image).numpy(), 0, -1)
     message = f"{where}: expected an image (a PIL image), found {type(image).__name__}"
     raise ValueError(message)

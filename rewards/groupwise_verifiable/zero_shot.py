@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,27 @@ from groupwise_verifiable.pixels import Pixels, picture
 class ZeroShotDetector:
     """Asks a model such as OWLv2 or Grounding DINO for the classes by their names.
 
-    name: of a model on the hub, or its folder; it is loaded when it is first needed. threshold:
-    less sure detections are dropped. overlap: of two detections of a class whose intersection over
-    union exceeds it, the less sure one is dropped. device: the GPU where there is one, by default.
+    name: of a model on the hub, or its folder. threshold: less sure detections are dropped.
+    overlap: of two detections of a class whose intersection over union exceeds it, the less sure
+    one is dropped. device: the GPU where there is one, by default.
     """
 
     def __init__(
         self, name: str, *, threshold: float, overlap: float, device: str | None = None
     ) -> None:
-        """Takes the settings; loads nothing yet."""
-        self.name, self.threshold, self.overlap, self.device = name, threshold, overlap, device
+        """Loads the model; ValueError of one line where it cannot be had."""
+        import torch
+        from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
+
+        self.threshold, self.overlap = threshold, overlap
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            model = AutoModelForZeroShotObjectDetection.from_pretrained(name)
+            self.processor: Any = AutoProcessor.from_pretrained(name)
+        except Exception as error:  # transformers and the hub raise a dozen kinds
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"cannot load the detector {name!r}: {reason}") from error
+        self.model: Any = model.to(device).eval()
 
     def __call__(self, image: Pixels, classes: Sequence[str]) -> list[Detection]:
         """Returns the objects of these classes in an image [H, W, 3], the surest first.
@@ -36,14 +46,11 @@ class ZeroShotDetector:
 
         if not classes:
             return []
-        processor, model = self._loaded
         queries = [list(classes)]
-        inputs = processor(images=picture(image), text=queries, return_tensors="pt").to(
-            model.device
-        )
+        inputs = self.processor(images=picture(image), text=queries, return_tensors="pt")
         with torch.inference_mode():
-            outputs = model(**inputs)
-        (result,) = processor.post_process_grounded_object_detection(
+            outputs = self.model(**inputs.to(self.model.device))
+        (result,) = self.processor.post_process_grounded_object_detection(
             outputs,
             threshold=self.threshold,
             target_sizes=[image.shape[:2]],
@@ -61,16 +68,6 @@ class ZeroShotDetector:
             if label.lower() in names  # Grounding DINO may join two names
         ]
         return strongest(detections, self.overlap)
-
-    @cached_property
-    def _loaded(self) -> tuple[Any, Any]:
-        """The processor and the model."""
-        import torch
-        from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
-
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        model = AutoModelForZeroShotObjectDetection.from_pretrained(self.name)
-        return AutoProcessor.from_pretrained(self.name), model.to(device).eval()
 
 
 def _color(image: Pixels, box: Box) -> str:

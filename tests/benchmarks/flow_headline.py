@@ -4,8 +4,8 @@
 
 Trains examples/shapes.yaml with each of the three until an evaluation with 40 ODE steps reaches the
 accuracy. Seconds are those of sampling, scoring and updating; evaluations are left out. Curves are
-kept under runs/headline, so that a second call goes on where the first one stopped. Prints a table
-and draws docs/pictures/headline.svg.
+kept under runs/headline_ACCURACY, so that a second call goes on where the first one stopped. Prints
+a table and draws docs/pictures/headline.svg.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Climb(groupwise.Callback):
 
 def climbed(name: str, seed: int, accuracy: float, minutes: float) -> Curve:
     """The curve of one run, or the one kept from an earlier call."""
-    kept = Path("runs") / "headline" / f"{name.replace(' ', '_')}_{seed}.json"
+    kept = Path("runs") / f"headline_{accuracy}" / f"{name.replace(' ', '_')}_{seed}.json"
     if kept.exists():
         return [(seconds, reached) for seconds, reached in json.loads(kept.read_text())]
     climb = Climb(accuracy)
@@ -82,6 +82,8 @@ def climbed(name: str, seed: int, accuracy: float, minutes: float) -> Curve:
     result = groupwise.train(
         EXAMPLES / "shapes.yaml", overwrite=True, callbacks=[climb], **overrides
     )
+    if result.interrupted and climb.curve[-1:] and climb.curve[-1][1] < accuracy:
+        raise KeyboardInterrupt  # it was not the climb that ended the run
     curve = [(0.0, result.before["accuracy"]), *climb.curve]
     kept.write_text(json.dumps(curve), encoding="utf-8")
     return curve

@@ -76,7 +76,8 @@ def published() -> dict[str, Callable[[], Any]]:
     return {
         "published procedure": Published(folder).iteration,
         "ours, same semantics": ours(folder, usual, beta=BETA),
-        "ours, no guidance, window of 3": ours(folder, fast, beta=0.0),
+        "ours, no guidance, window of 3": ours(folder, fast, beta=BETA),
+        "ours, no guidance, window of 3, no reference": ours(folder, fast, beta=0.0),
     }
 
 

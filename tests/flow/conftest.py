@@ -87,7 +87,10 @@ def vae(channels: int) -> AutoencoderKL:
     )
 
 
-def sd3(*, with_t5: bool = True, **schedule: Any) -> StableDiffusion3Pipeline:
+def sd3(
+    *, with_t5: bool = True, parts: dict[str, Any] | None = None, **schedule: Any
+) -> StableDiffusion3Pipeline:
+    """parts: further arguments of the transformer; schedule: of the scheduler."""
     words, long_words = clip_tokenizer(), t5_tokenizer()
     transformer = SD3Transformer2DModel(
         sample_size=8,
@@ -101,6 +104,7 @@ def sd3(*, with_t5: bool = True, **schedule: Any) -> StableDiffusion3Pipeline:
         caption_projection_dim=16,
         pooled_projection_dim=16,
         pos_embed_max_size=8,
+        **(parts or {}),
     )
     return StableDiffusion3Pipeline(
         transformer=awake(transformer),
@@ -151,6 +155,7 @@ def awake(transformer: Any) -> Any:
 MAKERS: dict[str, Callable[[], Any]] = {
     "sd3": sd3,
     "sd3 without t5": lambda: sd3(with_t5=False),
+    "sd3.5": lambda: sd3(parts={"qk_norm": "rms_norm", "dual_attention_layers": (0,)}),
     "sd3 shifting": lambda: sd3(use_dynamic_shifting=True),
     "flux": flux,
     "flux unguided": lambda: flux(guided=False),

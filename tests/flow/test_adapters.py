@@ -9,6 +9,7 @@ CASES = [
     ("sd3", 1.0),
     ("sd3", 4.5),
     ("sd3 without t5", 1.0),
+    ("sd3.5", 4.5),
     ("sd3 shifting", 2.0),
     ("flux", 3.5),
     ("flux", 1.0),

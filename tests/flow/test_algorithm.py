@@ -131,22 +131,25 @@ def test_the_loss_is_the_clipped_objective_and_beta_times_the_kl(kl):
 # ---- Guard
 
 
-def restated_guard(current, batch, low, high):
-    """The paper's ratio, and the authors' loss with it."""
+def restated_guard(current, batch, low, high, beta):
+    """The paper's ratio, and the authors' loss with it: the KL is not divided."""
     extra, scale = current.extra, current.extra["std"]
     moved = (extra["mean"] - extra["sampled_mean"]).square().flatten(2).mean(dim=2)
     log_ratio = current.log_probs - batch["old_log_probs"]
     ratio = ((log_ratio + moved / (2 * scale**2)) * scale).exp()
     a = batch["advantages"].unsqueeze(1)
     loss = -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
-    return ratio, loss * batch["weights"] / extra["interval"]
+    apart = (extra["mean"] - batch["reference_mean"]).square().flatten(2).mean(dim=2)
+    loss = loss / extra["interval"] + beta * apart / (2 * scale**2)
+    return ratio, loss * batch["weights"]
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (1e-3, 2e-3)])
-def test_guards_ratio_and_loss_are_the_papers(low, high):
+def test_guards_ratio_and_loss_are_the_papers(low, high, beta):
     current, batch, _ = steps_of()
-    made = algorithm(guard=True, clip_low=low, clip_high=high)
-    ratio, loss = restated_guard(current, batch, low, high)
+    made = algorithm(guard=True, clip_low=low, clip_high=high, beta=beta)
+    ratio, loss = restated_guard(current, batch, low, high, beta)
     torch.testing.assert_close(made.log_ratio(current, batch).exp(), ratio, rtol=1e-12, atol=0)
     torch.testing.assert_close(made.loss(current, batch), loss, rtol=1e-12, atol=0)
     share = made.measure(current, batch)["clip_fraction"].mean()

@@ -67,6 +67,18 @@ def test_the_configuration_itself_works(config, command):
             assert told in result.output
 
 
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
+    Path("mine.py").write_text(
+        "from groupwise_flow.sd3 import StableDiffusion3\n\n\n"
+        "class Mine(StableDiffusion3):\n    targets = ('attn.to_q',)\n"
+    )
+    index_with(_class_name="SomebodysPipeline") if command == "check" else None
+    config["policy"] |= {"adapter": "mine:Mine", "lora": {"rank": 2}}
+    result = call(config, command)
+    assert result.exit_code == 0, result.output
+
+
 def index_with(**changes):
     path = Path("model/model_index.json")
     index = json.loads(path.read_text())

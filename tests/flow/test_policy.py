@@ -109,9 +109,11 @@ def test_wrong_weights_and_wrong_prompts_show_in_the_ratio(lab):
     assert (answers(policy, rollouts) - rollouts.log_probs).abs().max() > 1e-3
 
 
-def test_dropout_stays_off_in_training(lab):
-    policy = lab.policy().train()
-    assert not any(module.training for module in policy.modules())
+@pytest.mark.parametrize("lora", [None, {"rank": 2, "options": {"lora_dropout": 0.5}}])
+def test_dropout_stays_off_in_training(lab, lora):
+    policy = lab.policy(lora=lora)
+    for mode in (policy, policy.train()):
+        assert not any(module.training for module in mode.modules())
 
 
 # ---- law 4: seeds name samples
@@ -260,9 +262,13 @@ def test_only_the_latest_prompts_are_kept():
         asked.append(list(prompts))
         return {"length": torch.tensor([[float(len(prompt))] for prompt in prompts])}
 
-    kept = Encodings(encode, most=2)
+    encodings = Encodings(encode, most=2)
+
+    def kept(prompts):
+        return encodings(prompts, torch.device("cpu"))
+
     assert kept(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
-    assert len(kept._kept) == 2
+    assert len(encodings._kept) == 2
     assert kept(["bb"])["length"].tolist() == [[2]]
     kept(["dddd"])  # now ccc is the one not asked for longest
     assert kept(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from groupwise.config import load_config
 from groupwise.run import train_from_config
+from groupwise.sections import RewardSection
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 ROWS = [
@@ -45,11 +46,11 @@ CLIP = {
     "text_cfg": {"context_length": 16, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 1},
 }
 PUBLISHED = {
-    "sd35_geneval.yaml": ("sd3", 10, 40, 4.5, 0.7, 0.04),
-    "sd35_ocr.yaml": ("sd3", 10, 40, 4.5, 0.7, 0.04),
-    "sd35_pickscore.yaml": ("sd3", 10, 40, 4.5, 0.7, 0.01),
-    "flux_pickscore.yaml": ("flux", 6, 28, 3.5, 0.9, 0.01),
-    "sd35_geneval_fast.yaml": ("sd3", 10, 40, 4.5, 0.8, 0.0),
+    "sd35_geneval.yaml": ("sd3.5", 10, 40, 4.5, 0.7, 0.04, 32, 1e-4),
+    "sd35_ocr.yaml": ("sd3.5", 10, 40, 4.5, 0.7, 0.04, 32, 1e-4),
+    "sd35_pickscore.yaml": ("sd3.5", 10, 40, 4.5, 0.7, 0.01, 32, 1e-4),
+    "flux_pickscore.yaml": ("flux", 6, 28, 3.5, 0.9, 0.0, 64, 1e-4),
+    "sd35_geneval_fast.yaml": ("sd3.5", 10, 40, 1.0, 0.8, 0.0, 32, 1e-5),
 }
 
 
@@ -74,17 +75,19 @@ def stand_ins(tmp_path_factory):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_recipe_states_what_was_published(name):
     config = load_config(RECIPES / name).config
-    _, steps, evaluation_steps, guidance, noise, beta = PUBLISHED[name]
+    _, steps, evaluation_steps, guidance, noise, beta, rank, clip = PUBLISHED[name]
     policy, algorithm, train = config.policy.options, config.algorithm.options, config.train
     assert (policy["steps"], policy["evaluation_steps"]) == (steps, evaluation_steps)
     assert (policy["guidance"], policy["noise_level"]) == (guidance, noise)
-    assert policy["lora"] == {"rank": 32, "alpha": 64}
-    assert algorithm["clip_low"] == 1e-4
+    assert (policy["lora"]["rank"], policy["lora"]["alpha"]) == (rank, 2 * rank)
+    assert policy["prompt_tokens"] == 128
+    assert algorithm["clip_low"] == clip
     assert algorithm.get("beta", 0.0) == beta
     assert (train.groups_per_step, train.group_size, train.updates_per_rollout) == (48, 24, 2)
     assert (train.learning_rate, train.ema, train.ema_every) == (3e-4, 0.9, 8)
 
 
+@pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_step_of_it_runs_on_tiny_stand_ins(name, lab, stand_ins, tmp_path):
     loaded = load_config(
@@ -97,11 +100,13 @@ def test_a_step_of_it_runs_on_tiny_stand_ins(name, lab, stand_ins, tmp_path):
             *stood_in(RECIPES / name, stand_ins / "clip"),
         ],
     )
+    # Random pictures hold nothing and say nothing, and equal rewards teach nothing.
+    loaded.config.rewards.append(RewardSection(name="jpeg_size"))
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 1
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    # Without a KL, groups of equal reward have no ratio to measure.
-    assert (json.loads(metrics[1])["ratio_error"] or 0.0) < 1e-5
+    assert json.loads(metrics[1])["ratio_error"] < 1e-5
+    assert json.loads(metrics[1])["grad_norm"] > 0
     assert "watch/image_diversity" in result.after
     assert (tmp_path / "run" / "model" / "pytorch_lora_weights.safetensors").is_file()
     assert len(list((tmp_path / "run" / "samples" / "after").glob("*.png"))) == 4

@@ -19,7 +19,7 @@ def loaded(folder, of):
     return DiffusionPipeline.from_pretrained(folder, **absent)
 
 
-@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
+@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "sd3.5", "flux"])
 def test_full_training_saves_a_pipeline(lab, of, tmp_path):
     policy = lab.policy(of, guidance=2.0)
     start = evaluated(lab, policy)
@@ -36,6 +36,7 @@ def test_full_training_saves_a_pipeline(lab, of, tmp_path):
     ("of", "lora"),
     [
         ("sd3", {"rank": 2, "alpha": 6}),
+        ("sd3.5", {"rank": 2, "alpha": 6}),
         ("flux", {"rank": 3, "alpha": 1}),
         ("sd3", {"rank": 2, "targets": ["attn.to_q", "ff.net.2"], "options": {"use_rslora": True}}),
     ],

@@ -140,6 +140,7 @@ def test_half_precision_is_computed_in_float32(kind):
         ({"sigma": torch.tensor([0.6, 0.6, 0.6])}, "3 sigmas for 2 samples"),
         ({"kind": "euler"}, "kind must be .* received 'euler'"),
         ({"noise_level": -0.1}, "noise_level must not be negative, received -0.1"),
+        ({"kind": "cps", "noise_level": 1.1}, "noise_level must be at most 1 for cps"),
         ({"sigma_next": 0.6}, "sigma_next must be below sigma"),
         ({"sigma_next": torch.tensor([0.5, 0.7])}, "sigma_next must be below sigma"),
     ],

@@ -277,3 +277,15 @@ def test_mistakes_in_settings() -> None:
         ImageContents(ImageContents.Config(detector="some/owl", unexpected=True))
     with pytest.raises(ValueError, match=r"completion 0: expected an image .*, found str"):
         ImageContents()(["p"], ["a red disk"], include=[[RED_DISK]])
+
+
+def test_a_detector_that_finds_nothing_is_told_once() -> None:
+    reward = ImageContents()
+    empty, include = [scene(), scene()], [[RED_DISK]] * 2
+    with pytest.warns(UserWarning, match="'shapes' found nothing in any of 2 pictures"):
+        assert reward(["p"] * 2, empty, include=include) == [0.0, 0.0]
+    assert reward(["p"] * 2, empty, include=include) == [0.0, 0.0]
+    # Not where something is seen, nor where nothing was asked for.
+    seen = [scene(), scene(("square", "green", 10, 10))]
+    assert ImageContents()(["p"] * 2, seen, include=include) == [0.0, 0.0]
+    assert ImageContents()(["p"] * 2, empty, include=[None] * 2) == [None, None]

@@ -31,7 +31,8 @@ def test_every_kind_of_image_is_the_same_array() -> None:
     image = Image.fromarray(bytes_)
     tensor = torch.from_numpy(floats).permute(2, 0, 1)
     transparent = image.convert("RGBA")
-    images = [image, transparent, bytes_, floats, tensor, tensor.double()]
+    of_bytes = torch.from_numpy(bytes_).permute(2, 0, 1)
+    images = [image, transparent, bytes_, floats, tensor, tensor.double(), of_bytes]
     read = pixels(images, reward="r")
     for each in read:
         assert each.dtype == np.float32

@@ -106,3 +106,17 @@ def test_as_a_reward(owl: Path, four: np.ndarray) -> None:
     red = [{"class": "cat", "count": 4, "color": "red"}]
     partial = ImageContents(ImageContents.Config.model_validate({**settings, "mode": "partial"}))
     assert partial(["p"], [image], include=[red]) == [pytest.approx((1 + 1 / 4) / 2)]
+
+
+def test_a_detector_that_cannot_be_had_or_finds_nothing(owl: Path, four: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"cannot load the detector '.*nowhere': ") as refused:
+        ImageContents(ImageContents.Config(detector=str(owl / "nowhere")))
+    assert "\n" not in str(refused.value)
+    reward = ImageContents(
+        ImageContents.Config(detector=str(owl), threshold=0.999999, device="cpu")
+    )
+    image = Image.fromarray((four * 255).astype(np.uint8))
+    with pytest.warns(
+        UserWarning, match=r"in any of 2 pictures: .* its threshold of 0.999999 too high"
+    ):
+        reward(["p"] * 2, [image] * 2, include=[[{"class": "cat"}]] * 2)

@@ -1,0 +1,105 @@
+"""The image examples as they are shipped: their data, their models, and two steps of each."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from groupwise.config import load_config
+from groupwise.prompts import held_out
+from groupwise.run import train_from_config
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+FEW = (
+    "policy.evaluation_steps=4",
+    "policy.steps=4",
+    "policy.window.size=1",
+    "train.groups_per_step=2",
+    "train.group_size=4",
+    "train.steps=2",
+    "evaluation.prompts=2",
+    "evaluation.samples=2",
+)
+
+
+def rows_of(name):
+    lines = (EXAMPLES / name / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """beside(name) lets the scripts of an example be imported as they import each other."""
+
+    def put(name):
+        monkeypatch.setattr(sys, "path", [str(EXAMPLES / name), str(EXAMPLES), *sys.path])
+        for module in ("make_base", "scenes", "strings"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return put
+
+
+@pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
+@pytest.mark.parametrize("name", ["shapes", "glyphs", "clip_shapes"])
+def test_two_steps_of_it(name, tmp_path):
+    loaded = load_config(EXAMPLES / f"{name}.yaml", [*FEW, f"output={tmp_path / 'run'}"])
+    result = train_from_config(loaded, quiet=True)
+    assert result.steps == 2
+    assert result.before[f"rewards/{loaded.config.rewards[0].name}"] > 0
+    assert list((tmp_path / "run" / "samples" / "after").glob("*.png"))
+
+
+def test_the_scenes_are_those_of_the_script(beside):
+    beside("shapes")
+    import make_base
+    import scenes
+
+    rows = list(scenes.rows())
+    assert {row["prompt"] for row in rows_of("shapes")} == {row["prompt"] for row in rows}
+    assert sorted(map(json.dumps, rows_of("shapes"))) == sorted(
+        json.dumps(row) for row in rows for _ in range(make_base.TIMES[row["tag"]])
+    )
+
+
+def test_no_caption_of_the_scenes_is_held_out(beside):
+    beside("shapes")
+    import random
+
+    import make_base
+    import scenes
+
+    seen = [row for row in scenes.rows() if not held_out(row["prompt"], make_base.HELD_OUT)]
+    captions = make_base.Captions(seen, random.Random(0))
+    told = {captions(number) for number in range(len(seen)) for _ in range(20)}
+    assert not any(held_out(caption, make_base.HELD_OUT) for caption in told)
+    assert len({captions(0) for _ in range(20)}) > 1  # some are wrong
+
+
+def test_the_strings_are_those_of_the_script(beside):
+    beside("glyphs")
+    import strings
+
+    assert rows_of("glyphs") == list(strings.rows())
+
+
+def test_a_drawn_scene_and_a_drawn_string_are_read_as_they_are(beside):
+    beside("shapes")
+    import random
+
+    import scenes
+
+    from groupwise_verifiable.contents import ImageContents
+    from groupwise_verifiable.ocr import ImageText
+
+    chance, rows = random.Random(0), list(scenes.rows())[::7]
+    drawn = [scenes.draw(row, chance) for row in rows]
+    include = [row["include"] for row in rows]
+    assert min(ImageContents()(["p"] * len(rows), drawn, include=include)) == 1.0
+    beside("glyphs")
+    import strings
+
+    texts = [row["text"] for row in list(strings.rows())[::191]]
+    drawn = [strings.draw(text, chance) for text in texts]
+    read = ImageText(ImageText.Config(width=96))(["p"] * len(texts), drawn, text=texts)
+    assert sum(read) / len(read) > 0.98
