@@ -5,6 +5,7 @@ python docs/pictures/before_after.py runs/shapes docs/pictures/shapes.png
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -24,7 +25,7 @@ def main() -> None:
     canvas, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
     for column, prompt in enumerate(prompts):
         left = GAP + column * (WIDTH + GAP)
-        for number, line in enumerate(wrapped(prompt)):
+        for number, line in enumerate(textwrap.wrap(prompt, 20)[:2]):
             canvas.text((left, 4 + number * 15), line, fill=INK, font=font)
         for row, pictures in enumerate((before, after)):
             top = 2 * LINE + GAP // 2 + row * (tall + GAP)
@@ -46,12 +47,6 @@ def first_pictures(run: Path, name: str) -> dict[str, Image.Image]:
 
 def spread(prompts: list[str]) -> list[str]:
     return prompts[:: max(1, len(prompts) // COLUMNS)][:COLUMNS]
-
-
-def wrapped(prompt: str) -> list[str]:
-    words = prompt.split()
-    middle = (len(words) + 1) // 2
-    return [" ".join(words[:middle]), " ".join(words[middle:])]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time to the same held-out accuracy: 40 and 10 training steps, and a window of 3 of 10.
 
-    python tests/benchmarks/flow_headline.py [--accuracy 0.8] [--seeds 0 1 2] [--minutes 40]
+    python tests/benchmarks/flow_headline.py [--accuracy 0.75] [--seeds 0 1 2] [--minutes 40]
 
 Trains examples/shapes.yaml with each of the three until an evaluation with 40 ODE steps reaches the
 accuracy. Seconds are those of sampling, scoring and updating; evaluations are left out. Curves are

@@ -1,0 +1,15 @@
+"""The page about image models names every setting there is."""
+
+from pathlib import Path
+
+from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.settings import Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "flow.md"
+
+
+def test_the_page_names_every_setting():
+    page = PAGE.read_text(encoding="utf-8")
+    own = {"advantage_clip", "guard", "kl", "clip_low", "beta"}
+    assert own <= FlowGRPO.Config.model_fields.keys()
+    assert [name for name in {*Settings.model_fields, *own} if f"`{name}" not in page] == []
