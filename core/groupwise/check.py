@@ -26,7 +26,7 @@ def describe(loaded: LoadedConfig) -> str:
     counts = {name: f"{n:,}" for name, n in derive(loaded.config, greedy=greedy).items()}
     parts = [
         _table("batch arithmetic", counts),
-        _memory(loaded, targets[("policy",)], settings.get(("policy",))),
+        _memory(loaded, targets[("policy",)], settings),
         *(f"warning: {text}" for text in warnings(loaded, settings.get(("algorithm",)))),
     ]
     return "\n".join(parts)
@@ -54,7 +54,7 @@ def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
     elif loaded.config.watch and not evaluation.every:
         yield "watch without evaluation.every: an alarm can come only when training has ended"
     if getattr(algorithm, "beta", 0) > 0:
-        yield "beta > 0: a reference pass over every rollout, and a second copy of what is trained"
+        yield "beta > 0: a reference pass over every rollout and, without adapters, a second model"
 
 
 def size(count: int) -> str:
@@ -84,18 +84,25 @@ def _load(loaded: LoadedConfig, kind: str, path: KeyPath, name: str) -> Any:
         raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 
 
-def _memory(loaded: LoadedConfig, policy: Any, settings: Any) -> str:
-    """The policy's own estimate for training; a policy that makes none is said to make none."""
+def _memory(loaded: LoadedConfig, policy: Any, settings: Mapping[KeyPath, Any]) -> str:
+    """The policy's own estimate for training, and copies of what is trained, as large as gradients.
+
+    A policy that makes no estimate is said to make none.
+    """
+    own, algorithm = settings.get(("policy",)), settings.get(("algorithm",))
     estimate = getattr(policy, "estimate", None)
     decisions = loaded.config.train.microbatch
     rollouts = derive(loaded.config)["rollouts per update"]
-    sizes: Mapping[str, int] = (
-        estimate(settings, decisions=decisions, rollouts=rollouts, training=True)
-        if estimate
-        else {}
-    )
+    sizes: dict[str, int] = {}
+    if estimate:
+        sizes |= estimate(own, decisions=decisions, rollouts=rollouts, training=True)
     if not sizes:
         return f"memory\n  policy {loaded.config.policy.name!r} makes no estimate\n"
+    trained = sizes.get("gradients", 0)
+    if trained and loaded.config.train.ema is not None:
+        sizes["moving average"] = trained
+    if trained and getattr(algorithm, "beta", 0) > 0 and getattr(own, "lora", None) is None:
+        sizes["reference"] = trained
     rows = {purpose: size(count) for purpose, count in sizes.items()}
     return _table(
         f"memory, estimated for micro-batches of at most {decisions:,} decisions",

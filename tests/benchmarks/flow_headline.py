@@ -31,7 +31,7 @@ Curve = list[tuple[float, float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--accuracy", type=float, default=0.8)
+    parser.add_argument("--accuracy", type=float, default=0.75)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=40.0, help="at most, for one run")
     options = parser.parse_args()

@@ -79,6 +79,22 @@ def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
     assert result.exit_code == 0, result.output
 
 
+def test_check_counts_the_copies_of_what_is_trained(config):
+    def purposes():
+        lines = call(config, "check").output.splitlines()
+        return {line.split("  ")[1]: line.split()[-2:] for line in lines if line.startswith("  ")}
+
+    plain = purposes()
+    assert not {"moving average", "reference"} & plain.keys()
+    config["train"]["ema"], config["algorithm"]["beta"] = 0.9, 0.1
+    full = purposes()
+    assert full["moving average"] == full["reference"] == plain["gradients"]
+    config["policy"]["lora"] = {"rank": 2}
+    adapted = purposes()
+    assert adapted["moving average"] == adapted["gradients"]
+    assert "reference" not in adapted
+
+
 def index_with(**changes):
     path = Path("model/model_index.json")
     index = json.loads(path.read_text())
