@@ -41,7 +41,10 @@ class Algorithm(ABC):
 
     @abstractmethod
     def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
-        """Tensors [B] or [B, T], over a whole update and all processes.
+        """Tensors [B] or [B, T], float32, over a whole update and all processes, on the CPU.
+
+        rollouts: `groups`, `mask` and `truncated` alone; prompts, completions, facts, log-probs and
+            trajectory stay with the process that sampled them, and are empty here.
 
         `weights` [B, T] is required; a rollout whose `weights` are all 0 or which `active` leaves
         out gets no backward pass.

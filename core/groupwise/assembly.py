@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from accelerate import Accelerator
@@ -59,6 +60,7 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
     columns = {name: None for name in prompts.source[0] if name != "prompt"}
     for reward in (*rewards.rewards, *watched):
         reward.check_columns(columns, tuple(policy.facts))
+    policy.check_prompts(chain(prompts.rows(), (draw.row for draw in draws)))
     missing = algorithm.needs - policy.provides
     if missing:
         raise UserError(

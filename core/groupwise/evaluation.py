@@ -1,7 +1,7 @@
 """Evaluation: held-out prompts, the same seeds every time, so that before and after compare."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,10 +131,9 @@ def sample_draws(
     space: str,
     batch: int,
     purpose: Purpose,
-) -> list[Rollouts]:
+) -> Iterator[Rollouts]:
     """Rollouts of each draw, at most `batch` at once, named by (seed, space, draw, index)."""
     each = max(1, batch // size)
-    parts = []
     for start in range(0, len(draws), each):
         chunk = draws[start : start + each]
         seeds = [seed_for(seed, space, draw.number, i) for draw in chunk for i in range(size)]
@@ -143,8 +142,7 @@ def sample_draws(
                 [draw.row for draw in chunk], group_size=size, seeds=seeds, purpose=purpose
             )
         numbers = torch.tensor([draw.number for draw in chunk], device=rollouts.groups.device)
-        parts.append(replace(rollouts, groups=numbers.repeat_interleave(size)))
-    return parts
+        yield replace(rollouts, groups=numbers.repeat_interleave(size))
 
 
 def _records(

@@ -1,11 +1,12 @@
 """Policy: anything that samples completions and tells the log-probabilities of its decisions.
 
 A policy is an `nn.Module` whose forward *is* the log-prob, so accelerate can wrap any of them in
-DDP, FSDP or DeepSpeed without knowing more.
+DDP without knowing more. FSDP and DeepSpeed are not supported yet: sampling and the reference's
+pass use the module that is not wrapped.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -23,7 +24,7 @@ Microbatch = tuple[Tensor, Decisions]
 class Policy(nn.Module, ABC):
     """The contract between the core and a modality.
 
-    provides: what `forward` fills in: "log_probs", "entropy", "mean", "value", "velocity", and
+    provides: what `forward` fills in: "log_probs", "entropy", "mean" and other extras, and
         "reference" where `using("reference")` works.
     unit: what a decision is called in progress lines ("tokens", "steps").
     greedy: whether "greedy" is another way to sample than "evaluate"; a flow model's evaluation
@@ -85,6 +86,12 @@ class Policy(nn.Module, ABC):
             start += len(rows)
         return parts
 
+    def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Raise UserError for a row that this policy cannot answer; called once before a run.
+
+        rows: those of training and of evaluation, read only as far as they are asked for.
+        """
+
     def begin(self, step: int) -> None:
         """Called before each training step with the number of steps done, for what depends on it.
 
@@ -95,7 +102,7 @@ class Policy(nn.Module, ABC):
         """Keep the present weights as `name`, for `using(name)`; called before training."""
 
     def using(self, name: str) -> AbstractContextManager[None]:
-        """Answer with other weights inside the context: "reference", "old" or "ema"."""
+        """Answer with other weights inside the context; the core asks for "reference"."""
         raise ValueError(f"{type(self).__name__} keeps no {name!r} weights")
 
     def save_pretrained(self, path: Path) -> None:

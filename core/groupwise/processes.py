@@ -1,11 +1,30 @@
-"""Processes: what all processes of a run agree on: sums, means, and whether any of them says so."""
+"""Processes: those of a run, and what they agree on: sums, means, whether any of them says so."""
 
 import math
 from collections.abc import Mapping
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
+
+from groupwise.errors import UserError
+
+
+def accelerator() -> Accelerator:
+    """Accelerate's view of this process.
+
+    Raises UserError for mixed precision: it would wrap training's forward pass and not sampling,
+    and the two must compute alike.
+    """
+    found = Accelerator()
+    if found.mixed_precision != "no":
+        raise UserError(
+            f"accelerate is configured for {found.mixed_precision} mixed precision, which would "
+            f"part training from sampling; launch with --mixed_precision no and set "
+            f"policy.precision, which holds for both"
+        )
+    return found
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:
@@ -28,9 +47,9 @@ def largest(count: int) -> int:
     return max(gather_object([count]))
 
 
-def agree(said: bool) -> bool:
-    """Whether any process says so: they must stop at the same step."""
-    return any(gather_object([said]))
+def any_process(condition: bool) -> bool:
+    """Whether it holds on any process: they must stop at the same step."""
+    return any(gather_object([condition]))
 
 
 def union(groups: Tensor) -> Tensor:

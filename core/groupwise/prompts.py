@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,6 +92,13 @@ class Prompts:
         self._epoch, self._order = -1, torch.empty(0)
         check_row(source[0], 0)
 
+    def rows(self) -> Iterator[Row]:
+        """The source's rows in its own order, the first `SCAN` of a source that has more."""
+        for index in range(min(len(self.source), SCAN)):
+            row = self.source[index]
+            check_row(row, index)
+            yield row
+
     def take(self, count: int) -> list[Draw]:
         """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
         draws: list[Draw] = []
@@ -121,11 +128,9 @@ class Prompts:
         """
         draws: list[Draw] = []
         seen: set[str] = set()
-        for index in range(min(len(self.source), SCAN)):
+        for row in self.rows():
             if len(draws) == count:
                 break
-            row = self.source[index]
-            check_row(row, index)
             key = question(row)
             if (distinct and key in seen) or (
                 self.fraction < 1 and not held_out(split_key(row), self.fraction)

@@ -4,7 +4,7 @@ B rollouts in a batch, T decisions in a rollout (padded), G rollouts in a group.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class LogProbs:
 
     log_probs: [b, t] float32, or None for a policy that has none.
     entropy: [b, t] float32 of the distribution each decision was drawn from, in nats, or None.
-    extra: further differentiable quantities by name (`mean`, `std`, `value`, `velocity`), b first.
+    extra: further differentiable quantities by name (`mean`, `std`), b first.
     """
 
     log_probs: Tensor | None
@@ -125,6 +125,14 @@ class Rollouts:
             facts={name: pick(column) for name, column in self.facts.items()},
             trajectory={name: pick(column) for name, column in self.trajectory.items()},
         )
+
+    def with_facts_on_cpu(self) -> "Rollouts":
+        """The same with the facts' tensors in CPU memory, for when rewards have seen them."""
+
+        def moved(column: Sequence[Any]) -> list[Any]:
+            return [value.cpu() if isinstance(value, Tensor) else value for value in column]
+
+        return replace(self, facts={name: moved(column) for name, column in self.facts.items()})
 
     @staticmethod
     def concat(parts: Sequence["Rollouts"]) -> "Rollouts":

@@ -1,6 +1,7 @@
 """train(config): puts the parts together, and writes the run's folder."""
 
 import json
+import math
 import os
 import shutil
 import time
@@ -10,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from groupwise import config as configuration
+from groupwise import processes
 from groupwise.alarm import Alarm
 from groupwise.assembly import Objects, Parts, assemble, set_aside
 from groupwise.checkpoint import load_checkpoint, read_state, save_checkpoint
@@ -87,7 +87,7 @@ def train_from_config(
 ) -> RunResult:
     """One run from its first evaluation to its report."""
     started = time.monotonic()
-    accelerator = Accelerator()
+    accelerator = processes.accelerator()
     chief = accelerator.is_main_process
     folder = loaded.config.output
     _check_folder(folder, resume=resume, overwrite=overwrite)
@@ -182,6 +182,9 @@ class _Run:
             self.metrics.write(0, evaluation.logged)
         if evaluation.metrics:
             display.say(f"before: {brief(evaluation.metrics)}")
+        for name, value in evaluation.metrics.items():
+            if name.startswith("watch/") and math.isnan(value):
+                display.say(f"warning: {name} is None for every completion, so no alarm can come")
         return evaluation.metrics
 
     def _evaluate(self, name: str) -> Evaluation:
@@ -270,7 +273,7 @@ def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float
     loaded = configuration.load_config(
         run / "config.yaml", overrides, folder=Path(state["config_folder"])
     )
-    parts = assemble(loaded, {}, Accelerator())
+    parts = assemble(loaded, {}, processes.accelerator())
     trainer = parts.trainer
     load_checkpoint(run / "checkpoints", parts.policy, trainer.optimizer, trainer.average)
     with trainer.averaged():

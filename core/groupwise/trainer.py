@@ -86,7 +86,7 @@ class Trainer:
         """
         started = time.monotonic() - self.seconds_before
         with interruptible() as asked_to_stop:
-            while not processes.agree(self._over(started)):
+            while not processes.any_process(self._over(started)):
                 metrics = self.train_step()
                 self.seconds_before = time.monotonic() - started
                 if self.evaluate_every and self.step % self.evaluate_every == 0:
@@ -97,7 +97,7 @@ class Trainer:
                 due = self.settings.checkpoint_every
                 if due and self.step % due == 0:
                     on_checkpoint()
-                if processes.agree(asked_to_stop()):
+                if processes.any_process(asked_to_stop()):
                     return False
         return True
 
@@ -166,9 +166,10 @@ class Trainer:
                 batch=self.settings.sample_batch,
                 purpose="train",
             )
-            rollouts = Rollouts.concat(parts)
+            rollouts = Rollouts.concat(list(parts))
         with self.clock.time("reward"):
             scores = self.rewards(rollouts, self.state)
+        rollouts = rollouts.with_facts_on_cpu()
         if world > 1:
             self._spare = rollouts.select([int(rollouts.lengths.argmax())])
         if not share:
@@ -202,9 +203,8 @@ class Trainer:
         measured: list[dict[str, float]] = []
         for _ in range(self.settings.epochs):
             for rows in self._updates(rollouts):
-                index = rows.to(self.accelerator.device)
                 part = rollouts.select(rows)
-                cut = {name: value[index, : part.mask.shape[1]] for name, value in given.items()}
+                cut = {name: value[rows, : part.mask.shape[1]] for name, value in given.items()}
                 metrics = self.updater.backward(part, scores.select(rows), cut, self._spare)
                 measured.append(metrics | self._apply())
         of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
@@ -222,7 +222,7 @@ class Trainer:
             with self.policy.using("reference"):
                 answers = self.updater.answers(rollouts, self.algorithm.reference)
             given |= {f"reference_{name}": value for name, value in answers.items()}
-        return {name: value.to(self.accelerator.device) for name, value in given.items()}
+        return {name: value.cpu() for name, value in given.items()}
 
     def _updates(self, rollouts: Rollouts) -> list[Tensor]:
         """Our rows of each update: whole groups, in the order they were drawn."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
+from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy
@@ -41,17 +42,18 @@ class Updater:
         """Accumulate the gradient of the update's loss; returns what was measured on the way.
 
         given: [B, T, ...] tensors the loss needs beside the targets (`old_log_probs`, what the
-            reference was asked for), for these rollouts.
+            reference was asked for), for these rollouts. They wait on the CPU, as a mean may be as
+            large as a latent: a micro-batch takes its share to the device.
         spare: a rollout to run without effect while other processes have more micro-batches; the
             longest of `rollouts` if unset, which then must not be empty.
         """
-        device = self.accelerator.device
-        targets = {k: v.to(device) for k, v in self.targets(scores, rollouts).items()}
-        everything = {**targets, "mask": rollouts.mask.to(device), **given}
+        targets = self.targets(scores, rollouts)
+        everything = {**targets, "mask": rollouts.mask, **given}
+        everything = {name: value.cpu() for name, value in everything.items()}
         active = self.algorithm.active(targets).nonzero().flatten()
         parts = self._parts(rollouts, active)
         sums = _Sums()
-        passes = self._most(len(parts))
+        passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         for number in range(passes):
             last = number == passes - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
@@ -63,23 +65,18 @@ class Updater:
                 rows, decisions = parts[number]
                 piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions)
-                batch = _cut(everything, rows, _within(decisions, piece))
+                batch = {
+                    name: value.to(self.accelerator.device)
+                    for name, value in _cut(everything, rows, _within(decisions, piece)).items()
+                }
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
             sums.add(self.algorithm.measure(current, batch), current, batch, loss)
-        return sums.result(self.accelerator)
+        return sums.result()
 
     def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
         """The algorithm's targets of our rollouts, computed over those of all processes."""
-        if self.accelerator.num_processes == 1:
-            cpu = replace(
-                rollouts,
-                groups=rollouts.groups.cpu(),
-                mask=rollouts.mask.cpu(),
-                truncated=rollouts.truncated.cpu(),
-            )
-            return self.algorithm.targets(scores, cpu)
         shared = gather_object([(_skeleton(rollouts), scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         whole = self.algorithm.targets(
@@ -94,7 +91,7 @@ class Updater:
 
     @torch.no_grad()
     def answers(self, rollouts: Rollouts, names: Iterable[str]) -> dict[str, Tensor]:
-        """[B, T, ...] of all rollouts for each name, without gradient, part by part.
+        """[B, T, ...] on the CPU of all rollouts for each name, without gradient, part by part.
 
         names: "log_probs" or those of the policy's extras. Nothing for no rollouts.
         """
@@ -106,8 +103,9 @@ class Updater:
                 value = current.log_probs if name == "log_probs" else current.extra[name]
                 assert value is not None
                 if name not in filled:
-                    filled[name] = value.new_zeros(rollouts.mask.shape + value.shape[2:])
-                filled[name][rows.to(value.device), _within(decisions, piece)] = value
+                    shape = rollouts.mask.shape + value.shape[2:]
+                    filled[name] = value.new_zeros(shape, device="cpu")
+                filled[name][rows.cpu(), _within(decisions, piece)] = value.cpu()
         return filled
 
     def _split(self, rollouts: Rollouts) -> Sequence[Microbatch]:
@@ -122,10 +120,6 @@ class Updater:
         active = active.cpu()
         split = self._split(rollouts.select(active))
         return [(active[rows.cpu()], decisions) for rows, decisions in split]
-
-    def _most(self, count: int) -> int:
-        """The largest count of all processes: they must run equal numbers of forwards."""
-        return count if self.accelerator.num_processes == 1 else max(gather_object([count]))
 
 
 class _Sums:
@@ -155,10 +149,8 @@ class _Sums:
             worst = float(gap.abs().nan_to_num(nan=math.inf).max())
             self.ratio_error = max(self.ratio_error, worst)
 
-    def result(self, accelerator: Accelerator) -> dict[str, float]:
-        parts = [self]
-        if accelerator.num_processes > 1:
-            parts = gather_object([self])
+    def result(self) -> dict[str, float]:
+        parts = gather_object([self])
         decisions = sum(part.decisions for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.sums)
         means = {
@@ -187,7 +179,7 @@ def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[
     """The rows of every tensor, and the decisions of those that have them."""
     cut = {}
     for name, value in tensors.items():
-        part = value[rows.to(value.device)]
+        part = value[rows.cpu()]
         cut[name] = part[:, decisions] if value.ndim > 1 else part
     return cut
 
@@ -208,8 +200,7 @@ def check_gradient(norm: Any, step: int) -> float:
     value = float(norm)
     if not math.isfinite(value):
         raise UserError(
-            f"step {step}: the gradient norm is {value}. The weights before this step are intact "
-            f"in the last checkpoint; a lower learning rate, a smaller clip range or "
-            f"float32 may help"
+            f"step {step}: the gradient norm is {value}, and this update was not made; a lower "
+            f"learning rate, a smaller clip range or float32 may help"
         )
     return value

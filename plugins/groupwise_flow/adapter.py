@@ -63,9 +63,12 @@ class Adapter(ABC):
     def latent_shape(self) -> tuple[int, ...]:
         """The shape of one image's latents as the model takes them, without the batch."""
 
+    def check_prompts(self, prompts: Sequence[str]) -> None:  # noqa: B027
+        """Raise UserError for prompts that are too long; called for all of them before a run."""
+
     @abstractmethod
     def encode(self, prompts: Sequence[str]) -> Conditions:
-        """The prompts' conditions, n of each. Raises UserError for prompts that are too long."""
+        """The prompts' conditions, n of each."""
 
     @abstractmethod
     def velocity(
@@ -90,7 +93,13 @@ class Adapter(ABC):
         """[steps + 1] float32, falling from 1 to 0: the pipeline's own schedule."""
         scheduler = self.pipeline.scheduler
         scheduler.set_timesteps(steps, **self.schedule(steps))
-        return torch.as_tensor(scheduler.sigmas, dtype=torch.float32).cpu()
+        sigmas = torch.as_tensor(scheduler.sigmas, dtype=torch.float32).cpu()
+        if len(sigmas) != steps + 1 or bool((sigmas.diff() >= 0).any()):
+            raise UserError(
+                f"policy.model: {type(scheduler).__name__} does not give {steps} steps of falling "
+                f"noise levels, one pass of the model each; an Euler scheduler is expected"
+            )
+        return sigmas
 
     def schedule(self, steps: int) -> dict[str, Any]:
         """Further arguments of the scheduler's `set_timesteps`, as the pipeline gives them."""

@@ -57,14 +57,14 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     unconditional: Tensor | None = None
     x = start
     for number, (sigma, after) in enumerate(zip(plan.sigmas[:-1], plan.sigmas[1:], strict=True)):
-        told, without = _told(velocity, x, sigma, plan, number)
-        done = sde.step(told, x, sigma, after, kind="ode").next_sample
-        place = number - plan.first
-        rows = ((place >= 0) & (place < plan.decisions)).nonzero().flatten()
+        v, v_unconditional = _velocities(velocity, x, sigma, plan, number)
+        x_next = sde.step(v, x, sigma, after, kind="ode").next_sample
+        decision = number - plan.first
+        rows = ((decision >= 0) & (decision < plan.decisions)).nonzero().flatten()
         if len(rows):
-            at = place[rows]
+            at = decision[rows]
             drawn = sde.step(
-                told[rows],
+                v[rows],
                 x[rows],
                 sigma,
                 after,
@@ -74,23 +74,23 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
             )
             path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
             mean[rows, at], log_probs[rows, at] = drawn.mean, drawn.log_prob
-            done[rows] = drawn.next_sample
-            if without is not None:
+            x_next[rows] = drawn.next_sample
+            if v_unconditional is not None:
                 if unconditional is None:
                     unconditional = torch.zeros_like(noise)
-                unconditional[rows, at] = without[rows]
-        x = done
+                unconditional[rows, at] = v_unconditional[rows]
+        x = x_next
     return Denoised(
         latents=x, path=path, mean=mean, log_probs=log_probs, unconditional=unconditional
     )
 
 
-def _told(
+def _velocities(
     velocity: Velocity, x: Tensor, sigma: Tensor, plan: Plan, number: int
 ) -> tuple[Tensor, Tensor | None]:
     """Velocities of all rows; those that are still alike are computed once."""
     own = torch.arange(len(x), device=x.device)
     source = torch.where(number <= plan.first, plan.source, own)
     rows, which = source.unique(return_inverse=True)
-    told, without = velocity(x[rows], sigma.expand(len(rows)), rows)
-    return told[which], None if without is None else without[which]
+    v, unconditional = velocity(x[rows], sigma.expand(len(rows)), rows)
+    return v[which], None if unconditional is None else unconditional[which]

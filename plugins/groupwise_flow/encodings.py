@@ -11,7 +11,7 @@ ENCODED_AT_ONCE = 32
 
 
 class Encodings:
-    """The conditions of prompts, the `most` used last of which are kept in the machine's memory.
+    """The conditions of prompts, the `most` used last of which are kept in CPU memory.
 
     They are megabytes each, so a GPU would soon be full of them.
     """

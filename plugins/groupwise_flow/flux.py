@@ -22,10 +22,13 @@ class Flux(Adapter):
     def latent_shape(self) -> tuple[int, ...]:
         return (self.rows * self.columns, self.pipeline.transformer.config.in_channels)
 
+    def check_prompts(self, prompts: Sequence[str]) -> None:
+        """By T5's tokens."""
+        self.check_lengths(self.pipeline.tokenizer_2, prompts)
+
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """As the pipeline does: T5 for the tokens, CLIP for the pooled embedding."""
         pipeline = self.pipeline
-        self.check_lengths(pipeline.tokenizer_2, prompts)
         embeds, pooled, _ = pipeline.encode_prompt(
             prompt=list(prompts),
             prompt_2=None,

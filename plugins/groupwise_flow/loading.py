@@ -29,13 +29,17 @@ def load(settings: Settings) -> Adapter:
 
     Raises UserError where it cannot be had, is of no known architecture, or no flow model.
     """
+    if {"torch_dtype", "dtype"} & settings.loading.keys():
+        raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
     index = read_index(settings)
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    half = settings.lora is not None and settings.precision == "bf16"
-    dtype = torch.bfloat16 if half else torch.float32
-    usual = {"torch_dtype": dtype, "use_safetensors": True}  # no pickle is loaded
+    transformer, others = dtypes(settings)
+    usual = {
+        "torch_dtype": {"transformer": transformer, "default": others},
+        "use_safetensors": True,  # no pickle is loaded
+    }
     with _quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
             settings.model, **{**usual, **absent, **settings.loading}
@@ -56,10 +60,17 @@ def load(settings: Settings) -> Adapter:
     return adapter
 
 
+def dtypes(settings: Settings) -> tuple[torch.dtype, torch.dtype]:
+    """What the transformer and the other models are stored as; what is trained is in float32."""
+    frozen = torch.bfloat16 if settings.precision == "bf16" else torch.float32
+    return torch.float32 if settings.lora is None else frozen, frozen
+
+
 def read_index(settings: Settings) -> dict[str, Any]:
-    """The pipeline's parts by name, read before any weights are."""
+    """The pipeline's parts by name, read before any weights are; [None, None] for absent ones."""
     with _quiet(), explained(settings, "cannot read a diffusers pipeline from"):
         index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
+    index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
     folder = Path(settings.model)
     named = [name for name, part in index.items() if isinstance(part, list) and any(part)]
     missing = [name for name in named if not (folder / name).is_dir()]

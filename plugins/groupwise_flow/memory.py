@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 
 from groupwise_flow.flux import Flux
-from groupwise_flow.loading import adapter_class, explained, places, read_index
+from groupwise_flow.loading import adapter_class, dtypes, explained, places, read_index
 from groupwise_flow.settings import Settings
 
 
@@ -21,13 +21,13 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
     index = read_index(settings)
     adapter = adapter_class(settings, index)
     with explained(settings, "cannot read a diffusers pipeline from"):
-        parts = {name: part for name in index if (part := _component(settings, index, name))}
+        found = {name: _component(settings, index, name) for name in index}
+        parts: dict[str, Any] = {name: part for name, part in found.items() if part is not None}
     transformer = parts.pop("transformer")
     whole = _count(transformer)
     frozen = sum(map(_count, parts.values()))
-    half = settings.precision == "bf16" and settings.lora is not None
-    size = 2 if half else 4
-    sizes = {"frozen models": size * frozen, "transformer": size * whole}
+    of_transformer, of_others = (dtype.itemsize for dtype in dtypes(settings))
+    sizes = {"frozen models": of_others * frozen, "transformer": of_transformer * whole}
     if not training:
         return sizes
     trained = whole if settings.lora is None else _adapters(transformer, settings, adapter)
@@ -44,9 +44,16 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
     if settings.gradient_checkpointing:
         kept = 1.5 + kept / layers
     bytes_each = 2 if settings.precision == "bf16" else 4
-    image_tokens = _image_tokens(settings, config, packed=issubclass(adapter, Flux))
-    tokens = images * (image_tokens + settings.prompt_tokens)
-    return {**sizes, "activations": int(bytes_each * tokens * width * layers * kept)}
+    packed = issubclass(adapter, Flux)
+    image_tokens = _image_tokens(settings, config, packed=packed)
+    tokens = image_tokens + settings.prompt_tokens
+    if not packed:  # SD3 joins CLIP's tokens with T5's
+        tokens += int(parts["text_encoder"].config.max_position_embeddings)
+    widths = tokens * layers * kept
+    if not settings.gradient_checkpointing:
+        # SD3.5's second attention, over the image alone, in some layers.
+        widths += image_tokens * len(getattr(config, "dual_attention_layers", ())) * 9.0
+    return {**sizes, "activations": int(bytes_each * images * width * widths)}
 
 
 def _component(settings: Settings, index: Mapping[str, Any], name: str) -> nn.Module | None:

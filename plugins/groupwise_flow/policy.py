@@ -7,7 +7,7 @@ that each step is a draw from a Gaussian and has a log-prob.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,6 +45,11 @@ class FlowPolicy(Policy):
         super().__init__()
         self.config = config
         self.adapter = load(config)
+        if config.negative_prompt and self.adapter.distilled_guidance:
+            raise UserError(
+                "policy.negative_prompt: this model takes guidance as an input and has no "
+                "unconditional pass that a negative prompt could change"
+            )
         for name, module in self.adapter.pipeline.components.items():
             if isinstance(module, nn.Module):
                 self.add_module(name, module)  # so that they move to a device together
@@ -63,6 +68,12 @@ class FlowPolicy(Policy):
     def begin(self, step: int) -> None:
         self._step = step
 
+    def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """UserError for a prompt that is no text, or longer than the text encoders take."""
+        distinct = list(dict.fromkeys([self.config.negative_prompt, *map(_text, rows)]))
+        for start in range(0, len(distinct), 1024):
+            self.adapter.check_prompts(distinct[start : start + 1024])
+
     # ---- sampling
 
     @torch.no_grad()
@@ -75,12 +86,16 @@ class FlowPolicy(Policy):
         purpose: Purpose = "train",
     ) -> Rollouts:
         """Images of text prompts; see `Policy.sample`. Only training has noise and decisions."""
+        training = purpose == "train"
         rows = [row for row in prompts for _ in range(group_size)]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-        done = self._denoise([_text(row) for row in rows], groups, seeds, purpose == "train")
+        # A group has one window, that of its first seed.
+        starts = self.config.window.starts(self.config.steps, seeds[::group_size], self._step)
+        first = starts[groups]
+        texts = [_text(row) for row in rows]
+        done = self._denoise(texts, first, groups * group_size, seeds, training)
         images = self._images(done.latents)
         pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-        trajectory = self._trajectory(done, groups, seeds)
         return Rollouts(
             prompts=rows,
             completions=[Image.fromarray(picture) for picture in pixels],
@@ -89,20 +104,24 @@ class FlowPolicy(Policy):
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             log_probs=done.log_probs,
             facts={"images": list(images)},
-            trajectory=trajectory if purpose == "train" else {},
+            trajectory=self._trajectory(done, first) if training else {},
         )
 
     def _denoise(
-        self, texts: Sequence[str], groups: Tensor, seeds: Sequence[int], training: bool
+        self,
+        texts: Sequence[str],
+        first: Tensor,
+        leaders: Tensor,
+        seeds: Sequence[int],
+        training: bool,
     ) -> Denoised:
+        """first: [B] the first decision of each; leaders: [B] the first row of its group."""
         config, shape = self.config, self.adapter.latent_shape
-        source = torch.arange(len(texts))
-        if config.shared_noise and training:
-            source = (groups.unsqueeze(1) == groups).int().argmax(dim=1)
+        source = leaders if config.shared_noise and training else torch.arange(len(texts))
         guidance = config.guidance_in_training if training else config.guidance
         plan = Plan(
             sigmas=(self.sigmas if training else self.adapter.sigmas(config.evaluation_steps)),
-            first=self._first(groups, seeds) if training else torch.zeros(len(texts)),
+            first=first,
             decisions=config.window.length(config.steps) if training else 0,
             source=source,
             kind=config.sde,
@@ -118,28 +137,24 @@ class FlowPolicy(Policy):
                 self._velocity(x[some], sigma[some], _at(conditions, rows[some]), guidance)
                 for some in torch.arange(len(x), device=x.device).split(config.batch)
             ]
-            without = [part for _, part in parts if part is not None]
-            return torch.cat([part for part, _ in parts]), torch.cat(without) if without else None
+            unconditional = [part for _, part in parts if part is not None]
+            return (
+                torch.cat([part for part, _ in parts]),
+                torch.cat(unconditional) if unconditional else None,
+            )
 
         return denoise(velocity, start, noise, plan)
 
-    def _first(self, groups: Tensor, seeds: Sequence[int]) -> Tensor:
-        """[B] int64: each rollout's first decision, the same in a group."""
-        leaders = [seeds[int((groups == group).int().argmax())] for group in groups.unique()]
-        return self.config.window.starts(self.config.steps, leaders, self._step)[groups]
-
-    def _trajectory(
-        self, done: Denoised, groups: Tensor, seeds: Sequence[int]
-    ) -> dict[str, Tensor | Sequence[Tensor]]:
-        """What training needs of sampling; latents wait in the machine's memory."""
+    def _trajectory(self, done: Denoised, first: Tensor) -> dict[str, Tensor | Sequence[Tensor]]:
+        """What training needs of sampling; latents wait in CPU memory."""
         kept: dict[str, Tensor | Sequence[Tensor]] = {
             "path": list(done.path.cpu()),
             "sampled_mean": list(done.mean.cpu()),
-            "first": self._first(groups, seeds).to(self.device),
+            "first": first.to(self.device),
         }
         if done.unconditional is not None:
             kept["unconditional"] = list(done.unconditional.cpu())
-            kept["version"] = torch.full((len(seeds),), self._writes(), device=self.device)
+            kept["version"] = torch.full((len(first),), self._writes(), device=self.device)
         return kept
 
     def _images(self, latents: Tensor) -> Tensor:
@@ -195,26 +210,29 @@ class FlowPolicy(Policy):
         sigma: Tensor,
         conditions: Conditions,
         guidance: float,
-        without: Tensor | None = None,
+        unconditional: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The guided velocity in float32, and its unconditional part where there is one.
 
-        without: the unconditional part, if it is known.
+        unconditional: that part, if it is known.
         """
 
-        def told(conditions: Conditions) -> Tensor:
+        def predict(conditions: Conditions) -> Tensor:
             with self._autocast():
                 return self.adapter.velocity(
                     self._answering, latents, 1000 * sigma, conditions, guidance=guidance
                 ).float()
 
         if guidance <= 1 or self.adapter.distilled_guidance:
-            return told(conditions), None
-        if without is None:
+            return predict(conditions), None
+        if unconditional is None:
             with torch.no_grad():
                 empty = self.encodings([self.config.negative_prompt], self.device)
-                without = told({k: v.expand(len(latents), *v.shape[1:]) for k, v in empty.items()})
-        return without + guidance * (told(conditions) - without), without
+                unconditional = predict(
+                    {k: v.expand(len(latents), *v.shape[1:]) for k, v in empty.items()}
+                )
+        guided = unconditional + guidance * (predict(conditions) - unconditional)
+        return guided, unconditional
 
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
         """[n, ...] as it was in sampling, while the weights are still those of sampling."""

@@ -28,13 +28,17 @@ class StableDiffusion3(Adapter):
         channels = self.pipeline.transformer.config.in_channels
         return (channels, self.rows * self.patch, self.columns * self.patch)
 
-    def encode(self, prompts: Sequence[str]) -> Conditions:
-        """As the pipeline does: two CLIP encoders, and T5 where there is one."""
+    def check_prompts(self, prompts: Sequence[str]) -> None:
+        """By T5's tokens; where there is no T5, by CLIP's."""
         pipeline = self.pipeline
         if pipeline.text_encoder_3 is not None:
             self.check_lengths(pipeline.tokenizer_3, prompts)
         else:
             self.check_lengths(pipeline.tokenizer, prompts, pipeline.tokenizer_max_length)
+
+    def encode(self, prompts: Sequence[str]) -> Conditions:
+        """As the pipeline does: two CLIP encoders, and T5 where there is one."""
+        pipeline = self.pipeline
         embeds, _, pooled, _ = pipeline.encode_prompt(
             prompt=list(prompts),
             prompt_2=None,

@@ -37,7 +37,7 @@ class Settings(BaseModel):
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Literal["float32", "bf16"] = Field(
         "float32",
-        description="bf16 computes under autocast; with LoRA it also stores frozen weights",
+        description="bf16 computes under autocast, and stores what is not trained",
     )
     height: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
     width: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
@@ -58,7 +58,7 @@ class Settings(BaseModel):
     negative_prompt: str = Field("", description="what classifier-free guidance leads away from")
     prompt_tokens: int = Field(256, ge=1, description="the pipeline's max_sequence_length")
     keep_prompts: int = Field(
-        4096, ge=1, description="encoded prompts kept in the machine's memory, the latest"
+        4096, ge=1, description="encoded prompts kept in CPU memory, the latest"
     )
     batch: int = Field(64, ge=1, description="most images in one pass of the transformer")
     gradient_checkpointing: bool = Field(False, description="less memory, more time")
@@ -78,7 +78,7 @@ class Settings(BaseModel):
         if self.sde == "cps" and self.noise_level > 1:
             raise _at(
                 "noise_level",
-                f"1 makes all of a cps step's noise new, and there is no more than all, found "
+                f"with sde: cps it must be at most 1, which replaces all of the noise, found "
                 f"{self.noise_level:g}",
             )
         return self

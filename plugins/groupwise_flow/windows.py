@@ -48,7 +48,7 @@ class Window(BaseModel):
             raise ValueError(f"kind: {self.kind} needs a size")
         for name, kinds in _KINDS_OF.items():
             if name in self.model_fields_set and self.kind not in kinds:
-                raise ValueError(f"{name} says nothing to kind: {self.kind}")
+                raise ValueError(f"{name} has no effect with kind: {self.kind}; remove it")
         return self
 
     def length(self, steps: int) -> int:

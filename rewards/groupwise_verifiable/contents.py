@@ -134,7 +134,7 @@ class ImageContents:
         if self._warned:
             return
         self._warned = True
-        advice = "it sees solid coloured shapes before a plain background, and nothing else"
+        advice = "it sees solid coloured shapes on a plain background, and nothing else"
         if not self._shapes:
             advice = f"is it the right model, or its threshold of {self.config.threshold} too high?"
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Regions of one colour before a plain background."""
+"""Regions of one colour on a plain background."""
 
 from __future__ import annotations
 

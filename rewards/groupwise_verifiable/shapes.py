@@ -1,4 +1,4 @@
-"""Disks, squares, triangles and crosses before a plain background, found without a model.
+"""Disks, squares, triangles and crosses on a plain background, found without a model.
 
 A region of one colour is compared with every shape, drawn with the same area, centre and
 proportions, pixel by covered pixel. That holds for objects of eight pixels as for large ones,

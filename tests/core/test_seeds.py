@@ -13,7 +13,7 @@ from groupwise.rollouts import Rollouts
 
 def sampled(policy, draws, *, batch=64, seed=3, space="train", size=3):
     parts = sample_draws(policy, draws, size, seed=seed, space=space, batch=batch, purpose="train")
-    return Rollouts.concat(parts)
+    return Rollouts.concat(list(parts))
 
 
 def record(rollouts):
@@ -43,8 +43,9 @@ def test_a_batch_is_not_exceeded_but_for_a_whole_group(lab, draws, batch):
     parts = sample_draws(
         lab.Tabular(), draws, 3, seed=0, space="train", batch=batch, purpose="train"
     )
-    assert max(map(len, parts)) == max(3, batch // 3 * 3)
-    assert sum(map(len, parts)) == 18
+    sizes = [len(part) for part in parts]
+    assert max(sizes) == max(3, batch // 3 * 3)
+    assert sum(sizes) == 18
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])

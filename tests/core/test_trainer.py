@@ -8,8 +8,9 @@ from itertools import combinations
 
 import pytest
 import torch
+from accelerate import Accelerator
 
-from groupwise import LogProbs
+from groupwise import LogProbs, processes
 from groupwise.config import TrainSection
 from groupwise.errors import UserError
 from groupwise.evaluation import pass_at, summarise
@@ -360,3 +361,26 @@ def test_log_extra_reaches_the_samples(lab):
     trainer = lab.trainer(reward=reward, evaluation={"prompts": 2})
     samples = trainer.evaluator(trainer.policy).samples
     assert all(s["extra"] == {"symbols": len(s["completion"])} for s in samples)
+
+
+def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
+    assert processes.accelerator().mixed_precision == "no"
+    monkeypatch.setattr(Accelerator, "mixed_precision", "bf16")
+    with pytest.raises(UserError, match=r"bf16 mixed precision.*set policy\.precision"):
+        processes.accelerator()
+
+
+def test_algorithms_see_no_more_on_one_process_than_on_several(lab, monkeypatch):
+    trainer = lab.trainer()
+    seen = []
+    targets = trainer.algorithm.targets
+
+    def look(scores, rollouts):
+        seen.append(rollouts)
+        return targets(scores, rollouts)
+
+    monkeypatch.setattr(trainer.algorithm, "targets", look)
+    trainer.train_step()
+    assert seen[0].log_probs is None
+    assert not seen[0].trajectory
+    assert not any(seen[0].prompts)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import groupwise
 from groupwise.cli import app
 from groupwise.errors import UserError
+from groupwise_flow.policy import FlowPolicy
 
 PROMPTS = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
 
@@ -176,7 +177,7 @@ def test_no_noise(config, command):
 def test_more_than_all_the_noise_of_cps(config):
     config["policy"] |= {"sde": "cps", "noise_level": 1.5}
     message = refused(config, "check")
-    assert "policy.noise_level: 1 makes all of a cps step's noise new" in message
+    assert "policy.noise_level: with sde: cps it must be at most 1" in message
     assert "found 1.5" in message
     config["policy"]["noise_level"] = 1
     assert call(config, "check").exit_code == 0
@@ -249,6 +250,50 @@ def test_a_prompt_longer_than_the_text_encoder_takes(config):
     message = refused(config)
     assert "a prompt has 37 tokens, and policy.prompt_tokens allows 12: '" in message
     assert " cat " in message
+
+
+def test_a_prompt_that_is_too_long_is_found_before_anything_is_drawn(config, lab, monkeypatch):
+    rows = config["prompts"]["rows"]
+    config["prompts"]["rows"] = [*rows, {"prompt": "last cat " * 9}]
+    monkeypatch.setattr(FlowPolicy, "sample", None)
+    assert "policy.prompt_tokens allows 12: 'last cat" in refused(config)
+
+
+def test_a_dtype_among_the_arguments_of_loading(config):
+    config["policy"]["loading"] = {"torch_dtype": "bfloat16"}
+    assert "policy.loading: dtypes follow from policy.precision" in refused(config)
+
+
+def test_a_scheduler_that_takes_more_passes_than_steps(config):
+    index_with(scheduler=["diffusers", "FlowMatchHeunDiscreteScheduler"])
+    path = Path("model/scheduler/scheduler_config.json")
+    settings = json.loads(path.read_text()) | {"_class_name": "FlowMatchHeunDiscreteScheduler"}
+    path.write_text(json.dumps(settings))
+    message = refused(config)
+    assert "FlowMatchHeunDiscreteScheduler does not give 3 steps of falling noise" in message
+
+
+def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, lab):
+    shutil.rmtree("model")
+    shutil.copytree(lab.folders["flux"], "model")
+    config["policy"] |= {"negative_prompt": "blur"}
+    assert "policy.negative_prompt: this model takes guidance as an input" in refused(config)
+
+
+def test_a_text_encoder_that_is_left_out_need_not_be_there(config):
+    shutil.rmtree("model/text_encoder_3")
+    assert "has no folder 'text_encoder_3'" in refused(config, "check")
+    config["policy"]["loading"] = {"text_encoder_3": None, "tokenizer_3": None}
+    for what in ("check", "train"):
+        result = call(config, what)
+        assert result.exit_code == 0, result.output
+
+
+def test_a_watched_reward_that_never_applies(config):
+    config["watch"] = [{"name": "image_diversity"}]
+    config["evaluation"] = {"prompts": 2, "samples": 1}
+    output = call(config, "train").output
+    assert "watch/image_diversity is None for every completion" in " ".join(output.split())
 
 
 def test_a_chat_for_a_prompt(config):

@@ -44,7 +44,9 @@ def test_sampling_on_the_device(lab, make):
     rollouts = sample(lab, policy)
     for value in (rollouts.log_probs, rollouts.mask, rollouts.groups, rollouts.tensor("first")):
         assert value.device.type == "cuda"
-    assert rollouts.trajectory["path"][0].device.type == "cuda"
+    assert rollouts.facts["images"][0].device.type == "cuda"
+    for name in ("path", "sampled_mean", "unconditional"):
+        assert rollouts.trajectory[name][0].device.type == "cpu"
     assert torch.equal(sample(lab, policy).log_probs, rollouts.log_probs)
 
 

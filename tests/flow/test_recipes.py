@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from groupwise.config import load_config
 from groupwise.run import train_from_config
 from groupwise.sections import RewardSection
+from groupwise_flow.policy import FlowPolicy
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 ROWS = [
@@ -52,6 +53,41 @@ PUBLISHED = {
     "flux_pickscore.yaml": ("flux", 6, 28, 3.5, 0.9, 0.0, 64, 1e-4),
     "sd35_geneval_fast.yaml": ("sd3.5", 10, 40, 1.0, 0.8, 0.0, 32, 1e-5),
 }
+AUTOENCODER = {"block_out_channels": [128, 256, 512, 512], "latent_channels": 16}
+CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+CLIP_L |= {"num_attention_heads": 12, "projection_dim": 768}
+CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32}
+CLIP_G |= {"num_attention_heads": 20, "projection_dim": 1280}
+T5_XXL = {"d_model": 4096, "d_ff": 10240, "d_kv": 64, "num_heads": 64, "num_layers": 24}
+T5_XXL |= {"feed_forward_proj": "gated-gelu", "vocab_size": 32128}
+SD35_MEDIUM = {
+    "sample_size": 128,
+    "num_layers": 24,
+    "num_attention_heads": 24,
+    "caption_projection_dim": 1536,
+    "pos_embed_max_size": 384,
+    "qk_norm": "rms_norm",
+    "dual_attention_layers": list(range(13)),
+}
+REAL = {
+    "sd3.5": {
+        "_class_name": "StableDiffusion3Pipeline",
+        "transformer": ("diffusers", "SD3Transformer2DModel", SD35_MEDIUM),
+        "vae": ("diffusers", "AutoencoderKL", AUTOENCODER),
+        "text_encoder": ("transformers", "CLIPTextModelWithProjection", CLIP_L),
+        "text_encoder_2": ("transformers", "CLIPTextModelWithProjection", CLIP_G),
+        "text_encoder_3": ("transformers", "T5EncoderModel", T5_XXL),
+    },
+    "flux": {
+        "_class_name": "FluxPipeline",
+        "transformer": ("diffusers", "FluxTransformer2DModel", {"guidance_embeds": True}),
+        "vae": ("diffusers", "AutoencoderKL", AUTOENCODER),
+        "text_encoder": ("transformers", "CLIPTextModel", CLIP_L),
+        "text_encoder_2": ("transformers", "T5EncoderModel", T5_XXL),
+    },
+}
+"""The real models' configurations as published, as far as they matter for what they weigh."""
+PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # beside 0.23e9 positions of SD3.5, a buffer
 
 
 def test_all_recipes_are_tested():
@@ -85,6 +121,37 @@ def test_a_recipe_states_what_was_published(name):
     assert algorithm.get("beta", 0.0) == beta
     assert (train.groups_per_step, train.group_size, train.updates_per_rollout) == (48, 24, 2)
     assert (train.learning_rate, train.ema, train.ema_every) == (3e-4, 0.9, 8)
+    assert (policy["precision"], policy["height"], policy["width"]) == ("bf16", 512, 512)
+    assert algorithm["scale"] == "batch"
+    # The betas were found with this divisor; without a KL there is nothing to divide.
+    assert algorithm.get("kl") == ("published" if beta else None)
+    fast = "fast" in name
+    assert policy.get("sde") == ("cps" if fast else None)
+    window = {"kind": "random", "size": 3, "until": 0.3}
+    assert policy.get("window") == (window if fast else None)
+    assert len(policy["lora"].get("targets", ())) == (12 if "flux" in name else 0)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_recipe_fits_on_one_gpu_of_80_gb(name, tmp_path):
+    model = PUBLISHED[name][0]
+    index = {"scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"]}
+    (tmp_path / "scheduler").mkdir()
+    for part, said in REAL[model].items():
+        if part == "_class_name":
+            index[part] = said
+            continue
+        library, kind, config = said
+        index[part] = [library, kind]
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text(json.dumps({"_class_name": kind, **config}))
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    loaded = load_config(RECIPES / name)
+    settings = FlowPolicy.Config(**{**loaded.config.policy.options, "model": str(tmp_path)})
+    sizes = FlowPolicy.estimate(settings, decisions=16384, rollouts=1152, training=True)
+    assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
+    # A quarter is left for the reward models, the autoencoder's pass and the allocator.
+    assert sum(sizes.values()) < 60e9
 
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
