@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 ROOTS = ("core", "plugins", "rewards")
 PACKAGES = Path(__file__).parents[1]
 BRINGS = {
-    "groupwise[llm]": {"language_model", "dataset", "reasoning_gym", "language_consistency"},
+    "groupwise[data]": {"dataset"},
+    "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency"},
     "groupwise[math]": {"math", "length", "cosine_length"},
     "groupwise[flow]": {"flow", "image_contents", "image_text", "jpeg_size"},
     "groupwise[clip]": {"clip_similarity", "aesthetic", "preference"},

@@ -11,7 +11,7 @@ Scale = Literal["group", "batch", "none"]
 def group_relative(
     rewards: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
 ) -> Tensor:
-    """A = (r - mean of its group) / (std + epsilon); DeepSeekMath, arXiv:2402.03300, eq. 3.
+    """A = (r - mean of its group) / (std + epsilon); DeepSeekMath, arXiv:2402.03300, section 4.1.2.
 
     rewards: [B] float; NaN marks a rollout that no reward applied to: it enters no mean and no
         std, and its advantage is 0.
@@ -28,20 +28,23 @@ def group_relative(
         )
     valid = ~rewards.isnan()
     values = rewards.nan_to_num()
-    centred = torch.where(valid, values - _group_mean(values, groups, valid), 0.0)
+    # A group of equal rewards has advantage 0 by definition; rounding in its mean must not leave
+    # 1e-17 / epsilon behind and cost it a backward pass.
+    learnable = valid & ~zero_variance(rewards, groups)
+    centred = torch.where(learnable, values - _group_mean(values, groups, valid), 0.0)
     if scale == "none":
         return centred
     if scale == "group":
         return centred / (_group_std(centred, groups, valid) + epsilon)
     if scale == "batch":
-        spread = rewards[valid].std() if int(valid.sum()) > 1 else rewards.new_zeros(())
-        return centred / (spread + epsilon)
+        std = rewards[valid].std() if int(valid.sum()) > 1 else rewards.new_zeros(())
+        return centred / (std + epsilon)
     raise ValueError(
         f'group_relative: scale must be "group", "batch" or "none", received {scale!r}'
     )
 
 
-def process(
+def process_supervision(
     steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
 ) -> Tensor:
     """Process supervision, DeepSeekMath, arXiv:2402.03300, section 4.1.3.
@@ -81,7 +84,7 @@ def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
     return (lowest >= highest)[index]
 
 
-def spread(rewards: Tensor, groups: Tensor) -> Tensor:
+def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
     """[B]: the unbiased std of each rollout's group, of the members with a reward; NaN without."""
     valid = ~rewards.isnan()
     values = rewards.nan_to_num()

@@ -33,7 +33,7 @@ class Change:
     error: float
 
     def rose(self, margin: float = 0.0) -> bool:
-        """Whether it rose by more than the margin, beyond noise. Without an error nobody knows."""
+        """Whether it rose by more than the margin, beyond noise; False where the error is NaN."""
         return self.mean > margin + BEYOND_NOISE * self.error
 
     def fell(self, margin: float = 0.0) -> bool:

@@ -87,13 +87,22 @@ class GRPO(Algorithm):
         beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
         kl: objective.Estimator = Field("k3", description="KL estimator: k1, k2 or k3")
         entropy: float = Field(0.0, description="weight of an entropy bonus")
-        scale: advantages.Scale = Field("group", description="divide advantages by the std of")
+        scale: advantages.Scale = Field(
+            "group",
+            description="advantages are divided by the std of the group, the batch, or none",
+        )
         normalize: objective.Normalize = Field(
             "sequence", description="what losses are averaged over"
         )
-        length: int | None = Field(None, ge=1, description="length of normalize: constant")
+        length: int | None = Field(
+            None,
+            ge=1,
+            description="divisor of normalize: constant; the longest completion allowed if unset",
+        )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
-        refill: bool = Field(False, description="replace groups of equal reward while sampling")
+        refill: bool = Field(
+            False, description="dynamic sampling: draw other prompts for groups of equal reward"
+        )
         mask_truncated: bool = Field(False, description="learn nothing from truncated completions")
 
     def __init__(self, config: Config | None = None) -> None:
@@ -122,11 +131,6 @@ class GRPO(Algorithm):
         relative = advantages.group_relative(
             scores.outcome, rollouts.groups, scale=config.scale, epsilon=config.epsilon
         )
-        # A group of equal rewards has advantage 0 by definition; rounding in its mean must not
-        # leave 1e-17 / epsilon behind and cost it a backward pass.
-        relative = relative.masked_fill(
-            advantages.zero_variance(scores.outcome, rollouts.groups), 0.0
-        )
         if scores.steps is not None:
             relative = relative.unsqueeze(1) + self._process(scores.steps, rollouts)
         mask = rollouts.mask
@@ -139,10 +143,10 @@ class GRPO(Algorithm):
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
         """[B, T]: the advantages that steps give the decisions before them."""
-        config, groups = self.config, rollouts.groups
-        relative = advantages.process(steps, groups, scale=config.scale, epsilon=config.epsilon)
-        dead = advantages.zero_variance_of_steps(steps, groups)
-        relative = relative.masked_fill(dead.unsqueeze(1), 0.0)
+        config = self.config
+        relative = advantages.process_supervision(
+            steps, rollouts.groups, scale=config.scale, epsilon=config.epsilon
+        )
         missing = rollouts.mask.shape[1] - relative.shape[1]
         return torch.nn.functional.pad(relative, (0, missing))
 

@@ -9,25 +9,25 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from groupwise import plugins
 from groupwise.alarm import Watch
 from groupwise.algorithm import Algorithm
-from groupwise.building import build
+from groupwise.building import build, load_target
 from groupwise.callback import Callback
-from groupwise.config import (
-    LoadedConfig,
-    PluginSection,
-    RewardSection,
-    RunConfig,
-    WatchSection,
-    check_labels,
-)
+from groupwise.config import LoadedConfig, check_labels
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluator
 from groupwise.policy import Policy
 from groupwise.prompts import Draw, Prompts
 from groupwise.rewards import Reward
 from groupwise.scoring import Rewards
+from groupwise.sections import (
+    KINDS,
+    KINDS_OF_LISTS,
+    PluginSection,
+    RewardSection,
+    RunConfig,
+    WatchSection,
+)
 from groupwise.trainer import Trainer
 
 Objects = Mapping[tuple[str | int, ...], Any]
@@ -124,11 +124,11 @@ def _prompts(config: RunConfig, make: Callable[..., Any]) -> tuple[Prompts, list
     own = asked.source
     held = config.prompts.held_out if own is None else 0.0
     prompts = Prompts(source, seed=config.seed, fraction=held, shuffle=config.prompts.shuffle)
-    exam = prompts
+    evaluated = prompts
     if own is not None:
         separate = make("prompts", ("evaluation", "source"), own)
-        exam = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
-    return prompts, exam.evaluation(
+        evaluated = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
+    return prompts, evaluated.evaluation(
         asked.count, distinct=asked.distinct, strict=asked.prompts is not None
     )
 
@@ -142,10 +142,7 @@ def _make(
 ) -> Any:
     if path in objects:
         return objects[path]
-    try:
-        target = plugins.installed().load(kind, section.name, beside=loaded.folder)
-    except UserError as error:
-        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
+    target = load_target(loaded, kind, path, section.name)
     return build(loaded, path, target, section.name, section.options)
 
 
@@ -163,7 +160,7 @@ def _reward(section: RewardSection | WatchSection, function: Callable[..., Any])
 
 def set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -> Any:
     """Put Python objects into `objects` and return sections that name them."""
-    if key in {"rewards", "watch", "callbacks"}:
+    if key in KINDS_OF_LISTS:
         items = (
             list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         )
@@ -171,7 +168,7 @@ def set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -
     if key == "prompts" and isinstance(value, Sequence) and not isinstance(value, str):
         objects[(key,)] = value
         return {"name": "rows"}
-    if key in {"policy", "algorithm", "prompts"}:
+    if (key,) in KINDS:
         return _name_object((key,), value, objects)
     return value
 

@@ -29,7 +29,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The averaged weights in the model's place; its own come back afterwards, whatever."""
+        """The averaged weights in the model's place; its own come back, after an exception, too."""
         self._exchange()
         try:
             yield

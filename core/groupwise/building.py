@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from groupwise import plugins
 from groupwise.errors import UserError
 from groupwise.mistakes import explain, found, unknown_key
-from groupwise.plugins import look_in
+from groupwise.sections import kind_at
 from groupwise.yaml_lines import KeyPath
 
 if TYPE_CHECKING:
     from groupwise.config import LoadedConfig
+
+
+def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
+    """What a registered name, or `module:attribute`, stands for; UserError tells its line."""
+    try:
+        return plugins.installed().load(kind, name, beside=loaded.folder)
+    except UserError as error:
+        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 
 
 def build(
@@ -30,7 +39,7 @@ def build(
     that is a function has them bound; any other function is called with them. Whatever is an
     object already is returned.
     """
-    is_reward = section_path[:1] in (("rewards",), ("watch",))
+    is_reward = kind_at(section_path) == "rewards"
     if isinstance(target, type):
         if has_config(target):
             return _constructed(loaded, section_path, target, options)
@@ -72,7 +81,7 @@ def validate(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     config: type[BaseModel] = target.Config
-    look_in(Path.cwd(), loaded.folder)  # options may name a module, as sections do
+    plugins.look_in(Path.cwd(), loaded.folder)  # options may name a module, as sections do
     try:
         return config.model_validate(dict(options), context={"folder": loaded.folder})
     except ValidationError as error:

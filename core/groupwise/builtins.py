@@ -13,4 +13,4 @@ def register_algorithms(register: Register) -> None:
 @hookimpl
 def register_prompts(register: Register) -> None:
     register("rows", "groupwise.prompts:Rows")
-    register("dataset", "groupwise.dataset:Dataset", extra="llm")
+    register("dataset", "groupwise.dataset:Dataset", extra="data")

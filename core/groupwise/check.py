@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from groupwise import plugins
-from groupwise.building import has_config, validate
-from groupwise.config import LoadedConfig, PluginSection, check_labels, derive
-from groupwise.errors import UserError
+from groupwise.building import has_config, load_target, validate
+from groupwise.config import LoadedConfig, check_labels, derive
+from groupwise.sections import plugin_sections
 from groupwise.yaml_lines import KeyPath
 
 
@@ -18,8 +17,8 @@ def describe(loaded: LoadedConfig) -> str:
     check_labels(loaded)
     settings: dict[KeyPath, Any] = {}
     targets: dict[KeyPath, Any] = {}
-    for kind, path, section in _sections(loaded):
-        targets[path] = _load(loaded, kind, path, section.name)
+    for kind, path, section in plugin_sections(loaded.config):
+        targets[path] = load_target(loaded, kind, path, section.name)
         if has_config(targets[path]):
             settings[path] = validate(loaded, path, targets[path], section.options)
     greedy = getattr(targets[("policy",)], "greedy", True)
@@ -60,28 +59,6 @@ def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
 def size(count: int) -> str:
     """Bytes in GiB or MiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _sections(loaded: LoadedConfig) -> Iterator[tuple[str, KeyPath, PluginSection]]:
-    config = loaded.config
-    yield "algorithms", ("algorithm",), config.algorithm
-    for number, reward in enumerate(config.rewards):
-        yield "rewards", ("rewards", number), reward
-    for number, watched in enumerate(config.watch):
-        yield "rewards", ("watch", number), watched
-    yield "prompts", ("prompts",), config.prompts
-    if config.evaluation.source is not None:
-        yield "prompts", ("evaluation", "source"), config.evaluation.source
-    for number, callback in enumerate(config.callbacks):
-        yield "callbacks", ("callbacks", number), callback
-    yield "policies", ("policy",), config.policy
-
-
-def _load(loaded: LoadedConfig, kind: str, path: KeyPath, name: str) -> Any:
-    try:
-        return plugins.installed().load(kind, name, beside=loaded.folder)
-    except UserError as error:
-        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 
 
 def _memory(loaded: LoadedConfig, policy: Any, settings: Mapping[KeyPath, Any]) -> str:

@@ -9,12 +9,12 @@ import torch
 from accelerate.utils import gather_object
 
 from groupwise.alarm import Alarm, Watch, alarms
-from groupwise.config import EvaluationSection
 from groupwise.policy import Policy, Purpose
 from groupwise.prompts import Draw, question, seed_for
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring import Rewards
+from groupwise.sections import EvaluationSection
 
 Sample = Mapping[str, Any]
 

@@ -6,10 +6,8 @@ from typing import Any
 from groupwise import yaml_lines
 from groupwise.errors import UserError
 from groupwise.mistakes import found
+from groupwise.sections import kind_at
 from groupwise.yaml_lines import KeyPath, Lines
-
-_PLUGIN_SECTIONS = ("policy", "prompts", "algorithm")
-_PLUGIN_LISTS = ("rewards", "callbacks")
 
 
 def parse(text: str) -> tuple[KeyPath, Any]:
@@ -51,7 +49,7 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
     if not rest:
         return value
     here, key = (*done, rest[0]), rest[0]
-    if isinstance(data, str) and _is_plugin(done):
+    if isinstance(data, str) and kind_at(done):
         data = {"name": data}
     if isinstance(data, list):
         if not isinstance(key, int) or key > len(data):
@@ -66,12 +64,4 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
         return {**old, str(key): _set(old.get(str(key)), rest[1:], here, value, text)}
     raise UserError(
         f"override {text!r}: {'.'.join(map(str, done))} is {found(data)}, which has no keys"
-    )
-
-
-def _is_plugin(path: KeyPath) -> bool:
-    return (
-        (len(path) == 1 and path[0] in _PLUGIN_SECTIONS)
-        or (len(path) == 2 and path[0] in _PLUGIN_LISTS)
-        or path == ("evaluation", "source")
     )

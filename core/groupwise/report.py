@@ -27,8 +27,8 @@ from groupwise.wording import display, duration, number, text, wilson
 
 _HERE = Path(__file__).parent
 _LOSS = (
-    "There is no chart of the loss: it reads near 0 by construction, since the advantages of a "
-    "group sum to 0. Look at reward."
+    "There is no chart of the loss: advantages of a group sum to 0, so it says nothing of "
+    "progress. Look at reward."
 )
 _PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours in every run
 _CHARTS = (  # title, unit, [(key, name)], percent, note

@@ -2,7 +2,7 @@
 
 import math
 
-from groupwise.config import TrainSection
+from groupwise.sections import TrainSection
 
 
 def schedule(settings: TrainSection, step: int) -> float:

@@ -1,5 +1,6 @@
 """The sections of a run's configuration: every key with its type, default and meaning."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -71,7 +72,7 @@ class MeasureSection(PluginSection):
     """A reward's name and limits, whether it is trained on or only watched."""
 
     label: str | None = Field(
-        default=None, description="its name in metrics; if unset, `name` behind its colon"
+        default=None, description="its name in metrics; if unset, `name`, or what follows its colon"
     )
     deadline: float = Field(
         default=120.0, gt=0, description="seconds a call on a whole batch may take"
@@ -103,7 +104,9 @@ class TrainSection(Section):
     steps: int = Field(
         default=100, ge=0, description="training steps, each with rollouts of its own"
     )
-    minutes: float | None = Field(default=None, gt=0, description="stop after that time, if set")
+    minutes: float | None = Field(
+        default=None, gt=0, description="stop training after that time, evaluations included"
+    )
     groups_per_step: int = Field(default=8, ge=1, description="prompts drawn for a step")
     group_size: int = Field(
         default=8, description="completions sampled for each prompt, at least 2"
@@ -135,7 +138,8 @@ class TrainSection(Section):
         default=None,
         gt=0,
         lt=1,
-        description="decay of an average of the weights, by which to evaluate and save, if set",
+        description="decay of an exponential moving average of what is trained; if set, it is "
+        "evaluated and saved",
     )
     ema_every: int = Field(
         default=1, ge=1, description="optimizer updates from one averaging to the next"
@@ -183,7 +187,7 @@ class EvaluationSection(Section):
     samples: int = Field(default=1, ge=1, description="sampled completions for each prompt")
     greedy: bool = Field(
         default=True,
-        description="also one of the likeliest decisions for each, where a policy has such a mode",
+        description="also one greedy completion of each, where a policy has such a mode",
     )
     every: int = Field(
         default=0, ge=0, description="steps between evaluations; 0: only before and after"
@@ -197,7 +201,7 @@ class EvaluationSection(Section):
         default=1.0, description="a completion is right at this reward or above"
     )
     distinct: bool = Field(
-        default=True, description="ask a question once, however often the source does"
+        default=True, description="ask each question once, however often the source repeats it"
     )
     source: PluginSection | None = Field(default=None, description="held-out prompts of their own")
 
@@ -230,6 +234,40 @@ class RunConfig(Section):
     callbacks: list[PluginSection] = Field(
         default=[], description="what else happens during the run"
     )
+
+
+KINDS: Mapping[KeyPath, str] = {
+    ("algorithm",): "algorithms",
+    ("prompts",): "prompts",
+    ("evaluation", "source"): "prompts",
+    ("policy",): "policies",
+}
+"""Which kind of plugin the section at a path names."""
+KINDS_OF_LISTS: Mapping[str, str] = {
+    "rewards": "rewards",
+    "watch": "rewards",
+    "callbacks": "callbacks",
+}
+"""The same of each section in a list."""
+
+
+def kind_at(path: KeyPath) -> str | None:
+    """The kind of plugin that the section at this path names; None where there is no such one."""
+    of_list = KINDS_OF_LISTS.get(str(path[0])) if len(path) == 2 else None
+    return of_list or KINDS.get(path)
+
+
+def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSection]]:
+    """Kind, path and section of every plugin that is named, those that load little first."""
+    for key, kind in KINDS_OF_LISTS.items():
+        for number, section in enumerate(getattr(config, key)):
+            yield kind, (key, number), section
+    for path, kind in KINDS.items():
+        single: Any = config
+        for part in path:
+            single = getattr(single, str(part))
+        if single is not None:
+            yield kind, path, single
 
 
 def _at(path: KeyPath, message: str) -> PydanticCustomError:

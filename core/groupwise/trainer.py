@@ -12,11 +12,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from groupwise import processes
-from groupwise.advantages import spread
+from groupwise.advantages import group_std
 from groupwise.algorithm import Algorithm
 from groupwise.average import Average
 from groupwise.clock import Clock
-from groupwise.config import TrainSection
 from groupwise.evaluation import Evaluator, sample_draws
 from groupwise.interruption import interruptible
 from groupwise.policy import Policy
@@ -25,6 +24,7 @@ from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.schedule import schedule
 from groupwise.scoring import Rewards
+from groupwise.sections import TrainSection
 from groupwise.update import Updater, check_gradient
 
 OnStep = Callable[[int, dict[str, Any]], None]
@@ -254,7 +254,7 @@ class Trainer:
         lengths = rollouts.lengths.cpu().double()
         of_rollouts = {
             "reward": total,
-            "reward_std": spread(total, groups),
+            "reward_std": group_std(total, groups),
             "accuracy": self.evaluator.right(scores),
             "zero_variance": scores.dead(groups),
             "length": lengths,

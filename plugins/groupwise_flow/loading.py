@@ -120,7 +120,12 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
     targets = list(lora.targets or adapter.targets)
     try:
         transformer.add_adapter(
-            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, **options)
+            LoraConfig(
+                r=lora.rank,
+                lora_alpha=lora.alpha or 2 * lora.rank,
+                target_modules=targets,
+                **options,
+            )
         )
     except (TypeError, ValueError) as error:
         raise UserError(f"policy.lora: {str(error).splitlines()[0]}") from error

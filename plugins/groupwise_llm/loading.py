@@ -34,9 +34,23 @@ def load(settings: Settings) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
+OF_CONFIG = frozenset(
+    {
+        "cache_dir",
+        "gguf_file",
+        "local_files_only",
+        "revision",
+        "subfolder",
+        "token",
+        "trust_remote_code",
+    }
+)
+"""The arguments of loading that say where a configuration is, and may be read with it."""
+
+
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
-    options = {k: v for k, v in settings.loading.items() if k in {"gguf_file", "revision"}}
+    options = {name: value for name, value in settings.loading.items() if name in OF_CONFIG}
     try:
         return AutoConfig.from_pretrained(settings.model, **options)
     except Exception as error:  # as many kinds
@@ -74,7 +88,7 @@ def with_adapters(model: Any, settings: Settings) -> Any:
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.alpha or 2 * lora.rank,
         target_modules=lora.targets,
         **{"lora_dropout": 0.0, **lora.options},
     )

@@ -13,7 +13,9 @@ class Lora(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: int = Field(16, ge=1, description="rank of the adapters")
-    alpha: float = Field(32, gt=0, description="their scale is alpha / rank")
+    alpha: float | None = Field(
+        None, gt=0, description="their scale is alpha / rank; twice the rank if unset"
+    )
     targets: str | list[str] = Field("all-linear", description="modules that get adapters")
     options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
 

@@ -32,7 +32,7 @@ class Preference:
     """The cosine of the image's and the text's features, in the units of the published model.
 
     PickScore (arXiv:2305.01569) is exp(logit_scale) * cosine: `scale: model`, values about 20.
-    flow_grpo trains on that divided by 26.
+    Flow-GRPO's authors train on that divided by 26.
 
     HPS v2 (arXiv:2306.09341): its benchmark tables show 100 * cosine, values of 25 to 29, and so
     does this; the function `hpsv2.score` returns the cosine itself, 0.25 to 0.29: `scale: 1`.

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from groupwise.advantages import process, zero_variance_of_steps
+from groupwise.advantages import process_supervision, zero_variance_of_steps
 from groupwise.algorithm import GRPO
 from groupwise.rewards import Reward, RewardError, Scores
 from groupwise.scoring import Rewards
@@ -18,7 +18,7 @@ def test_a_decision_gets_the_normalised_rewards_of_the_steps_that_end_at_it_or_l
         [[NAN, 1.0, NAN, 3.0], [2.0, NAN, NAN, NAN], [5.0, 7.0, NAN, NAN]], dtype=torch.float64
     )
     groups = torch.tensor([0, 0, 1])
-    found = process(steps, groups, epsilon=1e-4)
+    found = process_supervision(steps, groups, epsilon=1e-4)
 
     first = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
     a = (first - first.mean()) / (first.std() + 1e-4)
@@ -35,9 +35,9 @@ def test_a_decision_gets_the_normalised_rewards_of_the_steps_that_end_at_it_or_l
 def test_scale_none_only_centres_and_batch_takes_the_spread_of_all_steps():
     steps = torch.tensor([[1.0, 3.0], [10.0, NAN]], dtype=torch.float64)
     groups = torch.tensor([0, 1])
-    assert process(steps, groups, scale="none").tolist() == [[0.0, 1.0], [0.0, 0.0]]
+    assert process_supervision(steps, groups, scale="none").tolist() == [[0.0, 1.0], [0.0, 0.0]]
     spread = torch.tensor([1.0, 3.0, 10.0], dtype=torch.float64).std()
-    found = process(steps, groups, scale="batch", epsilon=0.0)
+    found = process_supervision(steps, groups, scale="batch", epsilon=0.0)
     torch.testing.assert_close(found[0, 1], 1 / spread)
 
 
@@ -101,7 +101,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     found = policy.table.grad.clone()
 
     policy.table.grad = None
-    advantages = process(scores.steps, groups).float()
+    advantages = process_supervision(scores.steps, groups).float()
     lengths = rollouts.mask.sum(1, keepdim=True)
     weights = rollouts.mask / (len(rollouts) * lengths)
     ratio = (policy(rollouts).log_probs - rollouts.log_probs).exp()

@@ -121,7 +121,7 @@ def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
     assert "sums80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
     assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
     assert "Pass@850.0 % → 90.0 %" in page.words
-    assert "it reads near 0 by construction" in page.words
+    assert "it says nothing of progress" in page.words
     assert "result.json" not in page.words
     assert page.count("details") == 1
     assert all(a["aria-label"] for tag, a in page.tags if tag == "svg")
@@ -191,7 +191,7 @@ def test_a_run_of_no_steps_has_a_page(tmp_path: Path) -> None:
     html, page = page_of(write_run(tmp_path, []))
     assert "0 steps" in page.words
     assert titles(html) == []
-    assert "by construction" not in page.words
+    assert "nothing of progress" not in page.words
 
 
 def test_a_run_of_one_step_shows_dots(tmp_path: Path) -> None:
