@@ -30,6 +30,7 @@ class Policy(nn.Module, ABC):
     greedy: whether "greedy" is another way to sample than "evaluate"; a flow model's evaluation
         has no noise to leave out.
     facts: the names of `Rollouts.facts`, which rewards may ask for as they ask for columns.
+    logged: those of `facts` that are numbers and whose mean is a metric of every step.
     max_decisions: the most decisions a rollout can have, where there is such a limit.
     notes: what the user should know of how this policy runs; printed once at start.
     """
@@ -38,6 +39,7 @@ class Policy(nn.Module, ABC):
     unit: ClassVar[str] = "decisions"
     greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()
+    logged: ClassVar[frozenset[str]] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
 

@@ -190,7 +190,7 @@ def _time(run: Record) -> str:
         for i, name in enumerate(names)
     ]
     stacked = Chart(title="Time by phase", unit="seconds a step", series=phases, wide=True)
-    speed = Series(name="speed", points=run.points("tokens_per_second"))
+    speed = Series(name="speed", points=run.points("decisions_per_second"))
     throughput = Chart(title="Throughput", unit=f"{run.unit} a second", series=[speed], wide=True)
     last = max(run.last_step, 1)
     parts = (

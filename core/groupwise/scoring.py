@@ -94,7 +94,7 @@ def _columns(rollouts: Rollouts) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rollouts.prompts] for name in names if name != "prompt"}
 
 
-class _Watched(list[Any]):
+class _Traced(list[Any]):
     """The list of completions a reward gets; remembers how far it was read."""
 
     reading: int | None = None
@@ -117,7 +117,7 @@ class _Call:
         self, reward: Reward, rollouts: Rollouts, columns: Mapping[str, list[Any]], state: RunState
     ) -> None:
         self.reward, self.rollouts = reward, rollouts
-        self.completions = _Watched(rollouts.completions)
+        self.completions = _Traced(rollouts.completions)
         self.extra: dict[str, Sequence[Any]] = {}
         self.metrics: dict[str, float] = {}
         self.failed = torch.zeros(len(rollouts), dtype=torch.bool)

@@ -141,7 +141,7 @@ class Display:
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         accuracy = metrics.get("accuracy", math.nan)
         right = "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}  "
-        speed = f"{metrics['tokens_per_second']:,.0f} {self.unit}/s"
+        speed = f"{metrics['decisions_per_second']:,.0f} {self.unit}/s"
         summary = f"reward {metrics['reward']:.3f}  {right}{speed}"
         self._progress.update(self._task, completed=step, summary=summary)
         every = max(1, self._steps // 20)

@@ -111,7 +111,7 @@ class Trainer:
         self.rewards.refresh(rollouts, scores)
         self.step += 1
         decisions = metrics.pop("sampled_decisions")
-        metrics["tokens_per_second"] = decisions / (time.perf_counter() - started)
+        metrics["decisions_per_second"] = decisions / (time.perf_counter() - started)
         self._mark()
         return metrics
 
@@ -261,8 +261,8 @@ class Trainer:
             "truncated": rollouts.truncated,
             **{f"rewards/{name}": scores.column(name) for name in scores.names},
         }
-        if "kept_mass" in rollouts.facts:
-            of_rollouts["kept_mass"] = torch.tensor(rollouts.facts["kept_mass"])
+        for name in self.policy.logged:
+            of_rollouts[name] = torch.tensor(rollouts.facts[name])
         longest = int(lengths.max()) if len(lengths) else 0
         return {
             **processes.means(of_rollouts),

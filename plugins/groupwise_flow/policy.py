@@ -37,7 +37,7 @@ class FlowPolicy(Policy):
 
     provides = frozenset({"log_probs", "mean", "reference"})
     facts = frozenset({"images"})
-    unit = "steps"
+    unit = "denoising steps"
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
 

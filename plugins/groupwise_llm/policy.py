@@ -29,6 +29,7 @@ class LanguageModel(Policy):
 
     provides = frozenset({"log_probs", "entropy", "reference"})
     facts = frozenset({"completion_ids", "kept_mass"})
+    logged = frozenset({"kept_mass"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
 

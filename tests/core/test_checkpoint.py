@@ -18,7 +18,7 @@ class Killed(BaseException):
 
 
 def timeless(metrics):
-    return {k: v for k, v in metrics.items() if "time" not in k and k != "tokens_per_second"}
+    return {k: v for k, v in metrics.items() if "time" not in k and k != "decisions_per_second"}
 
 
 def run(trainer, steps):

@@ -99,7 +99,7 @@ def full_run(folder: Path) -> Path:
     measured |= {"length": 40, "length_max": 90, "truncated": 0.1, "clip_fraction": 0.01}
     measured |= {"zero_variance": 0.2, "ratio_error": 1e-7, "grad_norm": 0.4, "loss": 0.0}
     measured |= {"learning_rate": 1e-6, "time/sample": 2.0, "time/update": 1.0}
-    measured |= {"reward_time/correct": 0.3, "tokens_per_second": 5000}
+    measured |= {"reward_time/correct": 0.3, "decisions_per_second": 5000}
     measured |= {"evaluation/accuracy": 0.5, "evaluation/prompts": 100}
     steps: list[dict[str, Any]] = [{"step": 0, "evaluation/accuracy": 0.2}]
     steps += [step_row(step, **measured) for step in range(1, 81)]
@@ -368,7 +368,7 @@ def test_watched_curves_share_axes_only_where_they_fit(tmp_path: Path) -> None:
 
 def test_what_a_policy_without_decisions_leaves_out(tmp_path: Path) -> None:
     """An image policy's lengths are its sampler's steps: the same for all, none at evaluation."""
-    rows = [step_row(s, length=10.0, length_max=10.0, tokens_per_second=9) for s in (1, 2)]
+    rows = [step_row(s, length=10.0, length_max=10.0, decisions_per_second=9) for s in (1, 2)]
     result = {"before": {"reward": 1}, "after": {"reward": 2}, "unit": "steps"}
     _, page = page_of(write_run(tmp_path, rows, result=result))
     assert "ength" not in page.words

@@ -74,7 +74,7 @@ def test_a_run_writes_what_it_did(lab, train):
     for when in ("before", "after"):
         samples = (result.folder / "samples" / f"{when}.jsonl").read_text().splitlines()
         assert len(samples) == 4
-    assert json.loads((result.folder / "result.json").read_text())["unit"] == "steps"
+    assert json.loads((result.folder / "result.json").read_text())["unit"] == "denoising steps"
     assert (result.folder / "report.html").exists()
 
 
