@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise import reference
+from groupwise import manual
 from groupwise.building import build
 from groupwise.config import (
     LoadedConfig,
@@ -448,9 +448,9 @@ def test_paths_are_relative_to_the_file_when_they_exist(tmp_path: Path) -> None:
 
 
 def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
-    for model in reference.TABLES.values():
+    for model in manual.TABLES.values():
         assert all(info.description for info in model.model_fields.values()), model
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     text = page.read_text(encoding="utf-8")
-    assert reference.rewritten(text) == text, "run: python -m groupwise.reference " + str(page)
-    assert set(reference.TABLES.values()) >= {RunConfig, TrainSection}
+    assert manual.rewritten(text) == text, "run: python -m groupwise.manual " + str(page)
+    assert set(manual.TABLES.values()) >= {RunConfig, TrainSection}

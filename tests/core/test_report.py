@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from groupwise import gallery
-from groupwise.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
-from groupwise.comparison import MOST_PROMPTS, chosen, paired
-from groupwise.report import write_report
-from groupwise.wording import display, duration, number, tick_labels, wilson
+from groupwise.report import gallery, write_report
+from groupwise.report.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
+from groupwise.report.comparison import MOST_PROMPTS, chosen, paired
+from groupwise.report.wording import display, duration, number, tick_labels, wilson
 
 HOSTILE = "</script><img onerror=\"x()\" src='x'><svg/onload=x()>&amp;\x07\ud800"
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
@@ -109,7 +108,7 @@ def full_run(folder: Path) -> Path:
         "steps": 80,
         "seconds": 3725,
     }
-    config = "name: sums\npolicy:\n  model: m\n  name: causal_lm  # local\nalgorithm: grpo\n"
+    config = "policy:\n  model: m\n  name: causal_lm  # local\nalgorithm: grpo\n"
     return write_run(folder, steps, result=result, config=config)
 
 
@@ -118,7 +117,7 @@ def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
     expected = "Reward|Accuracy|Reward: correct|Reward: format|KL|Entropy|Length|Truncated"
     expected += "|Clipped ratios|Groups without variance|Ratio error|Gradient norm|Learning rate"
     assert titles(html) == [*expected.split("|"), "Time by phase", "Throughput"]
-    assert "sums80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
+    assert "80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
     assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
     assert "Pass@850.0 % → 90.0 %" in page.words
     assert "it says nothing of progress" in page.words

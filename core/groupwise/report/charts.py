@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.wording import display, text, tick_labels
+from groupwise.report.wording import display, text, tick_labels
 
 Point = tuple[float, float]
 Spread = tuple[float, float, float]

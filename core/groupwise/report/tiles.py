@@ -1,7 +1,7 @@
 """The numbers at the head of a run's page: before and after, with how sure they are."""
 
-from groupwise.record import Record, Row
-from groupwise.wording import MINUS, display, number, text, wilson
+from groupwise.report.record import Record, Row
+from groupwise.report.wording import MINUS, display, number, text, wilson
 
 MOST = 8
 

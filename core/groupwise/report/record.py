@@ -4,12 +4,13 @@ A run may have been killed at any byte, so a missing file or a damaged line is n
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groupwise.wording import number
+from groupwise import yaml_lines
+from groupwise.errors import UserError
+from groupwise.report.wording import number
 
 Row = Mapping[str, object]
 Point = tuple[float, float]
@@ -49,15 +50,14 @@ class Record:
         return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
 
     def configured(self, key: str) -> str:
-        """A top-level value of the YAML, or the `name` inside it: enough for a headline."""
-        found = re.search(rf"^{key}:[ \t]*(.*)\n?((?:[ \t]+.*\n?)*)", self.config, re.MULTILINE)
-        if not found:
+        """A top-level value of the configuration, or the `name` inside it."""
+        try:
+            settings, _ = yaml_lines.read(self.config, "config.yaml")
+        except UserError:
             return ""
-        value, block = found[1].strip(), found[2]
-        if not value or value.startswith("{"):
-            inner = re.search(r"^\s*[{ \t]\s*name:\s*([^,}\n]+)", value or block, re.MULTILINE)
-            value = inner[1] if inner else ""
-        return re.sub(r"\s+#.*", "", value).strip().strip("'\"")
+        value = settings.get(key) if isinstance(settings, Mapping) else None
+        value = value.get("name") if isinstance(value, Mapping) else value
+        return "" if value is None else str(value)
 
     def evaluations(self) -> tuple[Row, Row, str]:
         """The evaluations to compare, and a word on the later one where training did not end."""

@@ -1,6 +1,6 @@
 """The tables of docs/configuration.md, made from the sections and from what plugins accept.
 
-    python -m groupwise.reference docs/configuration.md
+    python -m groupwise.manual docs/configuration.md
 
 writes them into the page, between its two marks.
 """
@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from groupwise import plugins, sections, yaml_lines
 
-BEGIN = "<!-- begin: made by python -m groupwise.reference -->"
+BEGIN = "<!-- begin: made by python -m groupwise.manual -->"
 END = "<!-- end -->"
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.completions import (
+from groupwise.report.completions import (
     Pair,
     Sample,
     change,
@@ -13,8 +13,8 @@ from groupwise.completions import (
     verdict,
     words,
 )
-from groupwise.gallery import Images, gallery
-from groupwise.wording import text
+from groupwise.report.gallery import Images, gallery
+from groupwise.report.wording import text
 
 MOST_PROMPTS = 24
 

@@ -8,8 +8,8 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.completions import Pair, Sample, heading, scores, verdict, words
-from groupwise.wording import text
+from groupwise.report.completions import Pair, Sample, heading, scores, verdict, words
+from groupwise.report.wording import text
 
 MOST_PICTURED = 60  # prompts
 MOST_IMAGES = 48

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from groupwise.charts import Chart, Series
-from groupwise.record import Record
-from groupwise.wording import display, number, text
+from groupwise.report.charts import Chart, Series
+from groupwise.report.record import Record
+from groupwise.report.wording import display, number, text
 
 _ONE_SCALE = 10  # curves whose sizes differ by more than this factor need axes of their own
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from groupwise.charts import (
+from groupwise.report.charts import (
     SMOOTH_FROM,
     Chart,
     Series,
@@ -19,11 +19,11 @@ from groupwise.charts import (
     draw_stacked,
     share_bar,
 )
-from groupwise.comparison import compare
-from groupwise.record import Record, read_record, read_text
-from groupwise.tiles import tiles
-from groupwise.watched import alarm_lines, watched_charts
-from groupwise.wording import display, duration, number, text, wilson
+from groupwise.report.comparison import compare
+from groupwise.report.record import Record, read_record, read_text
+from groupwise.report.tiles import tiles
+from groupwise.report.watched import alarm_lines, watched_charts
+from groupwise.report.wording import display, duration, number, text, wilson
 
 _HERE = Path(__file__).parent
 _LOSS = (
@@ -56,7 +56,7 @@ def write_report(run: Path) -> Path:
 
 
 def _page(run: Record) -> str:
-    style, script = read_text(_HERE / "report.css"), read_text(_HERE / "report.js")
+    style, script = read_text(_HERE / "page.css"), read_text(_HERE / "page.js")
     digest = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{digest}'"
     parts = (_header, tiles, _learning, _training, _time, _samples, _config)
@@ -83,7 +83,7 @@ def _charts(charts: Iterable[Chart], run: Record) -> str:
 
 
 def _name(run: Record) -> str:
-    return str(run.result.get("name") or run.configured("name") or run.folder.resolve().name)
+    return run.folder.resolve().name
 
 
 def _header(run: Record) -> str:

@@ -5,7 +5,7 @@ A completion is whatever a model wrote: every character of it is escaped.
 
 from collections.abc import Mapping
 
-from groupwise.wording import MINUS, text
+from groupwise.report.wording import MINUS, text
 
 Sample = Mapping[str, object]
 Pair = tuple[Sample | None, Sample | None]
