@@ -33,7 +33,10 @@ OnStep = Callable[[int, dict[str, Any]], None]
 class Trainer:
     """Trains `policy` from step to step; knows no plugin, no file and no screen.
 
-    on_step: called after each step with its metrics; on_checkpoint: called when one is due.
+    seed: names every sample, with the draw of its prompt and its index in the group.
+    evaluate_every: steps between evaluations; 0 for none.
+    whole: whether weights and prompts stand at the end of a step, as a checkpoint wants them.
+    seconds_trained: those of `fit`, and of the runs that this one resumed.
     """
 
     def __init__(
@@ -49,15 +52,19 @@ class Trainer:
         seed: int,
         evaluate_every: int = 0,
     ) -> None:
-        self.policy, self.algorithm, self.rewards, self.prompts = (
-            policy,
-            algorithm,
-            rewards,
-            prompts,
-        )
-        self.settings, self.evaluator, self.accelerator = settings, evaluator, accelerator
-        self.seed, self.evaluate_every = seed, evaluate_every
-        self.step, self.clock, self.seconds_before = 0, Clock(), 0.0
+        self.policy = policy
+        self.algorithm = algorithm
+        self.rewards = rewards
+        self.prompts = prompts
+        self.settings = settings
+        self.evaluator = evaluator
+        self.accelerator = accelerator
+        self.seed = seed
+        self.evaluate_every = evaluate_every
+        self.clock = Clock()
+        self.step = 0
+        self.seconds_trained = 0.0
+        self.whole = True
         self._spare: Rollouts | None = None
         self._mark()
         trained = [p for p in policy.parameters() if p.requires_grad]
@@ -82,13 +89,14 @@ class Trainer:
     def fit(self, on_step: OnStep, on_checkpoint: Callable[[], None]) -> bool:
         """Train to the last step or the time limit; False when a signal ended it before.
 
-        A signal lets the step in progress finish, so that what is saved is a whole step.
+        on_step: called after each step with its metrics; on_checkpoint: when one is due. A signal
+        lets the step in progress finish, so that what is saved is a whole step.
         """
-        started = time.monotonic() - self.seconds_before
+        started = time.monotonic() - self.seconds_trained
         with interruptible() as asked_to_stop:
             while not processes.any_process(self._over(started)):
                 metrics = self.train_step()
-                self.seconds_before = time.monotonic() - started
+                self.seconds_trained = time.monotonic() - started
                 if self.evaluate_every and self.step % self.evaluate_every == 0:
                     with self.clock.time("evaluate"), self.averaged():
                         evaluation = self.evaluator(self.policy, self.state)
@@ -152,7 +160,8 @@ class Trainer:
     def _sample(self, draws: list[Draw]) -> tuple[Rollouts, Scores]:
         """This process's share of the draws, sampled and scored.
 
-        A process without a share does as the first, so that none waits, and keeps nothing of it.
+        A process without draws samples those of the first and throws them away: what processes do
+        together, all of them must do.
         """
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         share = draws[rank::world]
@@ -199,7 +208,7 @@ class Trainer:
 
     def learn(self, rollouts: Rollouts, scores: Scores) -> dict[str, float]:
         """All updates that a step's rollouts give; the ratio error is that of the first."""
-        given = self._given(rollouts)
+        given = self._old_and_reference(rollouts)
         measured: list[dict[str, float]] = []
         for _ in range(self.settings.epochs):
             for rows in self._updates(rollouts):
@@ -212,12 +221,12 @@ class Trainer:
         # The first with decisions: until then nothing moved. NaN where no update had any.
         return means | {"ratio_error": of.get("ratio_error", [math.nan])[0]}
 
-    def _given(self, rollouts: Rollouts) -> dict[str, Tensor]:
+    def _old_and_reference(self, rollouts: Rollouts) -> dict[str, Tensor]:
         """What the sampler's and the reference's weights say of the rollouts, once a step."""
         old = rollouts.log_probs
-        sampled = {"log_probs": old} if old is not None else {}
-        said = sampled or self.updater.answers(rollouts, {"log_probs"})
-        given = {f"old_{name}": value for name, value in said.items()}
+        if old is None:
+            old = self.updater.answers(rollouts, {"log_probs"}).get("log_probs")
+        given = {} if old is None else {"old_log_probs": old}
         if self.algorithm.reference:
             with self.policy.using("reference"):
                 answers = self.updater.answers(rollouts, self.algorithm.reference)
@@ -288,13 +297,13 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All state beside weights and optimizer, as JSON: that of the last whole step."""
-        return {"step": self.step, "seconds": self.seconds_before, "prompts": self._drawn}
+        return {"step": self.step, "seconds": self.seconds_trained, "prompts": self._drawn}
 
     def _mark(self) -> None:
-        """Note that weights and prompts stand at the end of a step, as a checkpoint wants them."""
+        """Note that a step has ended."""
         self.whole, self._drawn = True, self.prompts.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.step, self.seconds_before = state["step"], state["seconds"]
+        self.step, self.seconds_trained = state["step"], state["seconds"]
         self.prompts.load_state_dict(state["prompts"])
         self._mark()

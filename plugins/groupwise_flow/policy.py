@@ -6,9 +6,8 @@ that each step is a draw from a Gaussian and has a log-prob.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
 from groupwise_flow.adapter import Conditions
 from groupwise_flow.denoising import Denoised, Plan, denoise
-from groupwise_flow.encodings import Encodings
+from groupwise_flow.guided import Guided
 from groupwise_flow.loading import load, save
 from groupwise_flow.memory import estimate
 from groupwise_flow.settings import Settings
@@ -45,25 +44,21 @@ class FlowPolicy(Policy):
         super().__init__()
         self.config = config
         self.adapter = load(config)
-        if config.negative_prompt and self.adapter.distilled_guidance:
-            raise UserError(
-                "policy.negative_prompt: this model takes guidance as an input and has no "
-                "unconditional pass that a negative prompt could change"
-            )
+        self.guided = Guided(self.adapter, config)
         for name, module in self.adapter.pipeline.components.items():
             if isinstance(module, nn.Module):
                 self.add_module(name, module)  # so that they move to a device together
-        self.encodings = Encodings(self.adapter.encode, most=config.keep_prompts)
         self.sigmas = self.adapter.sigmas(config.steps)
         self.max_decisions = config.window.length(config.steps)
-        # In lists, so that their weights are no part of the module.
-        self._reference: list[nn.Module] = []
-        self._instead: list[nn.Module] = []
         self._step = 0
 
     def train(self, mode: bool = True) -> FlowPolicy:
         """Dropout stays off: it would part training from sampling."""
         return super().train(False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.guided.device
 
     def begin(self, step: int) -> None:
         self._step = step
@@ -94,7 +89,7 @@ class FlowPolicy(Policy):
         first = starts[groups]
         texts = [_text(row) for row in rows]
         done = self._denoise(texts, first, groups * group_size, seeds, training)
-        images = self._images(done.latents)
+        images = self.guided.images(done.latents)
         pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
         return Rollouts(
             prompts=rows,
@@ -130,11 +125,11 @@ class FlowPolicy(Policy):
         drawn = [_normal(seed, plan.decisions, shape) for seed in seeds]
         start = torch.stack([drawn[row][0] for row in source.tolist()]).to(self.device)
         noise = torch.stack([noise for _, noise in drawn]).to(self.device)
-        conditions = self.encodings(texts, self.device)
+        conditions = self.guided.encodings(texts, self.device)
 
         def velocity(x: Tensor, sigma: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
             parts = [
-                self._velocity(x[some], sigma[some], _at(conditions, rows[some]), guidance)
+                self.guided.velocity(x[some], sigma[some], _at(conditions, rows[some]), guidance)
                 for some in torch.arange(len(x), device=x.device).split(config.batch)
             ]
             unconditional = [part for _, part in parts if part is not None]
@@ -154,14 +149,8 @@ class FlowPolicy(Policy):
         }
         if done.unconditional is not None:
             kept["unconditional"] = list(done.unconditional.cpu())
-            kept["version"] = torch.full((len(first),), self._writes(), device=self.device)
+            kept["version"] = torch.full((len(first),), self.guided.version, device=self.device)
         return kept
-
-    def _images(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width] float32 in [0, 1]."""
-        with self._autocast():
-            parts = [self.adapter.decode(some) for some in latents.split(self.config.batch)]
-        return torch.cat(parts).float().clamp(0, 1)
 
     # ---- log-probs
 
@@ -178,10 +167,10 @@ class FlowPolicy(Policy):
         sigmas = self.sigmas.to(self.device)
         sigma, after = sigmas[place], sigmas[place + 1]
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
-        velocity, _ = self._velocity(
+        velocity, _ = self.guided.velocity(
             path[:, :-1].flatten(0, 1),
             sigma,
-            _at(self.encodings([_text(row) for row in rollouts.prompts], self.device), rows),
+            _at(self.guided.encodings([_text(row) for row in rollouts.prompts], self.device), rows),
             self.config.guidance_in_training,
             self._kept_unconditional(rollouts, slice(start, stop)),
         )
@@ -204,50 +193,16 @@ class FlowPolicy(Policy):
             },
         )
 
-    def _velocity(
-        self,
-        latents: Tensor,
-        sigma: Tensor,
-        conditions: Conditions,
-        guidance: float,
-        unconditional: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The guided velocity in float32, and its unconditional part where there is one.
-
-        unconditional: that part, if it is known.
-        """
-
-        def predict(conditions: Conditions) -> Tensor:
-            with self._autocast():
-                return self.adapter.velocity(
-                    self._answering, latents, 1000 * sigma, conditions, guidance=guidance
-                ).float()
-
-        if guidance <= 1 or self.adapter.distilled_guidance:
-            return predict(conditions), None
-        if unconditional is None:
-            with torch.no_grad():
-                empty = self.encodings([self.config.negative_prompt], self.device)
-                unconditional = predict(
-                    {k: v.expand(len(latents), *v.shape[1:]) for k, v in empty.items()}
-                )
-        guided = unconditional + guidance * (predict(conditions) - unconditional)
-        return guided, unconditional
-
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
         """[n, ...] as it was in sampling, while the weights are still those of sampling."""
         if "unconditional" not in rollouts.trajectory:
             return None
-        if bool((rollouts.tensor("version") != self._writes()).any()):
+        if bool((rollouts.tensor("version") != self.guided.version).any()):
             return None
         return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
 
     def _stack(self, rollouts: Rollouts, name: str, steps: slice) -> Tensor:
         return torch.stack([row[steps] for row in rollouts.trajectory[name]]).to(self.device)
-
-    def _writes(self) -> int:
-        """Changes whenever a trained weight is written to; 0 where none is trained."""
-        return sum(p._version for p in self._answering.parameters() if p.requires_grad)
 
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
@@ -262,50 +217,15 @@ class FlowPolicy(Policy):
             for rows in torch.arange(count).split(max(1, most // width))
         ]
 
-    # ---- the pipeline underneath
-
-    @property
-    def _answering(self) -> nn.Module:
-        """The transformer that is trained, or the one that stands in for it."""
-        trained: nn.Module = self.adapter.pipeline.transformer
-        return self._instead[0] if self._instead else trained
-
-    @property
-    def device(self) -> torch.device:
-        return next(self._answering.parameters()).device
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
     # ---- other weights, saving, memory
 
     def keep(self, name: str) -> None:
-        """Keep the present weights as the reference; adapters need no copy."""
-        if name == "reference" and self.config.lora is None:
-            self._reference = [copy.deepcopy(self._answering).requires_grad_(False)]
+        if name == "reference":
+            self.guided.keep_reference()
 
-    @contextmanager
-    def using(self, name: str) -> Iterator[None]:
+    def using(self, name: str) -> AbstractContextManager[None]:
         """ "reference": the kept copy, or the transformer with its adapters switched off."""
-        if name != "reference":
-            with super().using(name):
-                yield
-            return
-        transformer, adapted = self.adapter.pipeline.transformer, self.config.lora is not None
-        if not adapted and not self._reference:
-            raise RuntimeError("using('reference') before keep('reference')")
-        if adapted:
-            transformer.disable_adapters()
-        else:
-            self._instead = [self._reference[0].to(self.device)]
-        try:
-            yield
-        finally:
-            self._instead = []
-            if adapted:
-                transformer.enable_adapters()
+        return self.guided.as_reference() if name == "reference" else super().using(name)
 
     def save_pretrained(self, path: Path) -> None:
         """A pipeline folder, or LoRA weights, as diffusers reads them."""

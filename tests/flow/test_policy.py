@@ -247,8 +247,8 @@ def test_without_shared_noise_starts_differ(lab):
 
 def test_each_prompt_is_encoded_once_in_the_life_of_a_policy(lab):
     policy = lab.policy(guidance=4.0, negative_prompt="blur")
-    encode, asked = policy.encodings._encode, []
-    policy.encodings._encode = lambda prompts: asked.extend(prompts) or encode(prompts)
+    encode, asked = policy.guided.encodings._encode, []
+    policy.guided.encodings._encode = lambda prompts: asked.extend(prompts) or encode(prompts)
     rollouts = sample(policy)
     sample(policy, purpose="evaluate")
     policy(forgetful(rollouts))
