@@ -4,12 +4,10 @@ Flow-GRPO, arXiv:2505.05470: a deterministic sampler made stochastic with the sa
 that each step is a draw from a Gaussian and has a log-prob.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image
@@ -52,7 +50,7 @@ class FlowPolicy(Policy):
         self.max_decisions = config.window.length(config.steps)
         self._step = 0
 
-    def train(self, mode: bool = True) -> FlowPolicy:
+    def train(self, mode: bool = True) -> Self:
         """Dropout stays off: it would part training from sampling."""
         return super().train(False)
 

@@ -1,13 +1,11 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -55,7 +53,7 @@ class LanguageModel(Policy):
                 "prompts are shared in sampling only: gradient checkpointing drops the cache"
             )
 
-    def train(self, mode: bool = True) -> LanguageModel:
+    def train(self, mode: bool = True) -> Self:
         """Dropout stays off; only gradient checkpointing needs the model's training mode."""
         super().train(mode)
         for module in self.model.modules():

@@ -1,7 +1,5 @@
 """How beautiful an image is, as a small network on its CLIP features says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -52,11 +50,10 @@ class Aesthetic:
         self.clip = Clip(config)
         takes = next(self.head.parameters()).shape[1]
         if takes != self.clip.width:
-            message = (
+            raise ValueError(
                 f"the head {config.head!r} takes features of {takes} numbers, "
                 f"but the model {config.model!r} gives {self.clip.width}"
             )
-            raise ValueError(message)
 
     @torch.no_grad()
     def __call__(
@@ -79,14 +76,14 @@ def head(tensors: Mapping[str, Tensor], path: str, activation: str = "none") -> 
     layers = [_linear(*layer, path) for layer in _layers(tensors, path)]
     for before, after in pairwise(layers):
         if before.out_features != after.in_features:
-            message = (
+            raise ValueError(
                 f"{path!r} is no chain of layers: one gives {before.out_features} numbers, "
                 f"the next takes {after.in_features}"
             )
-            raise ValueError(message)
     if layers[-1].out_features != 1:
-        message = f"{path!r} gives {layers[-1].out_features} numbers for an image, expected 1"
-        raise ValueError(message)
+        raise ValueError(
+            f"{path!r} gives {layers[-1].out_features} numbers for an image, expected 1"
+        )
     modules: list[nn.Module] = [layers[0]]
     for layer in layers[1:]:
         modules += [nn.ReLU(), layer] if activation == "relu" else [layer]
@@ -99,15 +96,15 @@ def _layers(tensors: Mapping[str, Tensor], path: str) -> list[tuple[Tensor, Tens
     for name, tensor in tensors.items():
         match = _NAME.fullmatch(name)
         if match is None:
-            message = (
+            raise ValueError(
                 f"{path!r} is no head of linear layers: it holds {name!r}, expected names such as "
                 "'layers.0.weight', '0.weight' or 'weight'"
             )
-            raise ValueError(message)
         found.setdefault(int(match[1] or 0), {})[match[2]] = tensor
     if not found or not all("weight" in layer for layer in found.values()):
-        message = f"{path!r} is no head of linear layers: a layer without a weight, or none at all"
-        raise ValueError(message)
+        raise ValueError(
+            f"{path!r} is no head of linear layers: a layer without a weight, or none at all"
+        )
     return [(layer["weight"], layer.get("bias")) for _, layer in sorted(found.items())]
 
 
@@ -115,8 +112,9 @@ def _linear(weight: Tensor, bias: Tensor | None, path: str) -> nn.Linear:
     """A layer of these weights, in float32."""
     if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         shapes = f"{list(weight.shape)}" + ("" if bias is None else f" and {list(bias.shape)}")
-        message = f"{path!r} is no head of linear layers: it holds weights of the shape {shapes}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{path!r} is no head of linear layers: it holds weights of the shape {shapes}"
+        )
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
     return layer

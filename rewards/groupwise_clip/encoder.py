@@ -1,7 +1,5 @@
 """What open_clip's and transformers' models have in common here: two functions and a framing."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of weights: found, fetched, and read without running anything that is in them."""
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings
@@ -47,8 +45,7 @@ def fetched(name: str, *, setting: str) -> str:
         return _from_hub(name, setting)
     if not Path(name).is_file():
         what = "is a folder, expected a file" if Path(name).is_dir() else "does not exist"
-        message = f"`{setting}`: the file {name!r} {what}"
-        raise ValueError(message)
+        raise ValueError(f"`{setting}`: the file {name!r} {what}")
     return name
 
 
@@ -58,14 +55,12 @@ def _from_hub(name: str, setting: str) -> str:
     owner, _, rest = name.removeprefix(HUB).partition("/")
     repository, _, file = rest.partition("/")
     if not (owner and repository and file):
-        message = f"`{setting}`: expected `{HUB}OWNER/NAME/FILE`, found {name!r}"
-        raise ValueError(message)
+        raise ValueError(f"`{setting}`: expected `{HUB}OWNER/NAME/FILE`, found {name!r}")
     try:
         with quiet():
             return hf_hub_download(f"{owner}/{repository}", file)
     except Exception as error:  # the hub's errors, the network's and the disk's
-        message = f"`{setting}`: {name!r} cannot be fetched: {reason(error)}"
-        raise ValueError(message) from error
+        raise ValueError(f"`{setting}`: {name!r} cannot be fetched: {reason(error)}") from error
 
 
 def read_tensors(path: str) -> dict[str, Tensor]:
@@ -83,13 +78,11 @@ def read_tensors(path: str) -> dict[str, Tensor]:
             with quiet():
                 found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a file that holds something else makes its reader raise
-        message = f"cannot read weights from {path!r}: {reason(error)}"
-        raise ValueError(message) from error
+        raise ValueError(f"cannot read weights from {path!r}: {reason(error)}") from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-        message = f"{path!r} does not hold weights, that is names with tensors"
-        raise ValueError(message)
+        raise ValueError(f"{path!r} does not hold weights, that is names with tensors")
     return found
 
 

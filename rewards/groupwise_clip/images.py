@@ -1,10 +1,8 @@
 """Images made into what a CLIP takes, on the device where they are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from PIL.Image import Image
@@ -36,7 +34,7 @@ class Framing:
     fill: float = 0.0
     rounds_down: bool = False
 
-    def resized_by(self, way: Literal["shortest", "longest", "squash"]) -> Framing:
+    def resized_by(self, way: Literal["shortest", "longest", "squash"]) -> Self:
         """Returns the same with another way of resizing."""
         return replace(self, resize=way)
 
@@ -59,14 +57,12 @@ def _checked(image: Any, index: int) -> Tensor | Image:
     if isinstance(image, Tensor):
         if image.ndim == 3 and image.shape[0] == 3 and image.is_floating_point():
             return image
-        message = (
+        raise ValueError(
             f"image {index}: expected a float tensor [3, height, width] in [0, 1], "
             f"found {list(image.shape)} {str(image.dtype).removeprefix('torch.')}"
         )
-        raise ValueError(message)
     if not isinstance(image, Image):
-        message = f"image {index}: expected PIL's or a tensor, found {type(image).__name__}"
-        raise ValueError(message)
+        raise ValueError(f"image {index}: expected PIL's or a tensor, found {type(image).__name__}")
     return image
 
 

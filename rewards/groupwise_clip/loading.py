@@ -1,7 +1,5 @@
 """Which model a name means, in whichever format it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import open_clip
@@ -18,12 +16,12 @@ def load(name: str, pretrained: str | None = None, processor: str | None = None)
     format_, name = _format(name)
     if format_ is OpenClip:
         if processor is not None:
-            message = f"`processor` is for models in transformers' format, {name!r} is open_clip's"
-            raise ValueError(message)
+            raise ValueError(
+                f"`processor` is for models in transformers' format, {name!r} is open_clip's"
+            )
         return OpenClip(name, pretrained)
     if pretrained is not None:
-        message = f"model {name!r} brings its own weights, so `pretrained` must not be set"
-        raise ValueError(message)
+        raise ValueError(f"model {name!r} brings its own weights, so `pretrained` must not be set")
     return Transformers(name, processor)
 
 
@@ -41,15 +39,14 @@ def _format(name: str) -> tuple[type[Encoder], str]:
     if name.replace("/", "-") in known:  # "ViT-B/32" is how OpenAI writes it
         return OpenClip, name.replace("/", "-")
     if folder.is_file():
-        message = f"expected a model, found the file {name!r}; weights are set by `pretrained`"
-        raise ValueError(message)
+        raise ValueError(
+            f"expected a model, found the file {name!r}; weights are set by `pretrained`"
+        )
     if "/" not in name:
-        message = (
+        raise ValueError(
             f"unknown model {name!r}{did_you_mean(name, known)}; expected an architecture of "
             f"open_clip's, a folder, `{HUB}NAME`, or the hub name of a transformers model"
         )
-        raise ValueError(message)
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        message = f"the folder {name!r} does not exist"
-        raise ValueError(message)
+        raise ValueError(f"the folder {name!r} does not exist")
     return Transformers, name

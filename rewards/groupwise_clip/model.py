@@ -1,7 +1,5 @@
 """A CLIP that gives features of images and texts, in batches, on the images' device."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -119,14 +117,14 @@ def _device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if cuda else "cpu"))
     except RuntimeError as error:
-        message = f"unknown device {name!r}: expected for instance 'cpu', 'cuda' or 'cuda:1'"
-        raise ValueError(message) from error
+        raise ValueError(
+            f"unknown device {name!r}: expected for instance 'cpu', 'cuda' or 'cuda:1'"
+        ) from error
     if device.type != "cuda":
         return device
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
-        message = f"device {name!r}: there are {count} CUDA devices"
-        raise ValueError(message)
+        raise ValueError(f"device {name!r}: there are {count} CUDA devices")
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 

@@ -1,7 +1,5 @@
 """CLIP models that open_clip makes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,9 @@ class OpenClip(Encoder):
         """Takes a name as `open_clip.create_model` takes it, and weights for an architecture."""
         if name.startswith((LOCAL, HUB)):
             if pretrained is not None:
-                message = f"model {name!r} brings its own weights, so `pretrained` must not be set"
-                raise ValueError(message)
+                raise ValueError(
+                    f"model {name!r} brings its own weights, so `pretrained` must not be set"
+                )
             if name.startswith(LOCAL):
                 _check_folder(Path(name.removeprefix(LOCAL)))
             quick = False
@@ -48,8 +47,9 @@ class OpenClip(Encoder):
                 self.width = int(open_clip.get_model_config(name)["embed_dim"])
         except Exception as error:  # torch's, timm's, the hub's and JSON's pass through open_clip
             weights = f" with the weights {pretrained!r}" if pretrained else ""
-            message = f"model {name!r}{weights} cannot be loaded: {reason(error)}"
-            raise ValueError(message) from error
+            raise ValueError(
+                f"model {name!r}{weights} cannot be loaded: {reason(error)}"
+            ) from error
         self.scale = self.module.logit_scale.exp().item()
         self.framing = _framing(open_clip.get_model_preprocess_cfg(self.module))
 
@@ -65,20 +65,17 @@ class OpenClip(Encoder):
 def _check_folder(folder: Path) -> None:
     """Raise ValueError unless the folder holds a model in open_clip's format."""
     if not folder.is_dir():
-        message = f"the folder {str(folder)!r} does not exist"
-        raise ValueError(message)
+        raise ValueError(f"the folder {str(folder)!r} does not exist")
     if not (folder / CONFIG).is_file():
-        message = (
+        raise ValueError(
             f"the folder {str(folder)!r} holds no model: expected {CONFIG} (open_clip's "
             "format) or config.json (transformers')"
         )
-        raise ValueError(message)
     if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
-        message = (
+        raise ValueError(
             f"the folder {str(folder)!r} holds no weights: expected open_clip_model.safetensors, "
             f"or another of {', '.join(_WEIGHTS)}"
         )
-        raise ValueError(message)
 
 
 def _weights(name: str, pretrained: str | None) -> str:
@@ -86,8 +83,9 @@ def _weights(name: str, pretrained: str | None) -> str:
     tags = open_clip.list_pretrained_tags_by_model(name)
     known = f"open_clip's tags for {name!r} are: {', '.join(tags) or 'none'}"
     if pretrained is None:
-        message = f"model {name!r} needs weights: set `pretrained` to a tag or a file; {known}"
-        raise ValueError(message)
+        raise ValueError(
+            f"model {name!r} needs weights: set `pretrained` to a tag or a file; {known}"
+        )
     if open_clip.is_pretrained_cfg(name, pretrained):
         return pretrained
     try:
@@ -95,8 +93,7 @@ def _weights(name: str, pretrained: str | None) -> str:
     except ValueError as error:
         if pretrained.startswith(HUB):
             raise
-        message = f"{error}, and no tag{did_you_mean(pretrained, tags)}; {known}"
-        raise ValueError(message) from error
+        raise ValueError(f"{error}, and no tag{did_you_mean(pretrained, tags)}; {known}") from error
 
 
 def _framing(said: dict[str, Any]) -> Framing:

@@ -1,7 +1,5 @@
 """What this package registers. Imports nothing heavy: names point at `module:attribute`."""
 
-from __future__ import annotations
-
 from groupwise import hookimpl
 from groupwise.hookspecs import Register
 

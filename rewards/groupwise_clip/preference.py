@@ -1,7 +1,5 @@
 """Which image people would prefer, as CLIP models that were trained on their choices say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -65,12 +63,10 @@ class Preference:
                 preset = {key: preset[key] for key in ("resize", "scale") if key in preset}
             filled = {**preset, **given}
             if "model" not in filled and "preset" not in filled:
-                message = "set `preset` or `model`"
-                raise ValueError(message)
+                raise ValueError("set `preset` or `model`")
             return filled
 
     def __init__(self, config: Config) -> None:
-        """Loads the model."""
         self.config, self.clip = config, Clip(config)
         self.scale = self.clip.scale if config.scale == "model" else float(config.scale)
 

@@ -1,7 +1,5 @@
 """What every reward of this package is told: which CLIP, and how to compute it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator

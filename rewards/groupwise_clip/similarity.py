@@ -1,7 +1,5 @@
 """How well an image fits its prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +29,6 @@ class ClipSimilarity:
         )
 
     def __init__(self, config: Config) -> None:
-        """Loads the model."""
         self.config, self.clip = config, Clip(config)
 
     def __call__(

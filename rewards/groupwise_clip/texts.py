@@ -1,7 +1,5 @@
 """The texts that images are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +20,7 @@ def texts(
     column = columns.get(name)
     if column is None:
         there = ", ".join(sorted(columns)) or "none"
-        message = f"reward {reward!r} needs the column {name!r}; the columns are: {there}"
-        raise ValueError(message)
+        raise ValueError(f"reward {reward!r} needs the column {name!r}; the columns are: {there}")
     return [_plain(value, f"the column {name!r}", reward) for value in column]
 
 
@@ -32,8 +29,9 @@ def _plain(value: Any, what: str, reward: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, Sequence) or not all(isinstance(part, Mapping) for part in value):
-        message = f"reward {reward!r} expected text or messages in {what}, found {value!r:.80}"
-        raise ValueError(message)
+        raise ValueError(
+            f"reward {reward!r} expected text or messages in {what}, found {value!r:.80}"
+        )
     for message in reversed(value):
         if message.get("role") == "user":
             return _content(message.get("content"))

@@ -1,7 +1,5 @@
 """CLIP models in transformers' format."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import open_clip
@@ -33,29 +31,29 @@ class Transformers(Encoder):
                 )
         except Exception as error:  # transformers, the hub and safetensors raise a dozen kinds
             close = did_you_mean(name.replace("/", "-"), open_clip.list_models())
-            message = f"model {name!r} cannot be loaded by transformers{close}: {reason(error)}"
-            raise ValueError(message) from error
+            raise ValueError(
+                f"model {name!r} cannot be loaded by transformers{close}: {reason(error)}"
+            ) from error
         if told["missing_keys"]:
             missing = sorted(told["missing_keys"])
-            message = f"model {name!r} lacks {len(missing)} of its weights, {missing[0]!r} is one"
-            raise ValueError(message)
+            raise ValueError(
+                f"model {name!r} lacks {len(missing)} of its weights, {missing[0]!r} is one"
+            )
         try:
             with quiet():
                 self._tokenizer = transformers.AutoTokenizer.from_pretrained(source)
                 images = transformers.CLIPImageProcessor.from_pretrained(source)
         except Exception as error:  # as many kinds
-            message = (
+            raise ValueError(
                 f"no tokenizer and image processor can be loaded from {source!r}, "
                 f"`processor` may name another place: {reason(error)}"
-            )
-            raise ValueError(message) from error
+            ) from error
         tokens, entries = len(self._tokenizer), config.text_config.vocab_size
         if not entries / 2 < tokens <= entries:  # without its files transformers makes an empty one
-            message = (
+            raise ValueError(
                 f"the tokenizer of {source!r} has {tokens} entries, but the model {name!r} has "
                 f"{entries}: `processor` may name another place"
             )
-            raise ValueError(message)
         self.module = model.eval()
         self.width = int(config.projection_dim)
         self.scale = model.logit_scale.exp().item()
@@ -97,8 +95,7 @@ def _transformers(name: str) -> Any:  # the module
     try:
         import transformers
     except ImportError as error:
-        message = f"model {name!r} needs transformers: pip install transformers"
-        raise ValueError(message) from error
+        raise ValueError(f"model {name!r} needs transformers: pip install transformers") from error
     transformers.utils.logging.disable_progress_bar()  # they would tear up the run's own
     return transformers
 

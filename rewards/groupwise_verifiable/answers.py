@@ -1,7 +1,5 @@
 """Answers compared with a gold column: as strings, or as numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -41,7 +39,6 @@ class ExactAnswer:
         ignore_case: bool = Field(default=False, description="Whether A equals a.")
 
     def __init__(self, config: Config | None = None) -> None:
-        """Takes the settings; the defaults when there are none."""
         self.config = config or self.Config()
 
     def __call__(
@@ -50,7 +47,6 @@ class ExactAnswer:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion."""
         golds = column(columns, self.config.gold, reward="exact_answer")
         return [
             None if gold is None else self._score(content(completion), str(gold))
@@ -111,7 +107,6 @@ class NumericAnswer:
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Takes the settings; the defaults when there are none."""
         self.config = config or self.Config()
 
     def __call__(
@@ -120,7 +115,6 @@ class NumericAnswer:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion."""
         golds = column(columns, self.config.gold, reward="numeric_answer")
         cut = self._cut(columns, len(completions))
         return [

@@ -1,7 +1,5 @@
 """What a picture is to contain: GenEval's metadata, and how far a picture meets it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -45,11 +43,10 @@ def included(value: Any, where: str) -> list[Included]:
     clauses: list[Included] = _clauses(_INCLUDE, value, where)
     for index, clause in enumerate(clauses):
         if clause.position and clause.position[1] not in {*range(len(clauses))} - {index}:
-            message = (
+            raise ValueError(
                 f"{where}, clause {index}: position {list(clause.position)} must refer to another "
                 f"of the {len(clauses)} clauses, by its number from 0"
             )
-            raise ValueError(message)
     return clauses
 
 
@@ -70,10 +67,9 @@ def _clauses(adapter: TypeAdapter[list[_Clause]], value: Any, where: str) -> lis
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        message = (
+        raise ValueError(
             f"{where}: {first['msg']}{' at ' + place if place else ''}, found {first['input']!r}"
-        )
-        raise ValueError(message) from error
+        ) from error
 
 
 def fulfilment(

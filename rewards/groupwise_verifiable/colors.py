@@ -1,7 +1,5 @@
 """Names of colours."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The dataset columns that rewards read, with an error that says what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +8,5 @@ def column(columns: Mapping[str, Sequence[Any]], name: str, *, reward: str) -> S
     """Returns the column called `name`; a ValueError names the reward and the columns there are."""
     if columns.get(name) is None:
         there = ", ".join(sorted(columns)) or "none"
-        message = f"reward {reward!r} needs the column {name!r}; the columns are: {there}"
-        raise ValueError(message)
+        raise ValueError(f"reward {reward!r} needs the column {name!r}; the columns are: {there}")
     return columns[name]

@@ -1,7 +1,5 @@
 """A reward for pictures that contain what was asked for."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
@@ -89,14 +87,12 @@ class ImageContents:
         self._shapes = self.config.detector == "shapes"
         package = "scipy" if self._shapes else "transformers"
         if find_spec(package) is None:
-            message = f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'"
-            raise ValueError(message)
+            raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
         if self.config.unexpected and not self._shapes:
-            message = (
+            raise ValueError(
                 f"reward {_NAME!r}: unexpected objects are seen by the detector 'shapes' alone, "
                 f"found {self.config.detector!r}"
             )
-            raise ValueError(message)
         self._model = None
         self._warned = False
         if not self._shapes:
@@ -189,5 +185,6 @@ def _renamed(clause: _Clause) -> _Clause:
 
 def _check(name: str, what: str, known: Collection[str], where: str, column: str) -> None:
     if name not in known:
-        message = f"{where} {column!r}: unknown {what} {name!r}; it knows: {', '.join(known)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{where} {column!r}: unknown {what} {name!r}; it knows: {', '.join(known)}"
+        )

@@ -1,7 +1,5 @@
 """Objects seen in an image: what, of which colour, where."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """How different the images of a group are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -37,10 +35,9 @@ def _distances(group: Sequence[Pixels]) -> list[float | None]:
     shapes = {image.shape for image in group}
     if len(shapes) > 1:
         sizes = " and ".join(sorted(f"{width}x{height}" for height, width, _ in shapes))
-        message = (
+        raise ValueError(
             f"reward 'image_diversity': the images of a group must have one size, found {sizes}"
         )
-        raise ValueError(message)
     flat = np.stack(group).reshape(len(group), -1).astype(np.float64)
     squares = np.stack([np.square(flat - one).mean(axis=1) for one in flat])
     means = np.sqrt(squares).sum(axis=1) / (len(group) - 1)

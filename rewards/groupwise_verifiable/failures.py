@@ -1,7 +1,5 @@
 """From outcomes of single samples to a reward's values, failures named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from groupwise.rewards import SampleErrors

@@ -1,7 +1,5 @@
 """The form of a completion: its thinking and its answer in their tags."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +27,6 @@ class _Format(ABC):
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion."""
         return [self.score(content(completion)) for completion in completions]
 
     @abstractmethod

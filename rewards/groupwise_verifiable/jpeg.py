@@ -1,7 +1,5 @@
 """The size of an image as a file, which says how much detail it has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Literal
@@ -29,7 +27,6 @@ class JpegSize:
         quality: int = Field(default=95, ge=1, le=100, description="Of the compression, as PIL's.")
 
     def __init__(self, config: Config | None = None) -> None:
-        """Takes the settings; the defaults when there are none."""
         self.config = config or self.Config()
 
     def __call__(

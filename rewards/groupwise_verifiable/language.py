@@ -1,7 +1,5 @@
 """How much of a completion is written in the language asked for."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import unicodedata
@@ -70,8 +68,9 @@ class LanguageConsistency:
     def __init__(self, config: Config | None = None) -> None:
         """Refuses to start where langdetect is missing or does not know the language."""
         if find_spec("langdetect") is None:
-            message = "reward 'language_consistency' needs langdetect: pip install 'groupwise[llm]'"
-            raise ValueError(message)
+            raise ValueError(
+                "reward 'language_consistency' needs langdetect: pip install 'groupwise[llm]'"
+            )
         self.config = config or self.Config()
         _known(self.config.language)
 
@@ -81,7 +80,6 @@ class LanguageConsistency:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion."""
         targets = self._targets(columns, len(completions))
         return [
             _share(content(completion), _known(target))
@@ -169,8 +167,7 @@ def _known(language: object) -> str:
     if language in codes:
         return str(language)
     near = difflib.get_close_matches(str(language), codes, n=3) or sorted(codes)
-    message = f"unknown language {language!r}; langdetect knows: {', '.join(near)}"
-    raise ValueError(message)
+    raise ValueError(f"unknown language {language!r}; langdetect knows: {', '.join(near)}")
 
 
 def _detected(text: str) -> str:

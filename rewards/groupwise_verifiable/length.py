@@ -1,7 +1,5 @@
 """Rewards that prefer short right answers: correctness by `math`, shaped by length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from math import cos, pi
@@ -46,7 +44,6 @@ class Length:
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Takes the settings; the defaults when there are none."""
         self.config = config or self.Config()
         self._correct = MathEquivalence(
             MathEquivalence.Config(
@@ -105,7 +102,6 @@ class CosineLength:
         timeout: float = Field(default=10.0, gt=0, description="Seconds to check one completion.")
 
     def __init__(self, config: Config) -> None:
-        """Takes the settings."""
         self.config = config
         self._correct = MathEquivalence(
             MathEquivalence.Config(gold=config.gold, after=config.after, timeout=config.timeout)

@@ -1,7 +1,5 @@
 """Mathematical equivalence with a gold answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -39,8 +37,7 @@ class MathEquivalence:
     def __init__(self, config: Config | None = None) -> None:
         """Refuses to start where math-verify is missing, before any completion is made."""
         if find_spec("math_verify") is None:
-            message = "reward 'math' needs math-verify: pip install 'groupwise[math]'"
-            raise ValueError(message)
+            raise ValueError("reward 'math' needs math-verify: pip install 'groupwise[math]'")
         self.config = config or self.Config()
 
     def __call__(

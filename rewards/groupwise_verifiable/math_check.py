@@ -3,8 +3,6 @@
 Imports neither torch nor groupwise, so that a worker starts quickly.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

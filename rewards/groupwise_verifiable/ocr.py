@@ -1,7 +1,5 @@
 """A reward for pictures of writing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -50,8 +48,7 @@ class ImageText:
         """Refuses to start where RapidOCR or its runtime is missing."""
         for package in ("rapidocr", "onnxruntime"):
             if find_spec(package) is None:
-                message = f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'"
-                raise ValueError(message)
+                raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
         self.config = config or self.Config()
         self._lock = Lock()  # a call past its deadline may still be at work
 

@@ -1,7 +1,5 @@
 """A penalty for coming close to the limit of length, and for passing it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -27,12 +25,12 @@ class SoftOverlong:
         @model_validator(mode="after")
         def _fits(self) -> Self:
             if self.cache > self.max_length:
-                message = f"cache ({self.cache}) must not exceed max_length ({self.max_length})"
-                raise ValueError(message)
+                raise ValueError(
+                    f"cache ({self.cache}) must not exceed max_length ({self.max_length})"
+                )
             return self
 
     def __init__(self, config: Config) -> None:
-        """Takes the settings."""
         self.config = config
 
     def __call__(
@@ -41,7 +39,6 @@ class SoftOverlong:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion."""
         tokens = column(columns, "completion_ids", reward="soft_overlong")
         return [self._score(len(ids)) for ids in tokens]
 

@@ -36,16 +36,16 @@ def picture(image: Pixels) -> Image:
 def _pixels(image: Any, where: str) -> Pixels:
     values = _values(image, where)
     if values.ndim != 3 or values.shape[2] != 3 or 0 in values.shape:
-        message = f"{where}: expected an RGB image, found the shape {tuple(np.shape(image))}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{where}: expected an RGB image, found the shape {tuple(np.shape(image))}"
+        )
     if values.dtype == np.uint8:
         return values.astype(np.float32) / np.float32(255)
     values = values.astype(np.float32)
     if not (values.min() >= 0 and values.max() <= 1):  # False for NaN, too
-        message = (
+        raise ValueError(
             f"{where}: expected floats from 0 to 1, found {values.min():g} to {values.max():g}"
         )
-        raise ValueError(message)
     return values
 
 
@@ -58,5 +58,4 @@ def _values(image: Any, where: str) -> NDArray[Any]:
         image = image.detach().cpu()
         # Only floats: numpy has no bfloat16, and bytes stay bytes.
         return np.moveaxis((image.float() if image.is_floating_point() else image).numpy(), 0, -1)
-    message = f"{where}: expected an image (a PIL image), found {type(image).__name__}"
-    raise ValueError(message)
+    raise ValueError(f"{where}: expected an image (a PIL image), found {type(image).__name__}")

@@ -8,8 +8,6 @@ An unevaluated `Integral` is refused too: the question itself would be a right a
 Imports neither torch nor groupwise, so that a worker starts quickly.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import io
@@ -125,8 +123,7 @@ def _parse_mathematics(text: str, *arguments: Any, **options: Any) -> Any:
     """Parses as sympy does, but takes only arithmetic, symbols and elementary functions."""
     for token in tokenize.generate_tokens(io.StringIO(text.strip()).readline):
         if not _allowed(token):
-            message = f"{token.string!r} is not mathematics"
-            raise ValueError(message)
+            raise ValueError(f"{token.string!r} is not mathematics")
     return parse_expr(text, *arguments, **options)
 
 

@@ -1,7 +1,5 @@
 """Prompts made without end by reasoning-gym's procedural tasks."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import operator
@@ -36,8 +34,7 @@ class ReasoningGym:
     def __init__(self, config: Config) -> None:
         """Checks the task and its options; makes no row yet."""
         if config.system is not None and not config.chat:
-            message = "`system` needs `chat: true`: a text prompt has no messages"
-            raise ValueError(message)
+            raise ValueError("`system` needs `chat: true`: a text prompt has no messages")
         self.config = config
         self._rows = _dataset(config)
 
@@ -51,8 +48,7 @@ class ReasoningGym:
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
-            message = f"row {index} of {len(self)}"
-            raise IndexError(message)
+            raise IndexError(f"row {index} of {len(self)}")
         row = self._rows[number]
         question = str(row["question"])
         return {
@@ -90,8 +86,7 @@ def spread(seed: int) -> int:
 def task_names() -> list[str]:
     """Returns the names of reasoning-gym's tasks; a ValueError says what to install."""
     if find_spec("reasoning_gym") is None:
-        message = "reasoning_gym tasks need reasoning-gym: pip install 'groupwise[llm]'"
-        raise ValueError(message)
+        raise ValueError("reasoning_gym tasks need reasoning-gym: pip install 'groupwise[llm]'")
     import reasoning_gym.factory  # an extra, and slow to import
 
     return sorted(reasoning_gym.factory.DATASETS)
@@ -104,8 +99,7 @@ def check_task(task: object) -> str:
         return str(task)
     near = difflib.get_close_matches(str(task), names, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"it has: {', '.join(names)}"
-    message = f"reasoning-gym has no task {task!r}; {hint}"
-    raise ValueError(message)
+    raise ValueError(f"reasoning-gym has no task {task!r}; {hint}")
 
 
 def _dataset(config: ReasoningGym.Config) -> Any:  # reasoning-gym has no types
@@ -114,15 +108,15 @@ def _dataset(config: ReasoningGym.Config) -> Any:  # reasoning-gym has no types
 
     reserved = {"size", "seed"} & config.options.keys()
     if reserved:
-        message = f"task {task!r}: {', '.join(sorted(reserved))} belong beside `options`, not in it"
-        raise ValueError(message)
+        raise ValueError(
+            f"task {task!r}: {', '.join(sorted(reserved))} belong beside `options`, not in it"
+        )
     try:
         return reasoning_gym.create_dataset(
             task, size=config.size, seed=spread(config.seed), **config.options
         )
     except (TypeError, ValueError, AssertionError, KeyError, AttributeError) as error:
         # Tasks check their settings by assertions; anything they raise here is about a setting.
-        message = (
+        raise ValueError(
             f"task {task!r} refuses the options {config.options} for {config.size} rows: {error!r}"
-        )
-        raise ValueError(message) from error
+        ) from error

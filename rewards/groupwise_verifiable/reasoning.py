@@ -100,9 +100,8 @@ class ReasoningGymScore:
         if self.config.task is not None:
             return self.config.task
         if "source_dataset" not in metadata:
-            message = (
+            raise ValueError(
                 "reward 'reasoning_gym' finds no 'source_dataset' in a row's metadata: use rows of "
                 "the prompt source 'reasoning_gym', or set `task`"
             )
-            raise ValueError(message)
         return check_task(metadata["source_dataset"])

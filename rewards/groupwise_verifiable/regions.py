@@ -1,7 +1,5 @@
 """Regions of one colour on a plain background."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A penalty for repeating oneself."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -38,7 +36,6 @@ class Repetition:
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Takes the settings; the defaults when there are none."""
         self.config = config or self.Config()
 
     def __call__(
@@ -47,7 +44,6 @@ class Repetition:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion."""
         return [self._score(sequence) for sequence in self._sequences(completions, columns)]
 
     def _sequences(

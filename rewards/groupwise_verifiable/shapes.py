@@ -6,8 +6,6 @@ through antialiasing, a little blur and noise. What no shape fits, or two fit ab
 "?": half a disk and half a square is neither.
 """
 
-from __future__ import annotations
-
 from math import ceil
 
 import numpy as np

@@ -4,8 +4,6 @@ Completions come from the model being trained, so they are looked at as an adver
 here can be made to backtrack over the whole text more than once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -34,8 +32,9 @@ def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
     if text is None:  # a message that only calls tools has no content
         return ""
     if not isinstance(text, str):
-        message = f"a message's content must be text, got {type(text).__name__}"
-        raise ValueError(message)  # users' mistakes are ValueErrors throughout
+        raise ValueError(
+            f"a message's content must be text, got {type(text).__name__}"
+        )  # users' mistakes are ValueErrors throughout
     return text
 
 

@@ -7,8 +7,6 @@ forked from this one starts its own. Importing this module imports neither torch
 a worker starts quickly and its memory limit is left to the work.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal
@@ -51,8 +49,9 @@ def map_each(
     name from a module other than `__main__`, which workers do not load.
     """
     if function.__module__ == "__main__":
-        message = f"{function.__qualname__} is defined in __main__, which workers cannot import"
-        raise ValueError(message)
+        raise ValueError(
+            f"{function.__qualname__} is defined in __main__, which workers cannot import"
+        )
     outcomes: dict[int, Value | WorkerFailure] = {}
     for _ in range(_ATTEMPTS):
         missing = [index for index in range(len(items)) if index not in outcomes]
@@ -60,11 +59,10 @@ def map_each(
             break
         outcomes.update(_attempt(function, items, missing, timeout))
     if len(outcomes) < len(items):
-        message = (
+        raise RuntimeError(
             f"the worker processes for {function.__module__}.{function.__qualname__} ended "
             f"{_ATTEMPTS} times before taking work; does importing that module fail?"
         )
-        raise RuntimeError(message)
     return [outcomes[index] for index in range(len(items))]
 
 

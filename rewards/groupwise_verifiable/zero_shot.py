@@ -1,7 +1,5 @@
 """Objects of any class, found by a zero-shot detection model of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
