@@ -12,7 +12,7 @@ from diffusers import DiffusionPipeline
 from diffusers.utils import logging
 from transformers.utils import logging as transformers_logging
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.flux import Flux
 from groupwise_flow.sd3 import StableDiffusion3
@@ -158,7 +158,7 @@ def explained(settings: Settings, problem: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # diffusers, transformers and safetensors raise a dozen kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"policy.model: {problem} {settings.model!r}: {reason}") from error
 
 

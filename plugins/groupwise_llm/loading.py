@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 from groupwise_llm.settings import Settings
 
 
@@ -23,7 +23,7 @@ def load(settings: Settings) -> tuple[Any, Any]:
             settings.model, **{"dtype": torch.float32, **options}
         )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: {reason}"
         ) from error
@@ -54,7 +54,7 @@ def config_of(settings: Settings) -> Any:
     try:
         return AutoConfig.from_pretrained(settings.model, **options)
     except Exception as error:  # as many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from groupwise.errors import first_line
 from groupwise_verifiable.colors import color_name
 from groupwise_verifiable.detection import Box, Detection, strongest
 from groupwise_verifiable.pixels import Pixels, picture
@@ -31,7 +32,7 @@ class ZeroShotDetector:
             model = AutoModelForZeroShotObjectDetection.from_pretrained(name)
             self.processor: Any = AutoProcessor.from_pretrained(name)
         except Exception as error:  # transformers and the hub raise a dozen kinds
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise ValueError(f"cannot load the detector {name!r}: {reason}") from error
         self.model: Any = model.to(device).eval()
 
