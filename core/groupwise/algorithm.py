@@ -89,7 +89,7 @@ class GRPO(Algorithm):
         entropy: float = Field(0.0, description="weight of an entropy bonus")
         scale: advantages.Scale = Field(
             "group",
-            description="advantages are divided by the std of the group, the batch, or none",
+            description="what std advantages are divided by, if by any",
         )
         normalize: objective.Normalize = Field(
             "sequence", description="what losses are averaged over"
@@ -232,6 +232,8 @@ class DAPO(GRPO):
     """
 
     class Config(GRPO.Config):
-        clip_high: float | None = 0.28
+        clip_high: float | None = Field(
+            0.28, gt=0, description="clip range above 1; clip_low if unset"
+        )
         normalize: objective.Normalize = "token"
         refill: bool = True

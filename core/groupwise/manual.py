@@ -103,7 +103,8 @@ def _type(hint: Any) -> str:
     if origin is tuple:
         return f"list of {len(arguments)} numbers"
     if origin is list:
-        return "list of texts" if arguments == (str,) else "list of sections"
+        item = arguments[0]
+        return f"list of {'text' if item is str else _type(item)}s"
     return "mapping" if origin is dict else "section" if _is_model(hint) else "text"
 
 

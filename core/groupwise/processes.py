@@ -5,19 +5,26 @@ from collections.abc import Mapping
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
 
 from groupwise.errors import UserError
+
+SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
 def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
-    Raises UserError for mixed precision: it would wrap training's forward pass and not sampling,
-    and the two must compute alike.
+    Raises UserError for mixed precision, which would wrap training's forward pass and not sampling,
+    where the two must compute alike; and for sharded models, since sampling needs the whole.
     """
     found = Accelerator()
+    if found.distributed_type in SHARDED:
+        raise UserError(
+            f"accelerate is configured for {found.distributed_type.value}, which is not supported "
+            f"yet: the model must fit on one device, and several work by DDP (--multi_gpu)"
+        )
     if found.mixed_precision != "no":
         raise UserError(
             f"accelerate is configured for {found.mixed_precision} mixed precision, which would "

@@ -127,13 +127,14 @@ class _Run:
     def __init__(self, loaded: LoadedConfig, parts: Parts, folder: Path | None) -> None:
         self.loaded, self.parts, self.folder = loaded, parts, folder
         self.metrics = MetricsFile((folder or Path(os.devnull)) / "metrics.jsonl")
+        self.callbacks = parts.callbacks if folder is not None else []
         self.warned = False
 
     def go(self, display: Display, started: float) -> RunResult:
         trainer, policy = self.parts.trainer, self.parts.policy
         for note in policy.notes:
             display.say(f"note: {note}")
-        for callback in self.parts.callbacks:
+        for callback in self.callbacks:
             callback.on_start(policy)
         before = self._before(display)
         try:
@@ -202,7 +203,7 @@ class _Run:
         if any(name.startswith("alarm/") for name in metrics):
             self._sound(display)
         self._watch_ratio(display, metrics)
-        for callback in self.parts.callbacks:
+        for callback in self.callbacks:
             callback.on_step(step, metrics)
 
     @property
@@ -261,7 +262,7 @@ class _Run:
             (self.folder / "result.json").write_text(as_json(record), encoding="utf-8")
             report = write_report(self.folder)
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
-        for callback in self.parts.callbacks:
+        for callback in self.callbacks:
             callback.on_end(record)
 
 

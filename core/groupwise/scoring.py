@@ -58,7 +58,10 @@ class Rewards:
         )
 
     def refresh(self, rollouts: Rollouts, scores: Scores) -> None:
-        """Let rewards that learn (a reward model trained on) see what was scored."""
+        """Let rewards that learn (a reward model trained on) see what was scored.
+
+        Tensors among the facts are in CPU memory by then.
+        """
         for reward in self.rewards:
             learn = getattr(reward.function, "refresh", None)
             if learn is not None:

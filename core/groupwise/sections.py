@@ -105,7 +105,9 @@ class TrainSection(Section):
         default=100, ge=0, description="training steps, each with rollouts of its own"
     )
     minutes: float | None = Field(
-        default=None, gt=0, description="stop training after that time, evaluations included"
+        default=None,
+        gt=0,
+        description="stop training after that time, evaluations between steps included",
     )
     groups_per_step: int = Field(default=8, ge=1, description="prompts drawn for a step")
     group_size: int = Field(

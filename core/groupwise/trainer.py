@@ -270,7 +270,7 @@ class Trainer:
             "truncated": rollouts.truncated,
             **{f"rewards/{name}": scores.column(name) for name in scores.names},
         }
-        for name in self.policy.logged:
+        for name in sorted(self.policy.logged & rollouts.facts.keys()):
             of_rollouts[name] = torch.tensor(rollouts.facts[name])
         longest = int(lengths.max()) if len(lengths) else 0
         return {

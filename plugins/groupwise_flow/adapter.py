@@ -64,7 +64,7 @@ class Adapter(ABC):
         """The shape of one image's latents as the model takes them, without the batch."""
 
     def check_prompts(self, prompts: Sequence[str]) -> None:  # noqa: B027
-        """Raise UserError for prompts that are too long; called for all of them before a run."""
+        """Raise UserError for prompts that are too long; called before they are encoded."""
 
     @abstractmethod
     def encode(self, prompts: Sequence[str]) -> Conditions:

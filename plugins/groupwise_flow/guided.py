@@ -1,7 +1,7 @@
 """Guided: the transformer that answers, with guidance, in the precision that was asked for."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -24,9 +24,14 @@ class Guided:
                 "unconditional pass that a negative prompt could change"
             )
         self.adapter, self.config = adapter, config
-        self.encodings = Encodings(adapter.encode, most=config.keep_prompts)
+        self.encodings = Encodings(self._encode, most=config.keep_prompts)
         self._reference: nn.Module | None = None
         self._instead: nn.Module | None = None
+
+    def _encode(self, prompts: Sequence[str]) -> Conditions:
+        """Checked here, too: not every prompt was there to be checked before the run."""
+        self.adapter.check_prompts(prompts)
+        return self.adapter.encode(prompts)
 
     @property
     def transformer(self) -> nn.Module:

@@ -48,7 +48,8 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
     image_tokens = _image_tokens(settings, config, packed=packed)
     tokens = image_tokens + settings.prompt_tokens
     if not packed:  # SD3 joins CLIP's tokens with T5's
-        tokens += int(parts["text_encoder"].config.max_position_embeddings)
+        clip = getattr(parts.get("text_encoder"), "config", None)
+        tokens += getattr(clip, "max_position_embeddings", 77)
     widths = tokens * layers * kept
     if not settings.gradient_checkpointing:
         # SD3.5's second attention, over the image alone, in some layers.

@@ -39,7 +39,7 @@ class Settings(BaseModel):
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Literal["float32", "bf16"] = Field(
         "float32",
-        description="bf16 computes under autocast, and stores what is not trained",
+        description="bf16 computes under autocast, and stores and saves what is not trained",
     )
     height: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
     width: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
@@ -49,7 +49,10 @@ class Settings(BaseModel):
         "flow", description="how a step becomes stochastic: Flow-SDE, CPS or DanceGRPO's SDE"
     )
     noise_level: float = Field(
-        0.7, ge=0, description="usual are 0.7 for flow, 0.8 for cps, 0.3 for dance"
+        0.7,
+        ge=0,
+        description="how much noise a decision has; usually 0.7 for flow, 0.8 for cps and 0.3 for "
+        "dance",
     )
     window: Window = Field(default=Window(), description="which steps are decisions")
     shared_noise: bool = Field(

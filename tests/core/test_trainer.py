@@ -9,6 +9,7 @@ from itertools import combinations
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 
 from groupwise import LogProbs, processes
 from groupwise.config import TrainSection
@@ -367,6 +368,12 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
     assert processes.accelerator().mixed_precision == "no"
     monkeypatch.setattr(Accelerator, "mixed_precision", "bf16")
     with pytest.raises(UserError, match=r"bf16 mixed precision.*set policy\.precision"):
+        processes.accelerator()
+
+
+def test_sharded_models_are_refused(monkeypatch):
+    monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
+    with pytest.raises(UserError, match="configured for FSDP, which is not supported"):
         processes.accelerator()
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from groupwise.average import Average
+from groupwise.errors import UserError
 from groupwise_flow import policy as policies
 from groupwise_flow import sde
 from groupwise_flow.encodings import ENCODED_AT_ONCE, Encodings
@@ -253,6 +254,11 @@ def test_each_prompt_is_encoded_once_in_the_life_of_a_policy(lab):
     sample(policy, purpose="evaluate")
     policy(forgetful(rollouts))
     assert sorted(asked) == ["a cat", "b cat", "blur", "c cat"]
+
+
+def test_a_prompt_that_is_too_long_is_never_cut_off_unseen(lab):
+    with pytest.raises(UserError, match=r"policy\.prompt_tokens allows 12"):
+        lab.policy().sample([{"prompt": "cat " * 20}], group_size=1, seeds=[0])
 
 
 def test_only_the_latest_prompts_are_kept():
