@@ -74,7 +74,8 @@ class GRPO(Algorithm):
     """Group Relative Policy Optimization: no critic, the group is the baseline.
 
     Each decision's loss is `clipped(rho, A)` plus beta times a KL estimate to the reference minus
-    an entropy bonus; DeepSeekMath, arXiv:2402.03300, eq. 3. Defaults are TRL's.
+    an entropy bonus; DeepSeekMath, arXiv:2402.03300, eq. 3. Defaults are TRL's, but for
+    `normalize`, where TRL has DAPO's `token`.
     """
 
     class Config(BaseModel):
@@ -237,3 +238,25 @@ class DAPO(GRPO):
         )
         normalize: objective.Normalize = "token"
         refill: bool = True
+
+
+class GSPO(GRPO):
+    """GSPO, arXiv:2507.18071: one importance ratio a completion, and a clip range to go with it.
+
+    The ratio is the geometric mean of the decisions' ratios, so it stays near 1.
+    """
+
+    couples_decisions = True
+
+    class Config(GRPO.Config):
+        clip_low: float = Field(3e-4, gt=0, description="clip range below 1")
+        clip_high: float | None = Field(
+            4e-4, gt=0, description="clip range above 1; clip_low if unset"
+        )
+
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the mean of a completion's log-ratios, at all its decisions."""
+        assert current.log_probs is not None
+        return objective.sequence_log_ratio(
+            current.log_probs, batch["old_log_probs"], batch["mask"]
+        )

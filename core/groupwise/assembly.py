@@ -51,9 +51,13 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
     make = partial(_make, loaded, objects)
     algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
     check_labels(loaded)
+    callbacks = [
+        make("callbacks", ("callbacks", number), section)
+        for number, section in enumerate(config.callbacks)
+    ]
+    prompts, draws = _prompts(config, make)
     rewards = Rewards(_measures(make, "rewards", config.rewards))
     watched = _measures(make, "watch", config.watch)
-    prompts, draws = _prompts(config, make)
     # Initialisation (of adapters, say) is the only thing that draws from the global generators.
     set_seed(config.seed)
     policy: Policy = make("policies", ("policy",), config.policy)
@@ -94,10 +98,6 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
         seed=config.seed,
         evaluate_every=config.evaluation.every,
     )
-    callbacks = [
-        make("callbacks", ("callbacks", number), section)
-        for number, section in enumerate(config.callbacks)
-    ]
     return Parts(
         policy=policy,
         algorithm=algorithm,
@@ -141,9 +141,32 @@ def _make(
     section: PluginSection,
 ) -> Any:
     if path in objects:
-        return objects[path]
-    target = load_target(loaded, kind, path, section.name)
-    return build(loaded, path, target, section.name, section.options)
+        made = objects[path]
+    else:
+        target = load_target(loaded, kind, path, section.name)
+        made = build(loaded, path, target, section.name, section.options)
+    expected, fits = _PARTS[kind]
+    if isinstance(made, type):
+        problem = f"expected {expected}, found the class {made.__name__} itself: give an instance"
+        raise UserError(loaded.origin.message(path, problem))
+    if not fits(made):
+        problem = f"expected {expected}, found {type(made).__name__}"
+        raise UserError(loaded.origin.message(path, problem))
+    return made
+
+
+def _is_source(made: Any) -> bool:
+    return hasattr(made, "__len__") and hasattr(made, "__getitem__")
+
+
+_PARTS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "policies": ("a groupwise.Policy", lambda made: isinstance(made, Policy)),
+    "algorithms": ("a groupwise.Algorithm", lambda made: isinstance(made, Algorithm)),
+    "callbacks": ("a groupwise.Callback", lambda made: isinstance(made, Callback)),
+    "rewards": ("something to call", callable),
+    "prompts": ("rows, with len() and [index]", _is_source),
+}
+"""By kind of plugin: what one is, in words and as a question."""
 
 
 def _reward(section: RewardSection | WatchSection, function: Callable[..., Any]) -> Reward:
@@ -165,18 +188,30 @@ def set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -
             list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         )
         return [_name_object((key, number), item, objects) for number, item in enumerate(items)]
-    if key == "prompts" and isinstance(value, Sequence) and not isinstance(value, str):
-        objects[(key,)] = value
-        return {"name": "rows"}
+    if key == "prompts":
+        return _named_rows((key,), value, objects)
     if (key,) in KINDS:
         return _name_object((key,), value, objects)
+    if key == "evaluation" and isinstance(value, Mapping) and "source" in value:
+        source = value["source"]
+        return {**value, "source": _named_rows((key, "source"), source, objects)}
     return value
+
+
+def _named_rows(
+    path: tuple[str | int, ...], value: Any, objects: dict[tuple[str | int, ...], Any]
+) -> Any:
+    """Prompts given in Python: rows, or a source."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        objects[path] = value
+        return {"name": "rows"}
+    return _name_object(path, value, objects)
 
 
 def _name_object(
     path: tuple[str | int, ...], value: Any, objects: dict[tuple[str | int, ...], Any]
 ) -> Any:
-    if isinstance(value, str | Mapping):
+    if value is None or isinstance(value, str | Mapping):
         return value
     objects[path] = value
     name = getattr(value, "__name__", type(value).__name__)

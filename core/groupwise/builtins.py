@@ -8,6 +8,7 @@ def register_algorithms(register: Register) -> None:
     register("grpo", "groupwise.algorithm:GRPO")
     register("dr_grpo", "groupwise.algorithm:DrGRPO")
     register("dapo", "groupwise.algorithm:DAPO")
+    register("gspo", "groupwise.algorithm:GSPO")
 
 
 @hookimpl

@@ -25,7 +25,7 @@ from groupwise.sections import (
     WatchSection,
 )
 from groupwise.suggest import did_you_mean
-from groupwise.yaml_lines import KeyPath, Lines
+from groupwise.yaml_lines import Lines
 
 __all__ = [
     "EvaluationSection",
@@ -55,16 +55,6 @@ class LoadedConfig:
     config: RunConfig
     folder: Path
     origin: Origin
-
-    @property
-    def lines(self) -> Mapping[KeyPath, int]:
-        """The line of each key path; empty for a configuration from Python."""
-        return self.origin.lines
-
-    @property
-    def source(self) -> str:
-        """The file's name as given, or "configuration"."""
-        return self.origin.source
 
 
 def load_config(

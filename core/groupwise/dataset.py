@@ -10,7 +10,7 @@ from datasets import disable_progress_bars, load_dataset
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.config import PathOrName
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
@@ -22,7 +22,7 @@ class Dataset:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         path: PathOrName = Field(description="a file, a folder or a hub name")
-        split: str = Field("train", description="which split of it")
+        split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
         subset: str | None = Field(None, description="the hub dataset's configuration")
         prompt: str = Field("prompt", description="the column that holds the prompt")
         columns: dict[str, str] = Field(
@@ -57,10 +57,10 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
         _check_lines(path)
     try:
         if reader:
-            return load_dataset(reader, data_files=str(path), split="train", **config.options)
+            return load_dataset(reader, data_files=str(path), split=config.split, **config.options)
         return load_dataset(config.path, config.subset, split=config.split, **config.options)
     except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
-        reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error.__cause__ or error)
         raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
 
 

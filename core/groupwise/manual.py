@@ -33,6 +33,7 @@ PLUGINS = (
     ("algorithms", "grpo"),
     ("algorithms", "dr_grpo"),
     ("algorithms", "dapo"),
+    ("algorithms", "gspo"),
     ("algorithms", "flow_grpo"),
     ("prompts", "rows"),
     ("prompts", "dataset"),

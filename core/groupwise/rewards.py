@@ -156,21 +156,13 @@ class Scores:
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":
-        """One batch of all parts; seconds add up, metrics of the last part win."""
+        """One batch of all parts; times, extras and metrics stay behind."""
         first = parts[0]
-        seconds = {name: sum(p.seconds.get(name, 0.0) for p in parts) for name in first.names}
         return Scores(
             names=first.names,
             weights=first.weights,
             values=torch.cat([part.values for part in parts]),
             failed=torch.cat([part.failed for part in parts]),
-            seconds=seconds,
-            extra={
-                name: [value for part in parts for value in part.extra[name]]
-                for name in first.extra
-                if all(name in part.extra for part in parts)
-            },
-            metrics={name: value for part in parts for name, value in part.metrics.items()},
             steps=_joined([part.steps for part in parts], [len(part.values) for part in parts]),
             judges_steps=frozenset[str]().union(*(part.judges_steps for part in parts)),
         )

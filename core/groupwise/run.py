@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from groupwise.checkpoint import load_checkpoint, read_state, save_checkpoint
 from groupwise.config import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
+from groupwise.folder import CONFIG, changes, check_folder, make_folder, write_config
 from groupwise.policy import Policy
 from groupwise.report import write_report
 from groupwise.tracking import Display, MetricsFile, as_json, brief, read_samples, write_samples
@@ -54,9 +54,10 @@ def train(
 ) -> RunResult:
     """Train by a YAML file, a mapping, or keywords alone.
 
-    overrides: any top-level section of the configuration. In place of names there may be Python
-    objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source, callbacks.
-    Dotted keys (`**{"train.steps": 3}`) set single values.
+    overrides: any top-level section of the configuration. The keys of a mapping go over the file's,
+    but for another plugin's, which replace them. In place of names there may be Python objects: a
+    `Policy`, reward functions, an `Algorithm`, rows or a prompt source, callbacks. Dotted keys
+    (`**{"train.steps": 3}`) set single values.
 
     Raises UserError for everything that the caller can mend.
     """
@@ -70,11 +71,19 @@ def train(
     if loaded is None or overrides:
         dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
         for key, value in {**data, **overrides}.items():
-            data[key] = set_aside(key, value, objects)
+            data[key] = set_aside(key, _laid_over(data.get(key), value), objects)
         loaded = configuration.parse_config(data, dotted, folder=folder)
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
     )
+
+
+def _laid_over(given: Any, value: Any) -> Any:
+    """A section with the keys of `value` over its own, unless that names another plugin."""
+    if not isinstance(given, Mapping) or not isinstance(value, Mapping):
+        return value
+    same = value.get("name", given.get("name")) == given.get("name")
+    return {**given, **value} if same else value
 
 
 def train_from_config(
@@ -90,15 +99,12 @@ def train_from_config(
     accelerator = processes.accelerator()
     chief = accelerator.is_main_process
     folder = loaded.config.output
-    _check_folder(folder, resume=resume, overwrite=overwrite)
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    changed = changes(folder, loaded.config) if resume else []
     parts = assemble(loaded, objects or {}, accelerator)
     if chief and not resume:
         # Only now: a mistake in the configuration must not cost the run that is being replaced.
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            folder.mkdir(parents=True)
-        except PermissionError as error:
-            raise UserError(f"output: no permission to write {folder}") from error
+        make_folder(folder)
     accelerator.wait_for_everyone()
     run = _Run(loaded, parts, folder if chief else None)
     if resume:
@@ -108,9 +114,10 @@ def train_from_config(
                 folder / "checkpoints", parts.policy, trainer.optimizer, trainer.average
             )
         )
+        started -= trainer.seconds_trained
+    if chief:
         run.metrics.truncate_after(parts.trainer.step)
-    elif chief:
-        (folder / "config.yaml").write_text(configuration.dump(loaded.config), encoding="utf-8")
+        write_config(folder, loaded.config)
     display = Display(
         steps=loaded.config.train.steps,
         unit=parts.policy.unit,
@@ -118,6 +125,8 @@ def train_from_config(
         done=parts.trainer.step,
     )
     with display:
+        for change in changed:
+            display.say(f"note: resumed with {change}")
         return run.go(display, started)
 
 
@@ -129,6 +138,7 @@ class _Run:
         self.metrics = MetricsFile((folder or Path(os.devnull)) / "metrics.jsonl")
         self.callbacks = parts.callbacks if folder is not None else []
         self.warned = False
+        self.last: Evaluation | None = None
 
     def go(self, display: Display, started: float) -> RunResult:
         trainer, policy = self.parts.trainer, self.parts.policy
@@ -138,7 +148,9 @@ class _Run:
             callback.on_start(policy)
         before = self._before(display)
         try:
-            finished = trainer.fit(partial(self._on_step, display), self._checkpoint)
+            finished = trainer.fit(
+                partial(self._on_step, display), self._checkpoint, self._on_evaluation
+            )
         except BaseException:
             # A reward that fails at step 90 must not cost the 90 steps before it.
             if trainer.step and trainer.whole:
@@ -149,7 +161,7 @@ class _Run:
         self._save()
         after = Evaluation({}, [])
         try:
-            after = self._evaluate("after") if finished else after
+            after = self._evaluate("after", self.last) if finished else after
         except KeyboardInterrupt:
             finished = False
         if not finished:
@@ -183,18 +195,29 @@ class _Run:
             self.metrics.write(0, evaluation.logged)
         if evaluation.metrics:
             display.say(f"before: {brief(evaluation.metrics)}")
+        elif self.loaded.config.evaluation.count:
+            display.say("note: no prompt is held out, so nothing is evaluated")
         for name, value in evaluation.metrics.items():
             if name.startswith("watch/") and math.isnan(value):
                 display.say(f"warning: {name} is None for every completion, so no alarm can come")
         return evaluation.metrics
 
-    def _evaluate(self, name: str) -> Evaluation:
-        trainer = self.parts.trainer
-        with trainer.averaged():
-            evaluation = self.parts.evaluator(self.parts.policy, trainer.state)
+    def _evaluate(self, name: str, evaluation: Evaluation | None = None) -> Evaluation:
+        """Evaluate, unless the weights as they are were evaluated already, and write samples."""
+        if evaluation is None:
+            trainer = self.parts.trainer
+            with trainer.averaged():
+                evaluation = self.parts.evaluator(self.parts.policy, trainer.state)
+            self._on_evaluation(trainer.step, evaluation)
         if self.folder is not None:
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
         return evaluation
+
+    def _on_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        if step == self.loaded.config.train.steps:
+            self.last = evaluation
+        for callback in self.callbacks if evaluation.metrics else ():
+            callback.on_evaluation(step, evaluation)
 
     def _on_step(self, display: Display, step: int, metrics: dict[str, Any]) -> None:
         if self.folder is not None:
@@ -257,7 +280,7 @@ class _Run:
             "unit": result.policy.unit,
         }
         if self.folder is not None:
-            if result.after:
+            if result.after and self.last is not after:
                 self.metrics.write(result.steps, after.logged)
             (self.folder / "result.json").write_text(as_json(record), encoding="utf-8")
             report = write_report(self.folder)
@@ -268,34 +291,12 @@ class _Run:
 
 def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float]:
     """Evaluate a run's last checkpoint again, by its own configuration but for the overrides."""
-    if not (run / "config.yaml").exists():
-        raise UserError(f"{run} is no run: it has no config.yaml")
+    if not (run / CONFIG).exists():
+        raise UserError(f"{run} is no run: it has no {CONFIG}")
     state = read_state(run / "checkpoints")
-    loaded = configuration.load_config(
-        run / "config.yaml", overrides, folder=Path(state["config_folder"])
-    )
+    loaded = configuration.load_config(run / CONFIG, overrides, folder=Path(state["config_folder"]))
     parts = assemble(loaded, {}, processes.accelerator())
     trainer = parts.trainer
     load_checkpoint(run / "checkpoints", parts.policy, trainer.optimizer, trainer.average)
     with trainer.averaged():
         return parts.evaluator(parts.policy).metrics
-
-
-def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Raise UserError where the run's folder is in the way, or is missing for --resume."""
-    if resume and not folder.exists():
-        raise UserError(f"nothing to resume: there is no {folder}")
-    if resume or not folder.exists():
-        return
-    if not folder.is_dir():
-        raise UserError(f"output: {folder} is a file; choose another folder by output=FOLDER")
-    names = {path.name for path in folder.iterdir()}
-    if names <= {"config.yaml", "samples"} and "config.yaml" in names:
-        return  # a run that ended before its first step: nothing is lost with it
-    if names and not overwrite:
-        raise UserError(
-            f"{folder} exists; go on with it by --resume, replace it by --overwrite, or choose "
-            f"another folder by output=FOLDER"
-        )
-    if names and "config.yaml" not in names:
-        raise UserError(f"--overwrite replaces runs only, and {folder} does not look like one")

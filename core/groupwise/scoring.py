@@ -136,10 +136,13 @@ class _Call:
             **{name: list(column) for name, column in columns.items()},
             "trainer_state": state,
             "log_extra": self.extra.__setitem__,
-            "log_metric": self.metrics.__setitem__,
+            "log_metric": self._log_metric,
         }
         named, _, takes_all = reward.parameters
         self.arguments = {k: v for k, v in offered.items() if takes_all or k in named}
+
+    def _log_metric(self, name: str, value: Any) -> None:
+        self.metrics[name] = float(value)  # of a tensor too, and nothing that JSON cannot hold
 
     def start(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> "Future[Any]":
         self._started = time.monotonic()

@@ -121,7 +121,8 @@ class TrainSection(Section):
     epochs: int = Field(default=1, ge=1, description="passes over a step's rollouts")
     learning_rate: float = Field(default=1e-6, ge=0, description="of AdamW, after the warmup")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="how the learning rate falls; linear and cosine end at 0"
+        default="constant",
+        description="how the learning rate falls; linear and cosine end at 0, after `steps`",
     )
     warmup_steps: int = Field(
         default=0, ge=0, description="steps over which the learning rate rises"

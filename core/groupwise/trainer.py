@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from groupwise.advantages import group_std
 from groupwise.algorithm import Algorithm
 from groupwise.average import Average
 from groupwise.clock import Clock
-from groupwise.evaluation import Evaluator, sample_draws
+from groupwise.errors import UserError
+from groupwise.evaluation import Evaluation, Evaluator, sample_draws
 from groupwise.interruption import interruptible
 from groupwise.policy import Policy
 from groupwise.prompts import Draw, Prompts
@@ -28,6 +28,7 @@ from groupwise.sections import TrainSection
 from groupwise.update import Updater, check_gradient
 
 OnStep = Callable[[int, dict[str, Any]], None]
+OnEvaluation = Callable[[int, Evaluation], None]
 
 
 class Trainer:
@@ -86,11 +87,16 @@ class Trainer:
             budget=settings.microbatch,
         )
 
-    def fit(self, on_step: OnStep, on_checkpoint: Callable[[], None]) -> bool:
+    def fit(
+        self,
+        on_step: OnStep,
+        on_checkpoint: Callable[[], None],
+        on_evaluation: OnEvaluation = lambda *_: None,
+    ) -> bool:
         """Train to the last step or the time limit; False when a signal ended it before.
 
-        on_step: called after each step with its metrics; on_checkpoint: when one is due. A signal
-        lets the step in progress finish, so that what is saved is a whole step.
+        on_step: called after each step with its metrics; on_evaluation, on_checkpoint: when one is
+        due. A signal lets the step in progress finish, so that what is saved is a whole step.
         """
         started = time.monotonic() - self.seconds_trained
         with interruptible() as asked_to_stop:
@@ -100,6 +106,7 @@ class Trainer:
                 if self.evaluate_every and self.step % self.evaluate_every == 0:
                     with self.clock.time("evaluate"), self.averaged():
                         evaluation = self.evaluator(self.policy, self.state)
+                    on_evaluation(self.step, evaluation)
                     metrics |= evaluation.logged
                 on_step(self.step, metrics | self.clock.take())
                 due = self.settings.checkpoint_every
@@ -201,8 +208,7 @@ class Trainer:
         alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
-        chosen = scores.select(kept)
-        return rollouts.select(kept), replace(chosen, seconds=scores.seconds)
+        return rollouts.select(kept), scores.select(kept)
 
     # ---- learning
 
@@ -273,15 +279,17 @@ class Trainer:
         for name in sorted(self.policy.logged & rollouts.facts.keys()):
             of_rollouts[name] = torch.tensor(rollouts.facts[name])
         longest = int(lengths.max()) if len(lengths) else 0
-        return {
+        told = {
             **processes.means(of_rollouts),
             "failed_rewards": processes.total(int(scores.failed.sum())),
             "unscored": processes.total(int(total.isnan().sum())),
             "sampled_decisions": processes.total(int(lengths.sum())),
             "length_max": float(processes.largest(longest)),
             **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
-            **scores.metrics,
         }
+        for name in sorted(told.keys() & scores.metrics.keys()):
+            raise UserError(f"a reward logs the metric {name!r}, which every run has; rename it")
+        return told | dict(scores.metrics)
 
     @property
     def state(self) -> RunState:

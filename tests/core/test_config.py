@@ -55,8 +55,8 @@ def test_shorthands_and_defaults(tmp_path: Path) -> None:
     assert config.train == TrainSection()
     assert config.output == Path("runs/run")
     assert loaded.folder == tmp_path
-    assert loaded.source == str(tmp_path / "run.yaml")
-    assert loaded.lines[("rewards", 1, "weight")] == 6
+    assert loaded.origin.source == str(tmp_path / "run.yaml")
+    assert loaded.origin.lines[("rewards", 1, "weight")] == 6
 
 
 def test_output_is_named_after_the_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from groupwise import LogProbs
-from groupwise.algorithm import DAPO, GRPO, DrGRPO
+from groupwise.algorithm import DAPO, GRPO, GSPO, DrGRPO
 
 FORMS = {
     "grpo": (GRPO, {}),
@@ -26,6 +26,7 @@ FORMS = {
     "dapo": (DAPO, {}),
     "dapo kl k1": (DAPO, {"beta": 0.1, "kl": "k1"}),
     "dapo entropy": (DAPO, {"entropy": 0.05}),
+    "gspo": (GSPO, {"clip_low": 0.2, "clip_high": 0.3}),
 }
 # Group 0 is alive, 1 is dead, 2 has a missing reward, 3 is alive and its last rollout is empty.
 VALUES = [1.0, 0.0, 0.25, 0.1, 0.1, 0.1, float("nan"), 2.0, -1.0, 0.0, 3.0, 1.0]
@@ -94,7 +95,7 @@ def test_any_budget_gives_the_same_gradient(lab, form):
     assert sum(parts[0].asked) == (11 if dense else 7 - parts[1].config.mask_truncated)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [name for name in FORMS if not FORMS[name][0].couples_decisions])
 def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
     """What a policy of its own may do in `microbatches`, `slice(None)` included."""
     parts = setting(lab, form)
@@ -116,6 +117,27 @@ def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
         alone = parts[0](parts[2]).log_probs
     assert log_probs.dtype == torch.float64
     assert torch.equal(log_probs[parts[2].mask], alone[parts[2].mask])
+
+
+def test_gspo_is_the_clipped_ratio_of_whole_completions(lab):
+    """Eq. 5 of the paper, a completion at a time: s = (pi / pi_old) ^ (1 / length)."""
+    policy, algorithm, rollouts, scores, given = setting(lab, "gspo")
+    targets = algorithm.targets(scores, rollouts)
+    batch = {**targets, **given, "mask": rollouts.mask}
+    with torch.no_grad():
+        log_probs = policy(rollouts).log_probs
+        found = algorithm.loss(policy(rollouts), batch)
+    expected, clipped = [], 0
+    for row, mask in enumerate(rollouts.mask):
+        if mask.any():
+            old = given["old_log_probs"][row][mask].sum()
+            ratio = ((log_probs[row][mask].sum() - old) / mask.sum()).exp()
+            within = ratio.clamp(1 - 0.2, 1 + 0.3)
+            advantage = targets["advantages"][row].double()
+            expected.append(-min(ratio * advantage, within * advantage) / len(rollouts))
+            clipped += bool(within != ratio)
+    assert clipped
+    assert float(found.sum()) == pytest.approx(float(sum(expected)), rel=1e-6)
 
 
 def test_padding_width_and_order_of_rollouts_change_nothing(lab):
@@ -238,7 +260,7 @@ def test_dapo_refills_dead_groups(lab, max_refills):
 # ---- processes
 
 CASES = """
-from groupwise.algorithm import DAPO, GRPO, DrGRPO
+from groupwise.algorithm import DAPO, GRPO, GSPO, DrGRPO
 
 def half_dead(completions, prompts, **_):
     return [

@@ -265,7 +265,7 @@ registry = discover(iter(points))
 assert not registry.failures, registry.failures
 found = {(entry.kind, entry.name) for entry in registry.entries}
 assert len(found) == len(registry.entries), "a name is registered twice"
-for name in ("grpo", "dr_grpo", "dapo"):
+for name in ("grpo", "dr_grpo", "dapo", "gspo"):
     assert ("algorithms", name) in found
 for name in ("rows", "dataset"):
     assert ("prompts", name) in found

@@ -463,18 +463,11 @@ def test_names_must_differ_and_exist():
 
 
 def test_scores_concat_and_select(rollouts):
-    def reward(completions, log_extra, log_metric):
-        log_extra("letter", [text[0] for text in completions])
-        log_metric("count", len(completions))
-        return lengths(completions)
-
-    whole = score(rollouts, reward, lengths)
-    parts = [score(rollouts.select(rows), reward, lengths) for rows in ([0, 1], [2, 3])]
+    whole = score(rollouts, lengths, lengths)
+    parts = [score(rollouts.select(rows), lengths, lengths) for rows in ([0, 1], [2, 3])]
     joined = Scores.concat(parts)
     assert torch.equal(joined.values, whole.values)
-    assert joined.extra == whole.extra
     assert torch.equal(whole.select(torch.tensor([3, 0])).total, whole.total[[3, 0]])
-    assert joined.seconds.keys() == {"reward 0", "reward 1"}
 
 
 def test_rewards_that_learn_see_what_was_scored(rollouts):

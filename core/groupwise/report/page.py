@@ -31,17 +31,17 @@ _LOSS = (
     "progress. Look at reward."
 )
 _PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours in every run
-_CHARTS = (  # title, unit, [(key, name)], percent, note
-    ("KL", "nats", [("kl", "KL")], False, "Distance from the reference policy, per decision."),
-    ("Entropy", "nats", [("entropy", "entropy")], False, "Near 0, exploration has ended."),
-    ("Truncated", "", [("truncated", "truncated")], True, "Completions cut off by a limit."),
-    ("Clipped ratios", "", [("clip_fraction", "clipped")], True, "Decisions the clip cut off."),
-    ("Groups without variance", "", [("zero_variance", "share")], True,
+_CHARTS = (  # title, unit, key, name, percent, note
+    ("KL", "nats", "kl", "KL", False, "Distance from the reference policy, per decision."),
+    ("Entropy", "nats", "entropy", "entropy", False, "Near 0, exploration has ended."),
+    ("Truncated", "", "truncated", "truncated", True, "Completions cut off by a limit."),
+    ("Clipped ratios", "", "clip_fraction", "clipped", True, "Decisions the clip cut off."),
+    ("Groups without variance", "", "zero_variance", "share", True,
      "All rewards in the group are equal: nothing to learn from it."),
-    ("Ratio error", "nats", [("ratio_error", "error")], False,
+    ("Ratio error", "nats", "ratio_error", "error", False,
      "Largest |log ratio| at the first update after sampling: near 0 if all is well."),
-    ("Gradient norm", "", [("grad_norm", "norm")], False, "Before clipping."),
-    ("Learning rate", "", [("learning_rate", "rate")], False, ""),
+    ("Gradient norm", "", "grad_norm", "norm", False, "Before clipping."),
+    ("Learning rate", "", "learning_rate", "rate", False, ""),
 )  # fmt: skip
 
 
@@ -158,11 +158,8 @@ def _reward(run: Record, name: str, *, wide: bool) -> Chart:
 
 def _training(run: Record) -> str:
     charts = []
-    for title, unit, keys, percent, note in _CHARTS:
-        series = [
-            Series(name=name, points=run.points(key), colour=i)
-            for i, (key, name) in enumerate(keys)
-        ]
+    for title, unit, key, name, percent, note in _CHARTS:
+        series = [Series(name=name, points=run.points(key), colour=0)]
         smooth = title != "Learning rate"  # a schedule has no noise
         charts.append(
             Chart(title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth)

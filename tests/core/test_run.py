@@ -1,0 +1,142 @@
+"""Runs from Python: sections over a file's, objects in place of names, callbacks, going on."""
+
+import json
+
+import pytest
+import torch
+
+import groupwise
+from groupwise.algorithm import GRPO
+from groupwise.errors import UserError
+
+
+def train(lab, folder, **more):
+    settings = {"steps": 4, "groups_per_step": 4, "learning_rate": 0.1}
+    given = {
+        "policy": lab.Tabular(),
+        "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
+        "rewards": lab.ones,
+        "train": {**settings, **more.pop("settings", {})},
+        "output": folder / "run",
+        "quiet": True,
+    }
+    return groupwise.train(**given | more)
+
+
+def test_a_section_goes_over_the_files_own(lab, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "policy: {name: nowhere:Policy, size: 3}\n"
+        f"prompts: {{name: rows, rows: {json.dumps(lab.rows(8))}, held_out: 0.5}}\n"
+        "rewards: [nowhere:reward]\n"
+        "algorithm: {name: dapo, beta: 0.25, clip_high: 0.5}\n"
+        "train: {steps: 9, learning_rate: 0.125, group_size: 4}\n"
+        f"output: {tmp_path / 'run'}\n"
+    )
+    given = {"policy": lab.Tabular(), "rewards": lab.ones, "quiet": True}
+    result = groupwise.train(file, train={"steps": 2}, algorithm={"clip_high": 0.75}, **given)
+    kept = (result.folder / "config.yaml").read_text()
+    assert result.steps == 2
+    for line in ("learning_rate: 0.125", "group_size: 4", "beta: 0.25", "clip_high: 0.75"):
+        assert line in kept, kept
+    assert "size: 3" not in kept.replace("group_size", "")  # of a policy that is another one now
+    other = {"algorithm": {"name": "dr_grpo"}, "overwrite": True}
+    groupwise.train(file, train={"steps": 1}, **other, **given)
+    assert "clip_high" not in (result.folder / "config.yaml").read_text()
+
+
+def test_rows_in_python_may_be_the_evaluations_own(lab, tmp_path):
+    asked = []
+
+    def seen(prompts, completions):
+        asked.extend(prompts)
+        return [0.0] * len(completions)
+
+    rows = lab.rows(8)
+    train(
+        lab,
+        tmp_path,
+        prompts=rows[:4],
+        rewards=seen,
+        settings={"steps": 0},
+        evaluation={"source": rows[4:], "prompts": 4},
+    )
+    assert set(asked) == {row["prompt"] for row in rows[4:]}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (lambda lab: {"policy": lab.Tabular}, "policy: expected a groupwise.Pol.* an instance"),
+        (lambda lab: {"policy": torch.nn.Linear(1, 1)}, "policy: .*Policy, found Linear"),
+        (lambda lab: {"algorithm": GRPO}, "algorithm: .* the class GRPO itself"),
+        (lambda lab: {"algorithm": lab.Tabular()}, "algorithm: .*Algorithm, found Tabular"),
+        (lambda lab: {"callbacks": [groupwise.Callback]}, "callbacks.0: .* an instance"),
+        (lambda lab: {"callbacks": print}, "callbacks.0: .*Callback, found builtin_function"),
+        (lambda lab: {"rewards": [1.0]}, "rewards.0: expected something to call, found float"),
+        (lambda lab: {"prompts": 5}, "prompts: expected rows, .* found int"),
+    ],
+)
+def test_objects_that_are_no_such_thing(lab, tmp_path, section, message):
+    with pytest.raises(UserError, match=message):
+        train(lab, tmp_path, **section(lab))
+
+
+def test_a_run_without_held_out_prompts_says_so(lab, tmp_path, capsys):
+    everything = {"name": "rows", "rows": lab.rows(2), "held_out": 0.0}
+    train(lab, tmp_path, prompts=everything, quiet=False)
+    assert "no prompt is held out, so nothing is evaluated" in capsys.readouterr().err
+
+
+class Watcher(groupwise.Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_evaluation(self, step, evaluation):
+        self.seen.append((step, len(evaluation.samples), evaluation.metrics["reward"]))
+
+
+def test_callbacks_see_every_evaluation_once(lab, tmp_path):
+    watcher = Watcher()
+    evaluation = {"prompts": 2, "samples": 3, "every": 2, "greedy": False}
+    result = train(lab, tmp_path, callbacks=watcher, evaluation=evaluation)
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    rewards = [json.loads(line).get("evaluation/reward") for line in lines]
+    assert [(step, count) for step, count, _ in watcher.seen] == [(0, 6), (2, 6), (4, 6)]
+    assert len(list((result.folder / "samples").glob("after.jsonl"))) == 1
+    assert [r for r in rewards if r is not None] == pytest.approx(
+        [reward for *_, reward in watcher.seen], abs=1e-5
+    )
+
+
+def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
+    first = train(lab, tmp_path)
+    again = {"resume": True, "quiet": False}
+    near = {"name": "grpo", "beta": 0.5}
+    second = train(lab, tmp_path, settings={"steps": 6}, algorithm=near, **again)
+    said = capsys.readouterr().err
+    assert "note: resumed with train.steps: 4 -> 6" in said
+    assert "note: resumed with algorithm.beta: None -> 0.5" in said
+    assert "learning_rate" not in said
+    assert "steps: 6" in (second.folder / "config.yaml").read_text()
+    assert second.steps == 6
+    assert second.seconds > first.seconds / 2
+    with pytest.raises(UserError, match=r"seed: a run is resumed with .* 0, found 7"):
+        train(lab, tmp_path, seed=7, **again)
+
+
+def test_metrics_that_rewards_log(lab, tmp_path):
+    def logs(name, value):
+        def reward(completions, log_metric):
+            log_metric(name, value)
+            return [float(len(text)) for text in completions]
+
+        return reward
+
+    result = train(lab, tmp_path, rewards=logs("mine", torch.tensor(2.5)))
+    last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
+    assert last["mine"] == 2.5
+    with pytest.raises(UserError, match="logs the metric 'accuracy', which every run has"):
+        train(lab, tmp_path, rewards=logs("accuracy", 1.0), overwrite=True)
+    with pytest.raises(UserError, match="reward 'reward' raised ValueError"):
+        train(lab, tmp_path, rewards=logs("mine", "many"), overwrite=True)
