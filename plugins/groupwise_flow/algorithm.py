@@ -1,15 +1,19 @@
 """FlowGRPO: GRPO with what published training of flow models does differently."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from groupwise.algorithm import GRPO, Batch
+from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
+
+if TYPE_CHECKING:
+    from groupwise.policy import Policy
 
 
 class FlowGRPO(GRPO):
@@ -33,11 +37,22 @@ class FlowGRPO(GRPO):
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())
-        extras = frozenset({"mean"})
+        self.needs |= {"mean", "std"}  # without them decisions are no Gaussians
         if self.config.beta > 0:
-            self.reference = extras
-        if self.config.beta > 0 or self.config.guard:
-            self.needs |= extras
+            self.reference = frozenset({"mean"})
+            self.needs |= {"interval"} if self.config.kl == "published" else set()
+        if self.config.guard:
+            self.needs |= {"sampled_mean", "interval"}
+
+    def prepare(self, policy: "Policy") -> None:
+        """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
+        super().prepare(policy)
+        kind = getattr(getattr(policy, "config", None), "sde", "flow")
+        if self.config.kl == "published" and kind != "flow":
+            raise UserError(
+                f"algorithm.kl: published goes with policy.sde: flow, found {kind}, of which "
+                f"published code has the exact KL; use that"
+            )
 
     def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
         targets = super().targets(scores, rollouts)

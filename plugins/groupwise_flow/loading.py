@@ -128,7 +128,7 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
             )
         )
     except (TypeError, ValueError) as error:
-        raise UserError(f"policy.lora: {str(error).splitlines()[0]}") from error
+        raise UserError(f"policy.lora: {first_line(error)}") from error
     for parameter in transformer.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)

@@ -32,7 +32,7 @@ class FlowPolicy(Policy):
     `sampled_mean` [b, t, ...] it was drawn with, and `interval` [b, t], the step's fall of sigma.
     """
 
-    provides = frozenset({"log_probs", "mean", "reference"})
+    provides = frozenset({"log_probs", "mean", "std", "sampled_mean", "interval", "reference"})
     facts = frozenset({"images"})
     unit = "denoising steps"
     greedy = False

@@ -257,8 +257,10 @@ def pipelines_images(
     pipeline.set_progress_bar_config(disable=True)
     shape = policy.adapter.latent_shape
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    negative = policy.config.negative_prompt
     made = pipeline(
         prompt=[row["prompt"] for row in rows],
+        **({"negative_prompt": [negative] * len(rows)} if negative else {}),
         num_inference_steps=policy.config.evaluation_steps,
         guidance_scale=policy.config.guidance,
         latents=torch.stack(start),

@@ -6,20 +6,24 @@ import torch
 from diffusers import DiffusionPipeline
 
 CASES = [
-    ("sd3", 1.0),
-    ("sd3", 4.5),
-    ("sd3 without t5", 1.0),
-    ("sd3.5", 4.5),
-    ("sd3 shifting", 2.0),
-    ("flux", 3.5),
-    ("flux", 1.0),
-    ("flux unguided", 1.0),
+    ("sd3", 1.0, {}),
+    ("sd3", 4.5, {}),
+    ("sd3", 4.5, {"negative_prompt": "two dogs"}),
+    ("sd3", 1.0, {"height": 8, "width": 12}),
+    ("sd3 without t5", 1.0, {}),
+    ("sd3.5", 4.5, {}),
+    ("sd3 shifting", 2.0, {}),
+    ("sd3 shifting", 2.0, {"height": 12, "width": 8}),
+    ("flux", 3.5, {}),
+    ("flux", 3.5, {"height": 8, "width": 12}),
+    ("flux", 1.0, {}),
+    ("flux unguided", 1.0, {}),
 ]
 
 
-@pytest.mark.parametrize(("name", "guidance"), CASES)
-def test_an_evaluated_image_is_the_pipelines_own(lab, name, guidance):
-    policy = lab.policy(name, guidance=guidance, evaluation_steps=6)
+@pytest.mark.parametrize(("name", "guidance", "more"), CASES)
+def test_an_evaluated_image_is_the_pipelines_own(lab, name, guidance, more):
+    policy = lab.policy(name, guidance=guidance, evaluation_steps=6, **more)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6], purpose="evaluate")
     absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in name else {}
     pipeline = DiffusionPipeline.from_pretrained(lab.folders[name], **absent)
@@ -42,6 +46,14 @@ def test_schedule_is_the_pipelines(lab, name):
     assert bool((sigmas[1:] < sigmas[:-1]).all())
     scheduler = policy.adapter.pipeline.scheduler
     torch.testing.assert_close(1000 * sigmas[:-1], scheduler.timesteps.cpu())
+
+
+@pytest.mark.parametrize("name", ["sd3", "sd3 shifting", "flux"])
+def test_training_has_the_schedule_of_a_call_with_as_many_steps(lab, name):
+    policy = lab.policy(name, steps=4, evaluation_steps=4)
+    pipeline = DiffusionPipeline.from_pretrained(lab.folders[name])
+    lab.pipelines_images(pipeline, policy, lab.rows, [5, 6])
+    torch.testing.assert_close(policy.sigmas, pipeline.scheduler.sigmas.cpu(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])

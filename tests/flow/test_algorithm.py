@@ -202,14 +202,15 @@ def test_what_it_is_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("config", "needs", "reference"),
     [
-        ({}, {"log_probs"}, set()),
-        ({"beta": 0.1}, {"log_probs", "reference", "mean"}, {"mean"}),
-        ({"guard": True}, {"log_probs", "mean"}, set()),
+        ({}, set(), set()),
+        ({"beta": 0.1}, {"reference"}, {"mean"}),
+        ({"beta": 0.1, "kl": "published"}, {"reference", "interval"}, {"mean"}),
+        ({"guard": True}, {"sampled_mean", "interval"}, set()),
     ],
 )
 def test_it_needs_what_it_uses(lab, config, needs, reference):
     made = algorithm(**config)
-    assert made.needs == needs
+    assert made.needs == {"log_probs", "mean", "std", *needs}
     assert made.reference == reference
     assert made.needs <= lab.policy().provides
 
@@ -244,9 +245,17 @@ class Numbers(Policy):
         raise AssertionError("asked")
 
 
-@pytest.mark.parametrize("config", [{"beta": 0.1}, {"guard": True}])
+@pytest.mark.parametrize("kind", ["cps", "dance"])
+def test_the_published_divisor_goes_with_the_published_sde(lab, kind):
+    algorithm(beta=0.1, kl="published").prepare(lab.policy())
+    algorithm(beta=0.1).prepare(lab.policy(sde=kind))
+    with pytest.raises(UserError, match=f"published goes with policy.sde: flow, found {kind}"):
+        algorithm(beta=0.1, kl="published").prepare(lab.policy(sde=kind))
+
+
+@pytest.mark.parametrize("config", [{}, {"beta": 0.1}, {"guard": True}])
 def test_a_policy_without_means_is_refused(lab, config, tmp_path):
-    with pytest.raises(UserError, match="'flow_grpo' needs mean, which policy 'Numbers'"):
+    with pytest.raises(UserError, match=r"'flow_grpo' needs .*mean.*, which policy 'Numbers'"):
         groupwise.train(
             policy=Numbers(),
             algorithm={"name": "flow_grpo", **config},

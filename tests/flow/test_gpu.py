@@ -108,3 +108,14 @@ def test_saved_weights_are_read_again(lab, make, tmp_path, of, precision):
     again = lab.policy(of, precision=precision, guidance=2.0, model=str(tmp_path)).to("cuda")
     found, expected = (sample(lab, p, purpose="evaluate") for p in (again, policy))
     assert (lab.images_of(found) - lab.images_of(expected)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_the_kept_unconditional_branch_goes_when_the_optimizer_steps(lab, make, foreach):
+    policy = make()
+    before = policy.guided.version
+    optimizer = torch.optim.AdamW(lab.trained(policy), lr=0.05, foreach=foreach)
+    for parameter in lab.trained(policy):
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert policy.guided.version != before

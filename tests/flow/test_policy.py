@@ -81,6 +81,19 @@ def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
                 torch.testing.assert_close(current.log_probs.detach(), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("guidance", [1.0, 4.5])
+def test_in_bf16_the_ratio_is_well_within_the_smallest_clip_range(lab, guidance):
+    """As the recipes train: adapters, bf16, passes of one size. Their clip range is 1e-5."""
+    policy = lab.policy(precision="bf16", lora={"rank": 2}, guidance=guidance, batch=4)
+    lab.nudge(policy)
+    rollouts = policy.sample(lab.rows, group_size=4, seeds=range(8))
+    for rows, decisions in policy.microbatches(rollouts, 16384, cut_decisions=True):
+        assert len(rows) == 4
+        found = policy(rollouts.select(rows), decisions).log_probs
+        gap = (found - rollouts.log_probs[rows][:, decisions]).abs().max()
+        assert gap < 0.1 * 1e-5
+
+
 def test_the_extras_are_those_of_the_steps(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 2, "start": 1})
     rollouts = sample(policy)
@@ -181,6 +194,41 @@ def test_evaluation_has_no_noise_and_no_decisions(lab):
     )
     found = lab.images_of(sample(noisy, purpose="evaluate"))
     torch.testing.assert_close(found, lab.images_of(first), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_outside_the_window_a_step_is_the_odes(lab, start):
+    """The samples before the first decision and after the last, by Euler's rule written out."""
+    policy = lab.policy(steps=6, window={"kind": "fixed", "size": 2, "start": start})
+    rollouts = policy.sample(lab.rows[:1], group_size=2, seeds=[3, 4])
+    conditions = policy.adapter.encode([lab.rows[0]["prompt"]])
+
+    def euler(x, steps):
+        for s, after in steps:
+            with torch.no_grad():
+                v = policy.adapter.velocity(
+                    policy.adapter.pipeline.transformer,
+                    x,
+                    1000 * s.expand(1),
+                    conditions,
+                    guidance=1.0,
+                )
+            x = x + (after - s) * v
+        return x
+
+    steps = list(zip(policy.sigmas[:-1], policy.sigmas[1:], strict=True))
+    for row, seed in enumerate([3, 4]):
+        noise = torch.randn(
+            policy.adapter.latent_shape, generator=torch.Generator().manual_seed(seed)
+        )
+        path = rollouts.trajectory["path"][row]
+        before = euler(noise.unsqueeze(0), steps[:start])
+        torch.testing.assert_close(path[:1], before, rtol=0, atol=2e-5)
+        after = euler(path[-1:], steps[start + 2 :])
+        image = policy.adapter.decode(after.detach()).clamp(0, 1)[0].detach()
+        torch.testing.assert_close(rollouts.facts["images"][row], image, rtol=0, atol=2e-5)
+        drawn = euler(path[:1], steps[start : start + 1])
+        assert (path[1] - drawn[0]).abs().max() > 0.1  # the decision itself has noise
 
 
 def test_training_takes_its_own_steps_and_guidance(lab):

@@ -120,7 +120,8 @@ def test_a_recipe_states_what_was_published(name):
     assert algorithm["clip_low"] == clip
     assert algorithm.get("beta", 0.0) == beta
     assert (train.groups_per_step, train.group_size, train.updates_per_rollout) == (48, 24, 2)
-    assert (train.learning_rate, train.ema, train.ema_every) == (3e-4, 0.9, 8)
+    assert (train.learning_rate, train.weight_decay) == (3e-4, 1e-4)
+    assert (train.ema, train.ema_every) == (0.9, 8)
     assert (policy["precision"], policy["height"], policy["width"]) == ("bf16", 512, 512)
     assert algorithm["scale"] == "batch"
     # The betas were found with this divisor; without a KL there is nothing to divide.

@@ -9,7 +9,7 @@ from groupwise_flow.algorithm import FlowGRPO
 FORMS = {
     "plain": ({}, {}),
     "guided, kl": ({"guidance": 4.0}, {"beta": 0.2}),
-    "guided, published kl": ({"guidance": 4.0, "sde": "cps"}, {"beta": 0.2, "kl": "published"}),
+    "guided, published kl": ({"guidance": 4.0}, {"beta": 0.2, "kl": "published"}),
     "window": (
         {"window": {"kind": "random", "size": 2}, "shared_noise": True},
         {"beta": 0.2, "clip_low": 1e-3},
