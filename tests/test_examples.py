@@ -34,7 +34,7 @@ def beside(monkeypatch):
 
     def put(name):
         monkeypatch.setattr(sys, "path", [str(EXAMPLES / name), str(EXAMPLES), *sys.path])
-        for module in ("make_base", "scenes", "strings"):
+        for module in ("make_base", "scenes", "strings", "by_scene"):
             monkeypatch.delitem(sys.modules, module, raising=False)
 
     return put
@@ -48,6 +48,29 @@ def test_two_steps_of_it(name, tmp_path):
     assert result.steps == 2
     assert result.before[f"rewards/{loaded.config.rewards[0].name}"] > 0
     assert list((tmp_path / "run" / "samples" / "after").glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "most"),
+    [("shapes", "accuracy", 0.65), ("glyphs", "rewards/image_text", 0.6)],
+)
+def test_the_shipped_model_can_do_it_now_and_then(name, metric, most, tmp_path):
+    few = ["train.steps=0", "evaluation.prompts=25", "evaluation.samples=2"]
+    loaded = load_config(EXAMPLES / f"{name}.yaml", [*few, f"output={tmp_path / 'run'}"])
+    assert 0.2 < train_from_config(loaded, quiet=True).before[metric] <= most
+
+
+def test_many_held_out_scenes_are_in_no_words_trained_on(beside):
+    beside("shapes")
+    import by_scene
+    import scenes
+
+    held = [row for row in scenes.rows() if held_out(row["prompt"], by_scene.HELD_OUT)][:100]
+    kinds = [by_scene.kind(row) for row in held]
+    assert kinds.count("two objects, new") == 22
+    assert kinds.count("two objects, in other words") == 71
+    row = next(row for row in scenes.rows() if row["prompt"] == "a red disk above a blue square")
+    assert by_scene.other_words(row) == "a blue square below a red disk"
 
 
 def test_the_scenes_are_those_of_the_script(beside):

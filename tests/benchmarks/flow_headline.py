@@ -75,6 +75,8 @@ def climbed(name: str, seed: int, accuracy: float, minutes: float) -> Curve:
         "seed": seed,
         "output": kept.with_suffix(""),
         "train.steps": 10_000,
+        "train.schedule": "constant",
+        "algorithm.beta": 0.05,
         "train.minutes": minutes,
         "evaluation.every": EVERY[name],
         "evaluation.samples": 2,
