@@ -69,13 +69,19 @@ class Algorithm(ABC):
         """[b, t] per-decision quantities worth logging; their means over decisions are."""
         return {}
 
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the importance log-ratio of each decision, 0 outside the mask; variants override
+        this. At the first update after sampling it must be 0, which every run measures."""
+        assert current.log_probs is not None
+        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
+
 
 class GRPO(Algorithm):
     """Group Relative Policy Optimization: no critic, the group is the baseline.
 
     Each decision's loss is `clipped(rho, A)` plus beta times a KL estimate to the reference minus
     an entropy bonus; DeepSeekMath, arXiv:2402.03300, eq. 3. Defaults are TRL's, but for
-    `normalize`, where TRL has DAPO's `token`.
+    `normalize`, where TRL has DAPO's `token`, and for the ratio that TRL weighs the KL by.
     """
 
     class Config(BaseModel):
@@ -198,11 +204,6 @@ class GRPO(Algorithm):
             high=self.clip_high,
         )
 
-    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the importance log-ratio of each decision; variants override this."""
-        assert current.log_probs is not None
-        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
-
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the divergence from the reference of each decision; variants override this."""
         assert current.log_probs is not None
@@ -255,8 +256,14 @@ class GSPO(GRPO):
         )
 
     def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the mean of a completion's log-ratios, at all its decisions."""
+        """[b, t]: the mean of a completion's log-ratios, with the gradient of the decision's own.
+
+        GSPO-token, eq. 14: with one advantage for all of a completion the gradient is that of the
+        mean; with process rewards every decision learns from its own.
+        """
+        own = super().log_ratio(current, batch)
         assert current.log_probs is not None
-        return objective.sequence_log_ratio(
+        mean = objective.sequence_log_ratio(
             current.log_probs, batch["old_log_probs"], batch["mask"]
         )
+        return mean.detach() + own - own.detach()

@@ -51,10 +51,6 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
     make = partial(_make, loaded, objects)
     algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
     check_labels(loaded)
-    callbacks = [
-        make("callbacks", ("callbacks", number), section)
-        for number, section in enumerate(config.callbacks)
-    ]
     prompts, draws = _prompts(config, make)
     rewards = Rewards(_measures(make, "rewards", config.rewards))
     watched = _measures(make, "watch", config.watch)
@@ -98,6 +94,12 @@ def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -
         seed=config.seed,
         evaluate_every=config.evaluation.every,
     )
+    # Of several processes the first alone has callbacks: a tracker is opened once.
+    callbacks = [
+        make("callbacks", ("callbacks", number), section)
+        for number, section in enumerate(config.callbacks)
+        if accelerator.is_main_process
+    ]
     return Parts(
         policy=policy,
         algorithm=algorithm,

@@ -11,6 +11,7 @@ from groupwise.errors import UserError
 from groupwise.sections import RunConfig
 
 CONFIG = "config.yaml"
+KEPT = ("seed", "prompts.held_out")
 MOST = 10
 """Changes that are told one by one."""
 
@@ -44,27 +45,31 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"output: no permission to write {folder}") from error
 
 
-def write_config(folder: Path, config: RunConfig) -> None:
-    (folder / CONFIG).write_text(dump(config), encoding="utf-8")
+def write_config(folder: Path, config: RunConfig, *, former: str | None = None) -> None:
+    """Write config.yaml, whole or not at all; what it was before is kept by the name `former`."""
+    path, fresh = folder / CONFIG, folder / f"{CONFIG}.new"
+    fresh.write_text(dump(config), encoding="utf-8")
+    if former is not None and path.exists():
+        path.replace(folder / former)
+    fresh.replace(path)
 
 
 def changes(folder: Path, config: RunConfig) -> list[str]:
     """What a resumed run has different from the one in the folder: "train.steps: 200 -> 300".
 
-    Raises UserError for another seed: every prompt and every sample is named by it.
+    Raises UserError for what must stay: the seed, which names every prompt and sample, and the
+    share held out, or prompts would be evaluated that were trained on.
     """
     path = folder / CONFIG
     if not path.exists():
         return []
-    former = dict(_values(yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0]))
+    former = dict(_values(yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0] or {}))
     now = dict(_values(yaml_lines.read(dump(config), "configuration")[0]))
-    if former.get("seed") != now["seed"]:
-        raise UserError(
-            f"seed: a run is resumed with the seed it began with, {former.get('seed')}, "
-            f"found {now['seed']}"
-        )
+    for key in KEPT:
+        if key in former and former[key] != now[key]:
+            raise UserError(f"{key}: a run is resumed with its own, {former[key]}, not {now[key]}")
     keys = [key for key in {**former, **now} if key != "output"]
-    pairs = ((key, former.get(key), now.get(key)) for key in keys)
+    pairs = ((key, former.get(key, "unset"), now.get(key, "unset")) for key in keys)
     found = [f"{key}: {was} -> {becomes}" for key, was, becomes in pairs if was != becomes]
     more = [f"{len(found) - MOST} other changes"] if len(found) > MOST else []
     return found[:MOST] + more

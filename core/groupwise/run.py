@@ -21,6 +21,7 @@ from groupwise.evaluation import Evaluation
 from groupwise.folder import CONFIG, changes, check_folder, make_folder, write_config
 from groupwise.policy import Policy
 from groupwise.report import write_report
+from groupwise.sections import kind_at
 from groupwise.tracking import Display, MetricsFile, as_json, brief, read_samples, write_samples
 
 RATIO_TOLERANCE = 0.1
@@ -54,10 +55,10 @@ def train(
 ) -> RunResult:
     """Train by a YAML file, a mapping, or keywords alone.
 
-    overrides: any top-level section of the configuration. The keys of a mapping go over the file's,
-    but for another plugin's, which replace them. In place of names there may be Python objects: a
-    `Policy`, reward functions, an `Algorithm`, rows or a prompt source, callbacks. Dotted keys
-    (`**{"train.steps": 3}`) set single values.
+    overrides: any top-level section of the configuration. The keys of a mapping, whole values
+    each, go over the file's; another plugin's replace them all. In place of names there may be
+    Python objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source,
+    callbacks. Dotted keys (`**{"train.steps": 3}`) set single values.
 
     Raises UserError for everything that the caller can mend.
     """
@@ -71,15 +72,17 @@ def train(
     if loaded is None or overrides:
         dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
         for key, value in {**data, **overrides}.items():
-            data[key] = set_aside(key, _laid_over(data.get(key), value), objects)
+            data[key] = set_aside(key, _laid_over(key, data.get(key), value), objects)
         loaded = configuration.parse_config(data, dotted, folder=folder)
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
     )
 
 
-def _laid_over(given: Any, value: Any) -> Any:
+def _laid_over(key: str, given: Any, value: Any) -> Any:
     """A section with the keys of `value` over its own, unless that names another plugin."""
+    if isinstance(given, str) and kind_at((key,)) is not None:
+        given = {"name": given}
     if not isinstance(given, Mapping) or not isinstance(value, Mapping):
         return value
     same = value.get("name", given.get("name")) == given.get("name")
@@ -117,7 +120,8 @@ def train_from_config(
         started -= trainer.seconds_trained
     if chief:
         run.metrics.truncate_after(parts.trainer.step)
-        write_config(folder, loaded.config)
+        former = f"config.until_step_{parts.trainer.step}.yaml" if changed else None
+        write_config(folder, loaded.config, former=former)
     display = Display(
         steps=loaded.config.train.steps,
         unit=parts.policy.unit,
@@ -136,9 +140,9 @@ class _Run:
     def __init__(self, loaded: LoadedConfig, parts: Parts, folder: Path | None) -> None:
         self.loaded, self.parts, self.folder = loaded, parts, folder
         self.metrics = MetricsFile((folder or Path(os.devnull)) / "metrics.jsonl")
-        self.callbacks = parts.callbacks if folder is not None else []
+        self.callbacks = parts.callbacks
         self.warned = False
-        self.last: Evaluation | None = None
+        self.last: tuple[int, Evaluation] | None = None
 
     def go(self, display: Display, started: float) -> RunResult:
         trainer, policy = self.parts.trainer, self.parts.policy
@@ -161,7 +165,7 @@ class _Run:
         self._save()
         after = Evaluation({}, [])
         try:
-            after = self._evaluate("after", self.last) if finished else after
+            after = self._evaluate("after") if finished else after
         except KeyboardInterrupt:
             finished = False
         if not finished:
@@ -179,7 +183,7 @@ class _Run:
             interrupted=not finished,
             alarms=self._raised,
         )
-        self._finish(result, after, display)
+        self._finish(result, display)
         return result
 
     def _before(self, display: Display) -> Mapping[str, float]:
@@ -192,7 +196,6 @@ class _Run:
         evaluation = self._evaluate("before")
         if self.folder is not None:
             known.write_text(as_json(evaluation.metrics), encoding="utf-8")
-            self.metrics.write(0, evaluation.logged)
         if evaluation.metrics:
             display.say(f"before: {brief(evaluation.metrics)}")
         elif self.loaded.config.evaluation.count:
@@ -202,24 +205,29 @@ class _Run:
                 display.say(f"warning: {name} is None for every completion, so no alarm can come")
         return evaluation.metrics
 
-    def _evaluate(self, name: str, evaluation: Evaluation | None = None) -> Evaluation:
-        """Evaluate, unless the weights as they are were evaluated already, and write samples."""
-        if evaluation is None:
-            trainer = self.parts.trainer
+    def _evaluate(self, name: str) -> Evaluation:
+        """Evaluate, unless the weights were evaluated as they are, and write the samples."""
+        trainer = self.parts.trainer
+        if self.last is None or self.last[0] != trainer.step:
             with trainer.averaged():
                 evaluation = self.parts.evaluator(self.parts.policy, trainer.state)
             self._on_evaluation(trainer.step, evaluation)
+            if self.folder is not None and evaluation.metrics:
+                self.metrics.write(trainer.step, evaluation.logged)
+        else:
+            evaluation = self.last[1]
         if self.folder is not None:
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
         return evaluation
 
     def _on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        if step == self.loaded.config.train.steps:
-            self.last = evaluation
+        self.last = step, evaluation
         for callback in self.callbacks if evaluation.metrics else ():
             callback.on_evaluation(step, evaluation)
 
     def _on_step(self, display: Display, step: int, metrics: dict[str, Any]) -> None:
+        if self.last is not None and self.last[0] != step:
+            self.last = None  # pictures of an evaluation are large
         if self.folder is not None:
             self.metrics.write(step, metrics)
         display.step(step, metrics)
@@ -266,7 +274,7 @@ class _Run:
             with self.parts.trainer.averaged():
                 self.parts.policy.save_pretrained(self.folder / "model")
 
-    def _finish(self, result: RunResult, after: Evaluation, display: Display) -> None:
+    def _finish(self, result: RunResult, display: Display) -> None:
         record = {
             "before": dict(result.before),
             "after": dict(result.after),
@@ -280,8 +288,6 @@ class _Run:
             "unit": result.policy.unit,
         }
         if self.folder is not None:
-            if result.after and self.last is not after:
-                self.metrics.write(result.steps, after.logged)
             (self.folder / "result.json").write_text(as_json(record), encoding="utf-8")
             report = write_report(self.folder)
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")

@@ -16,6 +16,9 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores, StepRewards
 from groupwise.rollouts import Rollouts
 
+OWN_METRICS = ("time/", "reward_time/", "rewards/", "evaluation/", "alarm/")
+"""What the names of a run's own metrics begin with, those that have a kind."""
+
 
 class Rewards:
     """Scores rollouts with several rewards at once, each in a thread of its own."""
@@ -142,7 +145,12 @@ class _Call:
         self.arguments = {k: v for k, v in offered.items() if takes_all or k in named}
 
     def _log_metric(self, name: str, value: Any) -> None:
-        self.metrics[name] = float(value)  # of a tensor too, and nothing that JSON cannot hold
+        if name == "step" or name.startswith(OWN_METRICS):
+            raise ValueError(f"log_metric: {name!r} is a name of the run's own")
+        try:
+            self.metrics[name] = float(value)  # of a tensor too, and nothing that JSON cannot hold
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"log_metric: {name!r} is {value!r}, expected a number") from error
 
     def start(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> "Future[Any]":
         self._started = time.monotonic()

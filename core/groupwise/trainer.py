@@ -122,7 +122,7 @@ class Trainer:
         self.policy.begin(self.step)
         rollouts, scores, metrics = self.collect()
         with self.clock.time("update"):
-            metrics |= self.learn(rollouts, scores)
+            metrics = _together(metrics, self.learn(rollouts, scores))
         self.rewards.refresh(rollouts, scores)
         self.step += 1
         decisions = metrics.pop("sampled_decisions")
@@ -287,9 +287,7 @@ class Trainer:
             "length_max": float(processes.largest(longest)),
             **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
         }
-        for name in sorted(told.keys() & scores.metrics.keys()):
-            raise UserError(f"a reward logs the metric {name!r}, which every run has; rename it")
-        return told | dict(scores.metrics)
+        return _together(scores.metrics, told)
 
     @property
     def state(self) -> RunState:
@@ -315,3 +313,10 @@ class Trainer:
         self.step, self.seconds_trained = state["step"], state["seconds"]
         self.prompts.load_state_dict(state["prompts"])
         self._mark()
+
+
+def _together(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; UserError where a reward logs a metric of a name that the run itself uses."""
+    for name in sorted(given.keys() & own.keys()):
+        raise UserError(f"a reward logs the metric {name!r}, which the run has; rename it")
+    return {**own, **given}

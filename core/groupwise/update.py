@@ -72,7 +72,9 @@ class Updater:
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 self.accelerator.backward(loss * self.accelerator.num_processes)
-            sums.add(self.algorithm.measure(current, batch), current, batch, loss)
+            with torch.no_grad():
+                gap = self.algorithm.log_ratio(current, batch) if "old_log_probs" in batch else None
+            sums.add(self.algorithm.measure(current, batch), gap, batch, loss)
         return sums.result()
 
     def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
@@ -134,7 +136,7 @@ class _Sums:
     def add(
         self,
         measured: Mapping[str, Tensor],
-        current: LogProbs,
+        log_ratio: Tensor | None,
         batch: Mapping[str, Tensor],
         loss: Tensor,
     ) -> None:
@@ -144,9 +146,8 @@ class _Sums:
         for name, values in measured.items():
             total = values.detach().masked_fill(~mask, 0.0).sum()
             self.sums[name] = self.sums.get(name, 0.0) + float(total)
-        if current.log_probs is not None and "old_log_probs" in batch:
-            gap = (current.log_probs.detach() - batch["old_log_probs"]).masked_fill(~mask, 0.0)
-            worst = float(gap.abs().nan_to_num(nan=math.inf).max())
+        if log_ratio is not None:
+            worst = float(log_ratio.masked_fill(~mask, 0.0).abs().nan_to_num(nan=math.inf).max())
             self.ratio_error = max(self.ratio_error, worst)
 
     def result(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Law 1: the gradient of an update does not depend on how it was cut, nor on who computed it."""
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -127,7 +128,7 @@ def test_gspo_is_the_clipped_ratio_of_whole_completions(lab):
     with torch.no_grad():
         log_probs = policy(rollouts).log_probs
         found = algorithm.loss(policy(rollouts), batch)
-    expected, clipped = [], 0
+    expected, clipped, worst = [], 0, 0.0
     for row, mask in enumerate(rollouts.mask):
         if mask.any():
             old = given["old_log_probs"][row][mask].sum()
@@ -136,8 +137,25 @@ def test_gspo_is_the_clipped_ratio_of_whole_completions(lab):
             advantage = targets["advantages"][row].double()
             expected.append(-min(ratio * advantage, within * advantage) / len(rollouts))
             clipped += bool(within != ratio)
+            worst = max(worst, abs(float(ratio.log())) * float(advantage != 0))
     assert clipped
     assert float(found.sum()) == pytest.approx(float(sum(expected)), rel=1e-6)
+    # What a run warns of is this ratio, too, and not that of a decision.
+    _, metrics = updated(lab, 100, (policy, algorithm, rollouts, scores, given))
+    assert metrics["ratio_error"] == pytest.approx(worst, rel=1e-6)
+
+
+def test_in_gspo_a_decision_learns_from_its_own_step(lab):
+    """One ratio for all of a completion, and still each decision's gradient is its own."""
+    mask = torch.tensor([[True, True, True, False]])
+    log_probs = torch.tensor([[-1.0, -2.0, -0.5, 9.0]], requires_grad=True)
+    advantages = torch.tensor([[2.0, 0.0, -1.0, 7.0]])
+    batch = {"mask": mask, "old_log_probs": log_probs.detach() - 0.1 * mask}
+    batch |= {"advantages": advantages, "weights": mask / 3}
+    algorithm = GSPO(GSPO.Config(clip_low=0.5, clip_high=0.5))
+    algorithm.loss(LogProbs(log_probs=log_probs), batch).sum().backward()
+    expected = -advantages * mask * math.exp(0.1) / 3
+    assert log_probs.grad == pytest.approx(expected)
 
 
 def test_padding_width_and_order_of_rollouts_change_nothing(lab):

@@ -116,13 +116,19 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     second = train(lab, tmp_path, settings={"steps": 6}, algorithm=near, **again)
     said = capsys.readouterr().err
     assert "note: resumed with train.steps: 4 -> 6" in said
-    assert "note: resumed with algorithm.beta: None -> 0.5" in said
+    assert "note: resumed with algorithm.beta: unset -> 0.5" in said
     assert "learning_rate" not in said
     assert "steps: 6" in (second.folder / "config.yaml").read_text()
     assert second.steps == 6
     assert second.seconds > first.seconds / 2
-    with pytest.raises(UserError, match=r"seed: a run is resumed with .* 0, found 7"):
+    assert "steps: 4" in (second.folder / "config.until_step_4.yaml").read_text()
+    with pytest.raises(UserError, match="seed: a run is resumed with its own, 0, not 7"):
         train(lab, tmp_path, seed=7, **again)
+    rows = {"name": "rows", "rows": lab.rows(8), "held_out": 0.9}
+    with pytest.raises(UserError, match=r"held_out: a run is resumed with its own, 0.5, not 0.9"):
+        train(lab, tmp_path, prompts=rows, **again)
+    (second.folder / "config.yaml").write_text("")
+    assert train(lab, tmp_path, settings={"steps": 7}, **again).steps == 7
 
 
 def test_metrics_that_rewards_log(lab, tmp_path):
@@ -136,7 +142,13 @@ def test_metrics_that_rewards_log(lab, tmp_path):
     result = train(lab, tmp_path, rewards=logs("mine", torch.tensor(2.5)))
     last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
     assert last["mine"] == 2.5
-    with pytest.raises(UserError, match="logs the metric 'accuracy', which every run has"):
-        train(lab, tmp_path, rewards=logs("accuracy", 1.0), overwrite=True)
-    with pytest.raises(UserError, match="reward 'reward' raised ValueError"):
-        train(lab, tmp_path, rewards=logs("mine", "many"), overwrite=True)
+    for taken in ("accuracy", "loss"):
+        with pytest.raises(UserError, match=f"logs the metric '{taken}', which the run has"):
+            train(lab, tmp_path, rewards=logs(taken, 1.0), overwrite=True)
+    for name, value, told in [
+        ("mine", "many", "'mine' is 'many', expected a number"),
+        ("step", 1.0, "'step' is a name of the run's own"),
+        ("evaluation/mine", 1.0, "'evaluation/mine' is a name of"),
+    ]:
+        with pytest.raises(UserError, match=f"reward 'reward' raised .*: log_metric: {told}"):
+            train(lab, tmp_path, rewards=logs(name, value), overwrite=True)
