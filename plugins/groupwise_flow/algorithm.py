@@ -48,7 +48,7 @@ class FlowGRPO(GRPO):
         """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
         super().prepare(policy)
         kind = getattr(getattr(policy, "config", None), "sde", "flow")
-        if self.config.kl == "published" and kind != "flow":
+        if self.config.beta > 0 and self.config.kl == "published" and kind != "flow":
             raise UserError(
                 f"algorithm.kl: published goes with policy.sde: flow, found {kind}, of which "
                 f"published code has the exact KL; use that"

@@ -23,6 +23,8 @@ class Guided:
                 "policy.negative_prompt: this model takes guidance as an input and has no "
                 "unconditional pass that a negative prompt could change"
             )
+        if config.negative_prompt and max(config.guidance, config.guidance_in_training) <= 1:
+            raise UserError("policy.negative_prompt: it has no effect without guidance above 1")
         self.adapter, self.config = adapter, config
         self.encodings = Encodings(self._encode, most=config.keep_prompts)
         self._reference: nn.Module | None = None

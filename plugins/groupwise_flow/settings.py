@@ -88,8 +88,6 @@ class Settings(BaseModel):
                 f"with sde: cps it must be at most 1, which replaces all of the noise, found "
                 f"{self.noise_level:g}",
             )
-        if self.negative_prompt and max(self.guidance, self.guidance_in_training) <= 1:
-            raise _at("negative_prompt", "has no effect without guidance above 1")
         return self
 
     @property

@@ -203,7 +203,6 @@ def test_a_window_beyond_the_steps(config, command):
         ("adapter", "nowhere.at_all:Thing", "policy.adapter: "),
         ("adapter", "red:blue", "policy.adapter: "),
         ("lora", {"rank": 0}, "policy.lora.rank: expected at least 1, found 0"),
-        ("negative_prompt", "blur", "policy.negative_prompt: has no effect without guidance above"),
     ],
 )
 def test_values_that_cannot_be(config, key, value, told):
@@ -274,10 +273,15 @@ def test_a_scheduler_that_takes_more_passes_than_steps(config):
     assert "FlowMatchHeunDiscreteScheduler does not give 3 steps of falling noise" in message
 
 
+def test_a_negative_prompt_without_guidance(config):
+    config["policy"] |= {"negative_prompt": "blur"}
+    assert "policy.negative_prompt: it has no effect without guidance above 1" in refused(config)
+
+
 def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, lab):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["flux"], "model")
-    config["policy"] |= {"negative_prompt": "blur", "guidance": 3.5}
+    config["policy"] |= {"negative_prompt": "blur"}
     assert "policy.negative_prompt: this model takes guidance as an input" in refused(config)
 
 
