@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,7 +138,7 @@ class _Run:
 
     def __init__(self, loaded: LoadedConfig, parts: Parts, folder: Path | None) -> None:
         self.loaded, self.parts, self.folder = loaded, parts, folder
-        self.metrics = MetricsFile((folder or Path(os.devnull)) / "metrics.jsonl")
+        self.metrics = MetricsFile(loaded.config.output / "metrics.jsonl")
         self.callbacks = parts.callbacks
         self.warned = False
         self.last: tuple[int, Evaluation] | None = None

@@ -10,12 +10,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from groupwise import processes
-from groupwise.advantages import group_std
+from groupwise import processes, step_metrics
 from groupwise.algorithm import Algorithm
 from groupwise.average import Average
 from groupwise.clock import Clock
-from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation, Evaluator, sample_draws
 from groupwise.interruption import interruptible
 from groupwise.policy import Policy
@@ -122,7 +120,7 @@ class Trainer:
         self.policy.begin(self.step)
         rollouts, scores, metrics = self.collect()
         with self.clock.time("update"):
-            metrics = _together(metrics, self.learn(rollouts, scores))
+            metrics = step_metrics.joined(metrics, self.learn(rollouts, scores))
         self.rewards.refresh(rollouts, scores)
         self.step += 1
         decisions = metrics.pop("sampled_decisions")
@@ -150,19 +148,9 @@ class Trainer:
                 break
             parts.append(self._sample(self.prompts.take(missing)))
             extra += missing
-            metrics = self._add(metrics, *parts[-1])
+            metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
         metrics["refilled_groups"] = extra
         return (*self._fill(parts), metrics)
-
-    def _add(self, metrics: dict[str, Any], rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
-        """The metrics with a further round in those that are counts and seconds.
-
-        Means stay those of the first round: what is drawn anew is no fair sample of the prompts.
-        """
-        further = self._describe(rollouts, scores)
-        counts = {"failed_rewards", "unscored", "sampled_decisions"}
-        summed = {n for n in metrics if n in counts or n.startswith("reward_time/")}
-        return {n: v + further.get(n, 0) if n in summed else v for n, v in metrics.items()}
 
     def _sample(self, draws: list[Draw]) -> tuple[Rollouts, Scores]:
         """This process's share of the draws, sampled and scored.
@@ -264,30 +252,8 @@ class Trainer:
     # ---- looking
 
     def _describe(self, rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
-        """What a step's first rollouts looked like, over all processes."""
-        total, groups = scores.total, rollouts.groups.cpu()
-        lengths = rollouts.lengths.cpu().double()
-        of_rollouts = {
-            "reward": total,
-            "reward_std": group_std(total, groups),
-            "accuracy": self.evaluator.right(scores),
-            "zero_variance": scores.dead(groups),
-            "length": lengths,
-            "truncated": rollouts.truncated,
-            **{f"rewards/{name}": scores.column(name) for name in scores.names},
-        }
-        for name in sorted(self.policy.logged & rollouts.facts.keys()):
-            of_rollouts[name] = torch.tensor(rollouts.facts[name])
-        longest = int(lengths.max()) if len(lengths) else 0
-        told = {
-            **processes.means(of_rollouts),
-            "failed_rewards": processes.total(int(scores.failed.sum())),
-            "unscored": processes.total(int(total.isnan().sum())),
-            "sampled_decisions": processes.total(int(lengths.sum())),
-            "length_max": float(processes.largest(longest)),
-            **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
-        }
-        return _together(scores.metrics, told)
+        right = self.evaluator.right(scores)
+        return step_metrics.describe(rollouts, scores, right=right, logged=self.policy.logged)
 
     @property
     def state(self) -> RunState:
@@ -313,10 +279,3 @@ class Trainer:
         self.step, self.seconds_trained = state["step"], state["seconds"]
         self.prompts.load_state_dict(state["prompts"])
         self._mark()
-
-
-def _together(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; UserError where a reward logs a metric of a name that the run itself uses."""
-    for name in sorted(given.keys() & own.keys()):
-        raise UserError(f"a reward logs the metric {name!r}, which the run has; rename it")
-    return {**own, **given}

@@ -143,7 +143,7 @@ def test_metrics_that_rewards_log(lab, tmp_path):
     last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
     assert last["mine"] == 2.5
     for taken in ("accuracy", "loss"):
-        with pytest.raises(UserError, match=f"logs the metric '{taken}', which the run has"):
+        with pytest.raises(UserError, match=f"metric '{taken}' is logged twice, by the run"):
             train(lab, tmp_path, rewards=logs(taken, 1.0), overwrite=True)
     for name, value, told in [
         ("mine", "many", "'mine' is 'many', expected a number"),
