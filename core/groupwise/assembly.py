@@ -147,7 +147,7 @@ def _make(
     else:
         target = load_target(loaded, kind, path, section.name)
         made = build(loaded, path, target, section.name, section.options)
-    expected, fits = _PARTS[kind]
+    expected, fits = _EXPECTED[kind]
     if isinstance(made, type):
         problem = f"expected {expected}, found the class {made.__name__} itself: give an instance"
         raise UserError(loaded.origin.message(path, problem))
@@ -161,7 +161,7 @@ def _is_source(made: Any) -> bool:
     return hasattr(made, "__len__") and hasattr(made, "__getitem__")
 
 
-_PARTS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "policies": ("a groupwise.Policy", lambda made: isinstance(made, Policy)),
     "algorithms": ("a groupwise.Algorithm", lambda made: isinstance(made, Algorithm)),
     "callbacks": ("a groupwise.Callback", lambda made: isinstance(made, Callback)),
