@@ -1,6 +1,7 @@
 """assemble: what a configuration names, made into the parts of a run that fit together."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -11,102 +12,199 @@ from accelerate.utils import set_seed
 
 from groupwise.alarm import Watch
 from groupwise.algorithm import Algorithm
-from groupwise.building import build, load_target
+from groupwise.building import build, check_options, load_target
 from groupwise.callback import Callback
 from groupwise.config import LoadedConfig, check_labels
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluator
+from groupwise.objects import Objects
 from groupwise.policy import Policy
-from groupwise.prompts import Draw, Prompts
+from groupwise.prompts import Draw, Prompts, Row
 from groupwise.rewards import Reward
 from groupwise.scoring import Rewards
-from groupwise.sections import (
-    KINDS,
-    KINDS_OF_LISTS,
-    PluginSection,
-    RewardSection,
-    RunConfig,
-    WatchSection,
-)
+from groupwise.sections import PluginSection, RewardSection, RunConfig, WatchSection
 from groupwise.trainer import Trainer
+from groupwise.yaml_lines import KeyPath
 
-Objects = Mapping[tuple[str | int, ...], Any]
-"""Python objects given in place of names, by the key path of their section."""
+SECONDS_OF_LOOKING = 60.0
+"""How long rows are looked at before a run: a source that makes them as they are asked for may have
+millions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything a run is made of, built and checked."""
+    """What needs no weights: built, and checked to fit together.
 
-    policy: Policy
+    prompts: those of training; exam: where held-out draws come from, which may be the same;
+    held_out: these draws, if the policy skips none of them.
+    """
+
+    loaded: LoadedConfig
+    objects: Objects
     algorithm: Algorithm
-    evaluator: Evaluator
-    trainer: Trainer
-    callbacks: Sequence[Callback]
+    prompts: Prompts
+    exam: Prompts
+    held_out: Sequence[Draw]
+    rewards: Rewards
+    watched: Rewards | None
+
+    @property
+    def config(self) -> RunConfig:
+        return self.loaded.config
+
+    def load_rewards(self) -> None:
+        """Let rewards that have a model load it. Raises UserError where one cannot be had."""
+        for rewards in filter(None, (self.rewards, self.watched)):
+            rewards.load()
+
+    def rows(self) -> Iterator[Row]:
+        """All rows that may be drawn, as far as they can be looked at in reasonable time."""
+        exam = () if self.exam is self.prompts else self.exam.rows()
+        return _in_time(chain(self.prompts.rows(), exam))
+
+    def check_policy(self, policy: "Policy | type[Policy]") -> None:
+        """Raise UserError where algorithm or rewards need what a policy does not provide."""
+        provides = getattr(policy, "provides", None)
+        if provides is None:
+            return  # a function that makes a policy: it will be seen when it is made
+        missing = self.algorithm.needs - provides
+        if missing:
+            raise UserError(
+                f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "
+                f"which policy {self.config.policy.name!r} does not provide"
+            )
+        columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
+        for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
+            reward.check_columns(columns, tuple(policy.facts))
 
 
-def assemble(loaded: LoadedConfig, objects: Objects, accelerator: Accelerator) -> Parts:
-    """Build what the configuration names, the cheap things first, and check that they fit."""
+def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
+    """Build all that loads no weights. Raises UserError for whatever is wrong with it."""
     config = loaded.config
     make = partial(_make, loaded, objects)
-    algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
     check_labels(loaded)
-    prompts, draws = _prompts(config, make)
-    rewards = Rewards(_measures(make, "rewards", config.rewards))
+    algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
+    own = config.evaluation.source
+    prompts = Prompts(
+        make("prompts", ("prompts",), config.prompts),
+        seed=config.seed,
+        fraction=config.prompts.held_out if own is None else 0.0,
+        shuffle=config.prompts.shuffle,
+        key=config.prompts.key,
+    )
+    exam = prompts
+    if own is not None:
+        source = make("prompts", ("evaluation", "source"), own)
+        key = config.prompts.key if config.prompts.key in source[0] else None
+        exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
     watched = _measures(make, "watch", config.watch)
+    held_out = _draws(exam, config)
+    return Parts(
+        loaded=loaded,
+        objects=objects,
+        algorithm=algorithm,
+        prompts=prompts,
+        exam=exam,
+        held_out=held_out,
+        rewards=Rewards(_measures(make, "rewards", config.rewards)),
+        watched=Rewards(watched) if watched else None,
+    )
+
+
+def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
+    """The policy with its weights, on this process's device, its prompts looked at."""
+    config = parts.config
     # Initialisation (of adapters, say) is the only thing that draws from the global generators.
     set_seed(config.seed)
-    policy: Policy = make("policies", ("policy",), config.policy)
-    columns = {name: None for name in prompts.source[0] if name != "prompt"}
-    for reward in (*rewards.rewards, *watched):
-        reward.check_columns(columns, tuple(policy.facts))
-    policy.check_prompts(chain(prompts.rows(), (draw.row for draw in draws)))
-    missing = algorithm.needs - policy.provides
-    if missing:
-        raise UserError(
-            f"algorithm {config.algorithm.name!r} needs {', '.join(sorted(missing))}, which policy "
-            f"{config.policy.name!r} does not provide"
-        )
-    algorithm.prepare(policy)
-    if algorithm.reference:
-        policy.keep("reference")
-    evaluator = Evaluator(
+    policy: Policy = _make(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
+    parts.check_policy(policy)
+    policy.needed = parts.algorithm.needs | parts.algorithm.reference
+    policy.to(accelerator.device)
+    policy.check_prompts(parts.rows())
+    for prompts in (parts.prompts, parts.exam):
+        prompts.skips = policy.skips
+    return policy
+
+
+def make_evaluator(parts: Parts, accelerator: Accelerator) -> Evaluator:
+    config, draws = parts.config, parts.held_out
+    if any(parts.exam.skips(draw.row) for draw in draws):
+        draws = _draws(parts.exam, config)
+    return Evaluator(
         draws,
-        rewards,
+        parts.rewards,
         config.evaluation,
         seed=config.seed,
         batch=config.train.sample_batch,
-        watched=Rewards(watched) if watched else None,
+        distinct=len({parts.exam.question(draw.row) for draw in draws}),
+        watched=parts.watched,
         watches={
             section.title: Watch(better=section.better, tolerance=section.tolerance)
             for section in config.watch
         },
         process=(accelerator.process_index, accelerator.num_processes),
     )
-    trainer = Trainer(
+
+
+def make_trainer(parts: Parts, accelerator: Accelerator) -> Trainer:
+    """Everything with its weights, ready for the first step."""
+    parts.load_rewards()
+    policy = make_policy(parts, accelerator)
+    evaluator = make_evaluator(parts, accelerator)
+    parts.algorithm.prepare(policy)
+    if parts.algorithm.reference:
+        policy.keep("reference")
+    return Trainer(
         policy=policy,
-        algorithm=algorithm,
-        rewards=rewards,
-        prompts=prompts,
-        settings=config.train,
+        algorithm=parts.algorithm,
+        rewards=parts.rewards,
+        prompts=parts.prompts,
+        settings=parts.config.train,
         evaluator=evaluator,
         accelerator=accelerator,
-        seed=config.seed,
-        evaluate_every=config.evaluation.every,
+        seed=parts.config.seed,
+        evaluate_every=parts.config.evaluation.every,
     )
-    # Of several processes the first alone has callbacks: a tracker is opened once.
-    callbacks = [
-        make("callbacks", ("callbacks", number), section)
-        for number, section in enumerate(config.callbacks)
+
+
+def make_callbacks(parts: Parts, accelerator: Accelerator) -> list[Callback]:
+    """Of several processes the first alone has callbacks: a tracker is opened once."""
+    return [
+        _make(parts.loaded, parts.objects, "callbacks", ("callbacks", number), section)
+        for number, section in enumerate(parts.config.callbacks)
         if accelerator.is_main_process
     ]
-    return Parts(
-        policy=policy,
-        algorithm=algorithm,
-        evaluator=evaluator,
-        trainer=trainer,
-        callbacks=callbacks,
+
+
+def _draws(exam: Prompts, config: RunConfig) -> list[Draw]:
+    """The held-out draws. Raises UserError where there are fewer than were asked for."""
+    section = config.evaluation
+    return exam.evaluation(
+        section.count, distinct=section.distinct, strict=section.prompts is not None
     )
+
+
+def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
+    """What the names of policy and callbacks stand for; options are checked, nothing is built."""
+    config = loaded.config
+    sections: dict[KeyPath, tuple[str, PluginSection]] = {("policy",): ("policies", config.policy)}
+    for number, section in enumerate(config.callbacks):
+        sections["callbacks", number] = ("callbacks", section)
+    targets = {}
+    for path, (kind, section) in sections.items():
+        if path not in objects:
+            targets[path] = load_target(loaded, kind, path, section.name)
+            check_options(loaded, path, targets[path], section.name, section.options)
+    return targets
+
+
+def _in_time(rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows until the time for looking at them is used up."""
+    started = time.monotonic()
+    for row in rows:
+        yield row
+        if time.monotonic() - started > SECONDS_OF_LOOKING:
+            return
 
 
 def _measures(
@@ -119,31 +217,17 @@ def _measures(
     ]
 
 
-def _prompts(config: RunConfig, make: Callable[..., Any]) -> tuple[Prompts, list[Draw]]:
-    """The training prompts, and the held-out draws: of the same source, or of one of their own."""
-    source = make("prompts", ("prompts",), config.prompts)
-    asked = config.evaluation
-    own = asked.source
-    held = config.prompts.held_out if own is None else 0.0
-    prompts = Prompts(source, seed=config.seed, fraction=held, shuffle=config.prompts.shuffle)
-    evaluated = prompts
-    if own is not None:
-        separate = make("prompts", ("evaluation", "source"), own)
-        evaluated = Prompts(separate, seed=config.seed, fraction=1.0, shuffle=False)
-    return prompts, evaluated.evaluation(
-        asked.count, distinct=asked.distinct, strict=asked.prompts is not None
-    )
-
-
 def _make(
     loaded: LoadedConfig,
     objects: Objects,
     kind: str,
-    path: tuple[str | int, ...],
+    path: KeyPath,
     section: PluginSection,
 ) -> Any:
     if path in objects:
         made = objects[path]
+        if section.options:  # beside the object, as `{"name": object, "size": 3}`
+            made = build(loaded, path, made, section.name, section.options)
     else:
         target = load_target(loaded, kind, path, section.name)
         made = build(loaded, path, target, section.name, section.options)
@@ -181,41 +265,3 @@ def _reward(section: RewardSection | WatchSection, function: Callable[..., Any])
         on_error=section.on_error,
         bound=bound,
     )
-
-
-def set_aside(key: str, value: Any, objects: dict[tuple[str | int, ...], Any]) -> Any:
-    """Put Python objects into `objects` and return sections that name them."""
-    if key in KINDS_OF_LISTS:
-        items = (
-            list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        )
-        return [_name_object((key, number), item, objects) for number, item in enumerate(items)]
-    if key == "prompts":
-        return _named_rows((key,), value, objects)
-    if (key,) in KINDS:
-        return _name_object((key,), value, objects)
-    if key == "evaluation" and isinstance(value, Mapping) and "source" in value:
-        source = value["source"]
-        return {**value, "source": _named_rows((key, "source"), source, objects)}
-    return value
-
-
-def _named_rows(
-    path: tuple[str | int, ...], value: Any, objects: dict[tuple[str | int, ...], Any]
-) -> Any:
-    """Prompts given in Python: rows, or a source."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        objects[path] = value
-        return {"name": "rows"}
-    return _name_object(path, value, objects)
-
-
-def _name_object(
-    path: tuple[str | int, ...], value: Any, objects: dict[tuple[str | int, ...], Any]
-) -> Any:
-    if value is None or isinstance(value, str | Mapping):
-        return value
-    objects[path] = value
-    name = getattr(value, "__name__", type(value).__name__)
-    unnamed = "watched_lambda" if path[0] == "watch" else "lambda"
-    return {"name": name.replace("<lambda>", f"{unnamed}_{path[-1]}")}

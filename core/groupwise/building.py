@@ -39,35 +39,45 @@ def build(
     that is a function has them bound; any other function is called with them. Whatever is an
     object already is returned.
     """
-    is_reward = kind_at(section_path) == "rewards"
-    if isinstance(target, type):
-        if has_config(target):
-            return _constructed(loaded, section_path, target, options)
-        _check_arguments(loaded, section_path, target, options, whole=True)
-        return target(**options)
-    if callable(target) and is_reward:
-        _check_arguments(loaded, section_path, target, options, whole=False)
+    config = check_options(loaded, section_path, target, name, options)
+    if _is_reward(section_path, target):
         return partial(target, **options) if options else target
-    if inspect.isroutine(target):
-        _check_arguments(loaded, section_path, target, options, whole=True)
-        return target(**options)
-    if options:
-        problem = f"{name!r} is an object already and takes no options, found {found(options)}"
-        raise UserError(loaded.origin.message(section_path, problem))
-    return target
-
-
-def _constructed(
-    loaded: "LoadedConfig", section_path: KeyPath, target: Any, options: Mapping[str, Any]
-) -> Any:
-    """An instance; what its constructor finds wrong is told with its place."""
-    config = validate(loaded, section_path, target, options)
+    if not isinstance(target, type) and not inspect.isroutine(target):
+        return target
     try:
-        return target(config)
+        return target(config) if config is not None else target(**options)
     except UserError:
         raise
     except ValueError as error:
         raise UserError(loaded.origin.message(section_path, str(error))) from error
+
+
+def check_options(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Any,
+    name: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """The target's `Config` of these options, None where it has none; builds nothing.
+
+    Raises UserError for options that the target does not take.
+    """
+    is_class, is_reward = isinstance(target, type), _is_reward(section_path, target)
+    if is_class and has_config(target):
+        return validate(loaded, section_path, target, options)
+    if is_class or is_reward or inspect.isroutine(target):
+        _check_arguments(loaded, section_path, target, options, whole=not is_reward)
+    elif options:
+        problem = f"{name!r} is an object already and takes no options, found {found(options)}"
+        raise UserError(loaded.origin.message(section_path, problem))
+    return None
+
+
+def _is_reward(section_path: KeyPath, target: Any) -> bool:
+    """Whether the target itself is called with completions, and not what is made of it."""
+    is_object = callable(target) and not isinstance(target, type)
+    return is_object and kind_at(section_path) == "rewards"
 
 
 def has_config(target: Any) -> bool:

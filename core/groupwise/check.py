@@ -1,34 +1,55 @@
-"""describe: what a configuration will do and what it will take, before anything is loaded."""
+"""describe: what a configuration will do and what it will take, before any weights are loaded."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from groupwise.building import has_config, load_target, validate
-from groupwise.config import LoadedConfig, check_labels, derive
-from groupwise.sections import plugin_sections
-from groupwise.yaml_lines import KeyPath
+from groupwise.assembly import Parts, build_parts, check_sections
+from groupwise.building import check_options
+from groupwise.config import LoadedConfig, derive, idle_processes
+
+COUNTED = 20_000
+"""Rows of which it is counted how many are held out; of a source with more, the first of them."""
 
 
-def describe(loaded: LoadedConfig) -> str:
-    """Batch arithmetic, memory by purpose and warnings, as text in columns.
+def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
+    """Batch arithmetic, prompts, memory by purpose and warnings, as text in columns.
 
-    Raises UserError for unknown names and for options that their plugin does not accept.
+    Builds all that a run would, but for what loads weights. Raises UserError for what a run would
+    refuse.
     """
-    check_labels(loaded)
-    settings: dict[KeyPath, Any] = {}
-    targets: dict[KeyPath, Any] = {}
-    for kind, path, section in plugin_sections(loaded.config):
-        targets[path] = load_target(loaded, kind, path, section.name)
-        if has_config(targets[path]):
-            settings[path] = validate(loaded, path, targets[path], section.options)
-    greedy = getattr(targets[("policy",)], "greedy", True)
-    counts = {name: f"{n:,}" for name, n in derive(loaded.config, greedy=greedy).items()}
-    parts = [
-        _table("batch arithmetic", counts),
-        _memory(loaded, targets[("policy",)], settings),
-        *(f"warning: {text}" for text in warnings(loaded, settings.get(("algorithm",)))),
+    policy = check_sections(loaded, {})["policy",]
+    parts = build_parts(loaded, {})
+    parts.check_policy(policy)
+    section = loaded.config.policy
+    settings = check_options(loaded, ("policy",), policy, section.name, section.options)
+    examine = getattr(policy, "examine", None)
+    notes = examine(settings, parts.rows()) if examine and settings is not None else ()
+    counts = derive(loaded.config, greedy=getattr(policy, "greedy", True))
+    algorithm = getattr(parts.algorithm, "config", None)
+    idle = idle_processes(loaded.config, processes)
+    texts = [
+        _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
+        _table("prompts", _prompts(parts)),
+        _memory(loaded, policy, settings, algorithm),
+        *(f"note: {note}" for note in notes),
+        *(f"warning: {text}" for text in (idle, *warnings(loaded, algorithm)) if text),
     ]
-    return "\n".join(parts)
+    return "\n".join(texts)
+
+
+def _prompts(parts: Parts) -> dict[str, str]:
+    """How many rows there are, and how many of them are held out."""
+    source, exam = parts.prompts.source, parts.exam
+    counted = min(len(exam.source), COUNTED)
+    held = [row for row in islice(exam.rows(), counted) if exam.is_held_out(row)]
+    of = "" if counted == len(exam.source) else f" of the first {counted:,}"
+    return {
+        "rows": f"{len(source):,}",
+        "held out": f"{len(held):,}{of}",
+        "different questions held out": f"{len(set(map(exam.question, held))):,}{of}",
+        "evaluated": f"{len(parts.held_out):,}",
+    }
 
 
 def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
@@ -61,12 +82,11 @@ def size(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-def _memory(loaded: LoadedConfig, policy: Any, settings: Mapping[KeyPath, Any]) -> str:
+def _memory(loaded: LoadedConfig, policy: Any, own: Any, algorithm: Any) -> str:
     """The policy's own estimate for training, and copies of what is trained, as large as gradients.
 
-    A policy that makes no estimate is said to make none.
+    own, algorithm: their `Config`s. A policy that makes no estimate is said to make none.
     """
-    own, algorithm = settings.get(("policy",)), settings.get(("algorithm",))
     estimate = getattr(policy, "estimate", None)
     decisions = loaded.config.train.microbatch
     rollouts = derive(loaded.config)["rollouts per update"]

@@ -1,12 +1,20 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped; no pickle in it.
 
 A sample's randomness is a function of its name (seed, draw, index), so there is no generator to
-save: weights, the optimizer's state, the position in the prompts and the step are all.
+save: weights, the optimizer's state, the place in the prompts, the step, and the state of whatever
+else has one, are all.
+
+Each is a folder `step_N`, which takes that name when everything in it is on the disk. A list of its
+files and their sizes is written last, so that one that a kill or a full disk left behind is known
+and passed over.
 """
 
 import json
+import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,112 +22,141 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groupwise.average import Average
 from groupwise.errors import UserError
+from groupwise.state import decode, encode, on_cpu
 
-NAME = "last"
-FORMER = "last.old"
-"""Where the previous checkpoint is while the new one takes its name."""
-
-
-def save_checkpoint(
-    folder: Path,
-    policy: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: Mapping[str, Any],
-    average: Average | None = None,
-) -> Path:
-    """Write folder/last, replacing the previous one only when the new one is whole."""
-    target, fresh, former = folder / NAME, folder / f"{NAME}.new", folder / FORMER
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    save_file(_trained(policy), fresh / "weights.safetensors")
-    save_file(_optimizer_tensors(optimizer), fresh / "optimizer.safetensors")
-    if average is not None:
-        save_file(_on_cpu(average.tensors()), fresh / "average.safetensors")
-    (fresh / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
-    if target.exists():
-        # Renamed, not removed: at no moment may a kill leave less than one whole checkpoint.
-        shutil.rmtree(former, ignore_errors=True)
-        target.rename(former)
-    fresh.rename(target)
-    shutil.rmtree(former, ignore_errors=True)
-    return target
+FILES = "files.json"
+"""Names and sizes of the others."""
 
 
-def load_checkpoint(
-    folder: Path,
-    policy: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: Average | None = None,
-) -> Mapping[str, Any]:
-    """Restore weights, optimizer and average in place; return the state.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What one holds.
 
-    Raises UserError where there is no checkpoint, or one of another model.
+    tensors: by file ("weights", "optimizer", "average"), each by name; state: the rest.
     """
-    source, state = _whole(folder), read_state(folder)
-    weights = load_file(source / "weights.safetensors")
-    trained = dict(_named(policy))
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    state: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints in a folder, of which the last `keep` stay."""
+
+    def __init__(self, folder: Path, *, keep: int = 1) -> None:
+        self.folder, self.keep = folder, keep
+
+    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+        """Write the checkpoint of a step; those before go when it is whole."""
+        target = self.folder / f"step_{step}"
+        if not _is_whole(target):
+            fresh = self.folder / f"step_{step}.new"
+            for path in (fresh, target):  # of a save that was killed
+                shutil.rmtree(path, ignore_errors=True)
+            fresh.mkdir(parents=True)
+            _write(fresh, checkpoint)
+            fresh.rename(target)
+            _sync(self.folder)
+        for path in self._all()[: -self.keep]:
+            _remove(path)
+        return target
+
+    def last(self) -> Path:
+        """The folder of the last whole one. Raises UserError where there is none."""
+        whole = [path for path in self._all() if _is_whole(path)]
+        if not whole:
+            torn = ", but none of them is whole" if self._all() else ""
+            raise UserError(f"no checkpoint in {self.folder}{torn}")
+        return whole[-1]
+
+    def load(self) -> Checkpoint:
+        """What the last whole one holds; what was torn after it is removed."""
+        path = self.last()
+        files = [Path(name).stem for name in _sizes(path) if name.endswith(".safetensors")]
+        tensors = {name: load_file(path / f"{name}.safetensors") for name in files}
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        for later in self._all()[self._all().index(path) + 1 :]:
+            _remove(later)
+        return Checkpoint(tensors=tensors, state=decode(state, tensors.get("state", {})))
+
+    def _all(self) -> list[Path]:
+        """By step, those that are not whole included."""
+        named = [(re.fullmatch(r"step_(\d+)", path.name), path) for path in _inside(self.folder)]
+        return [path for _, path in sorted((int(match[1]), path) for match, path in named if match)]
+
+
+def read_weights(policy: nn.Module, checkpoint: Checkpoint, *, averaged: bool = False) -> None:
+    """Put its weights, or the average of them, into the policy's trained parameters.
+
+    Raises UserError where it is of another model, or has no average.
+    """
+    if averaged and "average" not in checkpoint.tensors:
+        raise UserError("train.ema: the checkpoint has no averaged weights")
+    weights = dict(checkpoint.tensors["average" if averaged else "weights"])
+    weights.pop("updates", None) if averaged else None
+    trained = trained_weights(policy)
     if trained.keys() != weights.keys():
-        odd = sorted(trained.keys() ^ weights.keys())[0]
-        raise UserError(f"the checkpoint in {folder} is of another model: they differ in {odd!r}")
+        odd = min(trained.keys() ^ weights.keys())
+        raise UserError(f"the checkpoint is of another model: they differ in {odd!r}")
     for name, parameter in trained.items():
         if parameter.shape != weights[name].shape:
             raise UserError(
-                f"the checkpoint in {folder} is of another model: {name!r} is "
+                f"the checkpoint is of another model: {name!r} is "
                 f"{list(weights[name].shape)} there and {list(parameter.shape)} here"
             )
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(weights[name])
-    _restore_optimizer(optimizer, load_file(source / "optimizer.safetensors"))
-    if average is not None:
-        if not (source / "average.safetensors").exists():
-            raise UserError(f"train.ema: the checkpoint in {folder} has no averaged weights")
-        average.restore(load_file(source / "average.safetensors"))
-    return state
 
 
-def read_state(folder: Path) -> Mapping[str, Any]:
-    """What was saved beside the weights; UserError where there is no checkpoint."""
-    path = _whole(folder) / "state.json"
-    if not path.exists():
-        raise UserError(f"no checkpoint in {folder}")
-    state: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return state
+def trained_weights(policy: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are trained, by name."""
+    return {name: p for name, p in policy.named_parameters() if p.requires_grad}
 
 
-def _whole(folder: Path) -> Path:
-    """The last checkpoint; the former one where a kill came between the two renames."""
-    return folder / (NAME if (folder / NAME).exists() else FORMER)
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    state, inside = encode(checkpoint.state, "state")
+    for name, tensors in {**checkpoint.tensors, **({"state": inside} if inside else {})}.items():
+        save_file(on_cpu(tensors), folder / f"{name}.safetensors")
+    (folder / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
+    sizes = {}
+    for path in _inside(folder):
+        _sync(path)
+        sizes[path.name] = path.stat().st_size
+    (folder / FILES).write_text(json.dumps(sizes), encoding="utf-8")
+    _sync(folder / FILES)
+    _sync(folder)
 
 
-def _named(policy: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+def _sync(path: Path) -> None:
+    """Have what was written on the disk and not only in the system's memory."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
-def _trained(policy: nn.Module) -> dict[str, Tensor]:
-    return _on_cpu(dict(_named(policy)))
+def _sizes(folder: Path) -> dict[str, int]:
+    """The files that belong to a checkpoint with their sizes; none where there is no such list."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / FILES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return sizes if isinstance(sizes, dict) else {}
 
 
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+def _is_whole(folder: Path) -> bool:
+    sizes = _sizes(folder)
+    there = {path.name: path.stat().st_size for path in _inside(folder)}
+    return bool(sizes) and all(there.get(name) == size for name, size in sizes.items())
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """AdamW's state, flattened: "3/exp_avg" is the first moment of the fourth parameter."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{index}/{name}": torch.as_tensor(value).detach().cpu().contiguous()
-        for index, values in state.items()
-        for name, value in values.items()
-    }
+def _remove(folder: Path) -> None:
+    """The list first: what a kill leaves of the others is then no checkpoint."""
+    (folder / FILES).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, _, name = key.partition("/")
-        state.setdefault(int(index), {})[name] = value
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+def _inside(folder: Path) -> Sequence[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []

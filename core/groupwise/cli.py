@@ -12,6 +12,7 @@ import typer
 from groupwise.errors import UserError
 
 if TYPE_CHECKING:
+    from groupwise.config import LoadedConfig
     from groupwise.plugins import Entry, Registry
 
 INTERRUPTED = 130
@@ -95,10 +96,28 @@ def train(
     """Train by a configuration, with an evaluation before and after, and write a report."""
     if resume and overwrite:
         raise UserError("--resume goes on with the run that --overwrite would delete: choose one")
-    from groupwise.config import load_config
+    from groupwise.folder import read_config
 
     # Before torch is imported: a mistake in the file is told at once.
-    loaded = load_config(config, overrides or ())
+    _train(read_config(config, overrides or ()), resume=resume, overwrite=overwrite, quiet=quiet)
+
+
+@app.command()
+@telling()
+def resume(
+    run: RunFolder,
+    overrides: Overrides = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+) -> None:
+    """Go on with a run from its last checkpoint, by its own configuration, from any folder."""
+    from groupwise.folder import run_config
+
+    _train(run_config(run, overrides or ()), resume=True, quiet=quiet)
+
+
+def _train(
+    loaded: "LoadedConfig", *, resume: bool, overwrite: bool = False, quiet: bool = False
+) -> None:
     from groupwise.run import train_from_config
 
     result = train_from_config(loaded, resume=resume, overwrite=overwrite, quiet=quiet)
@@ -108,14 +127,23 @@ def train(
 
 @app.command()
 @telling()
-def check(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Validate a configuration; print its batch arithmetic and a memory estimate."""
-    from groupwise.config import load_config
+def check(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", envvar="WORLD_SIZE", min=1, help="as many as the run will have"
+        ),
+    ] = 1,
+) -> None:
+    """Build everything but the weights; print batch arithmetic, prompts and a memory estimate."""
+    from groupwise.folder import read_config
 
-    loaded = load_config(config, overrides or ())
+    loaded = read_config(config, overrides or ())
     from groupwise.check import describe
 
-    typer.echo(describe(loaded))
+    typer.echo(describe(loaded, processes=processes))
 
 
 @app.command("eval")

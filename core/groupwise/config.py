@@ -50,11 +50,13 @@ class LoadedConfig:
     """A validated configuration, and where its values came from.
 
     folder: what relative paths in plugins' options are relative to.
+    stated: dotted keys of what the command line, or the keywords of a call, laid over the file.
     """
 
     config: RunConfig
     folder: Path
     origin: Origin
+    stated: Sequence[str] = ()
 
 
 def load_config(
@@ -81,15 +83,19 @@ def parse_config(
     data: Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
     folder: Path | None = None,
+    stated: Sequence[str] = (),
 ) -> LoadedConfig:
-    """The same from a mapping; overrides are `{"dotted.key": value}`, folder the current one."""
+    """The same from a mapping; overrides are `{"dotted.key": value}`, folder the current one.
+
+    stated: sections that were laid over a configuration before.
+    """
     laid = [
         (key_path(key, f"{key}={value}"), value, f"{key}={value}")
         for key, value in (overrides or {}).items()
     ]
     data, given = apply(data, laid, Lines())
     origin = Origin(source="configuration", overridden=given)
-    return _validated(_given(data), folder or Path.cwd(), origin)
+    return _validated(_given(data), folder or Path.cwd(), origin, stated)
 
 
 def dump(config: RunConfig) -> str:
@@ -138,6 +144,18 @@ def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
     }
 
 
+def idle_processes(config: RunConfig, processes: int) -> str | None:
+    """What to say where there are more processes than groups in an update; else None."""
+    groups = config.train.groups_per_step // config.train.updates_per_rollout
+    if groups >= processes:
+        return None
+    return (
+        f"{processes} processes share {groups} groups an update, so {processes - groups} of them "
+        f"idle: set train.groups_per_step to at least "
+        f"{processes * config.train.updates_per_rollout}, or lower train.updates_per_rollout"
+    )
+
+
 def _text(path: Path) -> str:
     try:
         # Windows editors put a byte order mark before UTF-8; it is no part of the first key.
@@ -157,9 +175,12 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None}
 
 
-def _validated(data: Mapping[str, Any], folder: Path, origin: Origin) -> LoadedConfig:
+def _validated(
+    data: Mapping[str, Any], folder: Path, origin: Origin, stated: Sequence[str] = ()
+) -> LoadedConfig:
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
         raise explain(error, RunConfig, origin) from error
-    return LoadedConfig(config=config, folder=folder, origin=origin)
+    dotted = [".".join(map(str, path)) for path in origin.overridden]
+    return LoadedConfig(config=config, folder=folder, origin=origin, stated=[*dotted, *stated])

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.config import PathOrName
 from groupwise.errors import UserError, first_line
+from groupwise.prompts import is_chat
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
@@ -34,6 +35,7 @@ class Dataset:
 
     def __init__(self, config: Config) -> None:
         self.data = _rename(_load(config), config)
+        self.is_csv = Path(config.path).suffix == ".csv"
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
 
@@ -42,7 +44,8 @@ class Dataset:
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
         row: Mapping[str, Any] = self.data[index]
-        return row
+        # A cell of a CSV file can hold messages only as text.
+        return {**row, "prompt": _messages(row["prompt"])} if self.is_csv else row
 
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
@@ -62,6 +65,17 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
     except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
         reason = first_line(error.__cause__ or error)
         raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
+
+
+def _messages(prompt: Any) -> Any:
+    """The chat messages that a text is the JSON of; any other text as it is."""
+    if not isinstance(prompt, str) or not prompt.lstrip().startswith("["):
+        return prompt
+    try:
+        value = json.loads(prompt)
+    except ValueError:
+        return prompt
+    return value if is_chat(value) else prompt
 
 
 def _check_lines(path: Path) -> None:

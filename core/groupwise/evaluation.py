@@ -9,8 +9,9 @@ import torch
 from accelerate.utils import gather_object
 
 from groupwise.alarm import Alarm, Watch, alarms
+from groupwise.judge import Judge
 from groupwise.policy import Policy, Purpose
-from groupwise.prompts import Draw, question, seed_for
+from groupwise.prompts import Draw, seed_for
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring import Rewards
@@ -41,7 +42,8 @@ class Evaluation:
 class Evaluator:
     """Samples `samples` completions for each held-out prompt, and a greedy one, and scores them.
 
-    watched: rewards that are measured here and nowhere else; watches: how each is judged.
+    distinct: different questions among the draws; watched: rewards that are measured here and
+    nowhere else; watches: how each is judged; judge: which completions are right.
     """
 
     def __init__(
@@ -52,13 +54,15 @@ class Evaluator:
         *,
         seed: int,
         batch: int,
+        distinct: int | None = None,
         watched: Rewards | None = None,
         watches: Mapping[str, Watch] | None = None,
         process: tuple[int, int] = (0, 1),
     ) -> None:
         rank, world = process
         self.draws, self.count = list(draws)[rank::world], len(draws)
-        self.distinct = len({question(draw.row) for draw in draws})
+        self.distinct = len(draws) if distinct is None else distinct
+        self.judge = Judge(settings, rewards.names[0])
         self.rewards, self.settings, self.seed, self.batch = rewards, settings, seed, batch
         self.watched, self.watches = watched, watches or {}
         self.first: Sequence[Sample] | None = None
@@ -70,8 +74,17 @@ class Evaluator:
         greedy = self._score(policy, "greedy", 1, state) if both else []
         samples: list[Sample] = gather_object([*sampled, *greedy])
         samples.sort(key=lambda sample: (sample["greedy"], sample["draw"], sample["index"]))
+        self.judge.agree()
+        if self.judge.measures:  # which a later batch may have shown
+            samples = [{**sample, "right": None} for sample in samples]
         watched = self.watched.names if self.watched else ()
-        metrics = summarise(samples, self.rewards.names, self.settings.samples, watched)
+        metrics = summarise(
+            samples,
+            self.rewards.names,
+            self.settings.samples,
+            watched,
+            judged=not self.judge.measures,
+        )
         if metrics and self.distinct != self.count:
             metrics["distinct_prompts"] = float(self.distinct)
         self._compare(samples)
@@ -104,22 +117,11 @@ class Evaluator:
             scores = self.rewards(rollouts, state)
             watched = self.watched(rollouts, state) if self.watched else None
             is_watched = watched is not None and self.settings.accuracy in watched.names
-            right = self.right(watched if watched is not None and is_watched else scores)
+            judged = watched if watched is not None and is_watched else scores
+            self.judge.look(judged)
+            right = self.judge.right(judged)
             samples += _records(rollouts, scores, watched, right, size, greedy=purpose == "greedy")
         return samples
-
-    def right(self, scores: Scores) -> torch.Tensor:
-        """[B] float64: 1 for completions that the accuracy reward calls right, 0 for wrong ones.
-
-        NaN where that reward does not apply, failed or is not among these scores: nobody said that
-        they are wrong.
-        """
-        name = self.settings.accuracy or scores.names[0]
-        if name not in scores.names:
-            return torch.full_like(scores.total, math.nan)
-        values = scores.column(name)
-        right = (values >= self.settings.threshold - 1e-9).to(values.dtype)
-        return right.masked_fill(values.isnan(), math.nan)
 
 
 def sample_draws(
@@ -186,32 +188,43 @@ def _or_none(value: float) -> float | None:
 
 
 def summarise(
-    samples: Sequence[Sample], names: Sequence[str], size: int, watched: Sequence[str] = ()
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    size: int,
+    watched: Sequence[str] = (),
+    *,
+    judged: bool = True,
 ) -> dict[str, float]:
-    """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward."""
+    """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward.
+
+    judged: False where no reward tells right from wrong: `greedy_reward` then stands for all that
+    would need it.
+    """
     drawn = [sample for sample in samples if not sample["greedy"]]
     greedy = [sample for sample in samples if sample["greedy"]]
     if not drawn:
         return {}
     metrics = {
         "prompts": float(len({sample["draw"] for sample in drawn})),
-        "accuracy": _mean([sample["right"] for sample in drawn]),
+        **({"accuracy": _mean([sample["right"] for sample in drawn])} if judged else {}),
         "reward": _mean([sample["total"] for sample in drawn]),
         "length": _mean([sample["length"] for sample in drawn]),
         "truncated": _mean([sample["truncated"] for sample in drawn]),
     }
     if not metrics["length"]:
         del metrics["length"]  # a policy that decides nothing when it is evaluated
-    if greedy:
+    if greedy and judged:
         metrics["greedy_accuracy"] = _mean([sample["right"] for sample in greedy])
-    unscored = sum(sample["right"] is None for sample in drawn)
+    elif greedy:
+        metrics["greedy_reward"] = _mean([sample["total"] for sample in greedy])
+    unscored = sum(sample["right" if judged else "total"] is None for sample in drawn)
     if unscored:
         metrics["unscored"] = float(unscored)
     for name in names:
         metrics[f"rewards/{name}"] = _mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
         metrics[f"watch/{name}"] = _mean([sample["watched"][name] for sample in drawn])
-    return metrics | _pass_at_all(drawn, size)
+    return metrics | (_pass_at_all(drawn, size) if judged else {})
 
 
 def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:

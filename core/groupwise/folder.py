@@ -1,19 +1,48 @@
 """Folder: a run's place on disk before the run begins; what is in the way, what is gone on with."""
 
+import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise import yaml_lines
-from groupwise.config import dump
+from groupwise import __version__, yaml_lines
+from groupwise.config import LoadedConfig, dump, load_config
 from groupwise.errors import UserError
-from groupwise.sections import RunConfig
 
 CONFIG = "config.yaml"
-KEPT = ("seed", "prompts.held_out")
+FACTS = "run.json"
+"""What a run writes of itself beside its configuration; the sign that a folder is a run's."""
+KEPT = ("seed", "prompts.held_out", "prompts.key")
+"""Keys that a resumed run keeps: they name every sample, and what is held out."""
+STATED = ("policy", "prompts", "rewards", "evaluation.source")
+"""Sections of which a resumed run changes only what its own command line changes."""
 MOST = 10
 """Changes that are told one by one."""
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """A configuration file; one that lies in a run's folder as that run had it.
+
+    Its paths are then relative to where they were when the run began, and its folder is the run's.
+    """
+    facts = path.parent / FACTS
+    if path.name != CONFIG or not facts.exists():
+        return load_config(path, overrides)
+    origin = json.loads(facts.read_text(encoding="utf-8"))["config_folder"]
+    loaded = load_config(path, overrides, folder=Path(origin))
+    if ("output",) in loaded.origin.overridden:
+        return loaded
+    return replace(loaded, config=loaded.config.model_copy(update={"output": path.parent}))
+
+
+def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """The configuration of the run in a folder. Raises UserError where there is none."""
+    for name in (CONFIG, FACTS):
+        if not (run / name).exists():
+            raise UserError(f"{run} is not the folder of a run: it has no {name}")
+    return read_config(run / CONFIG, overrides)
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
@@ -45,34 +74,61 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"output: no permission to write {folder}") from error
 
 
-def write_config(folder: Path, config: RunConfig, *, former: str | None = None) -> None:
-    """Write config.yaml, whole or not at all; what it was before is kept by the name `former`."""
-    path, fresh = folder / CONFIG, folder / f"{CONFIG}.new"
-    fresh.write_text(dump(config), encoding="utf-8")
+def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = None) -> None:
+    """Write config.yaml, whole or not at all, and the facts of the run.
+
+    former: the name by which what config.yaml was before is kept.
+    """
+    facts = {"groupwise": __version__, "config_folder": str(loaded.folder.resolve())}
+    _write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+    path = folder / CONFIG
     if former is not None and path.exists():
-        path.replace(folder / former)
+        shutil.copy2(path, folder / former)
+    _write(path, dump(loaded.config))
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
 
 
-def changes(folder: Path, config: RunConfig) -> list[str]:
+def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     """What a resumed run has different from the one in the folder: "train.steps: 200 -> 300".
 
-    Raises UserError for what must stay: the seed, which names every prompt and sample, and the
-    share held out, or prompts would be evaluated that were trained on.
+    Raises UserError for what must stay: the seed, which names every prompt and sample, and what is
+    held out, or prompts would be evaluated that were trained on; and for other data, another model
+    or other rewards that nobody asked for on this very line.
     """
     path = folder / CONFIG
     if not path.exists():
         return []
     former = dict(_values(yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0] or {}))
-    now = dict(_values(yaml_lines.read(dump(config), "configuration")[0]))
+    if not former:
+        return []
+    now = dict(_values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
     for key in KEPT:
-        if key in former and former[key] != now[key]:
-            raise UserError(f"{key}: a run is resumed with its own, {former[key]}, not {now[key]}")
+        was, becomes = former.get(key, "unset"), now.get(key, "unset")
+        if was != becomes:
+            raise UserError(f"{key}: a run is resumed with its own, {was}, not {becomes}")
     keys = [key for key in {**former, **now} if key != "output"]
-    pairs = ((key, former.get(key, "unset"), now.get(key, "unset")) for key in keys)
-    found = [f"{key}: {was} -> {becomes}" for key, was, becomes in pairs if was != becomes]
-    more = [f"{len(found) - MOST} other changes"] if len(found) > MOST else []
-    return found[:MOST] + more
+    pairs = [(key, former.get(key, "unset"), now.get(key, "unset")) for key in keys]
+    different = [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
+    for key, was, becomes in different:
+        if _is_in(key, STATED) and not _is_in(key, loaded.stated):
+            raise UserError(
+                f"{key}: the run was begun with {was}, and {loaded.origin.source} says {becomes}. "
+                f"`groupwise resume {folder}` goes on with what the run was begun with; to change "
+                f"it, say so on the command line: {key}={becomes}"
+            )
+    lines = [f"{key}: {was} -> {becomes}" for key, was, becomes in different]
+    more = [f"{len(lines) - MOST} other changes"] if len(lines) > MOST else []
+    return lines[:MOST] + more
+
+
+def _is_in(key: str, sections: Sequence[str]) -> bool:
+    """Whether a dotted key is one of the sections, or lies in one of them."""
+    return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
 def _values(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -82,5 +138,5 @@ def _values(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         name = f"{path}{key}"
         if isinstance(value, Mapping) or (isinstance(value, list) and value):
             yield from _values(value, f"{name}.")
-        else:
+        elif value is not None:  # which is how what is unset is written
             yield name, value

@@ -6,7 +6,7 @@ from typing import Any
 from groupwise import yaml_lines
 from groupwise.errors import UserError
 from groupwise.mistakes import found
-from groupwise.sections import kind_at
+from groupwise.sections import KINDS_OF_LISTS, kind_at
 from groupwise.yaml_lines import KeyPath, Lines
 
 
@@ -51,6 +51,8 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
     here, key = (*done, rest[0]), rest[0]
     if isinstance(data, str) and kind_at(done):
         data = {"name": data}
+    if data is None and len(done) == 1 and done[0] in KINDS_OF_LISTS:
+        data = []  # a list that the file does not have
     if isinstance(data, list):
         if not isinstance(key, int) or key > len(data):
             raise UserError(

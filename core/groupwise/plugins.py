@@ -76,6 +76,12 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> str:
         known = sorted({entry.name for entry in self.entries if entry.kind == kind})
+        if kind == "rewards" and ("/" in name or Path(name).exists()):
+            return (
+                f"{name!r} is no reward's name; if it is a model that scores completions, name the "
+                f"reward that calls it and give it the model, as in {{name: preference, model: "
+                f"{name}}} for images; docs/rewards.md, Reward models, has those for text"
+            )
         broken = "".join(
             f"\n  plugin {plugin!r} could not be loaded and may bring it: {reason}"
             for plugin, reason in self.failures.items()

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -33,6 +34,13 @@ class Policy(nn.Module, ABC):
     logged: those of `facts` that are numbers and whose mean is a metric of every step.
     max_decisions: the most decisions a rollout can have, where there is such a limit.
     notes: what the user should know of how this policy runs; printed once at start.
+    needed: the quantities that the algorithm needs, of those in `provides`; set by the core before
+        anything is sampled, None where it needs all. A policy may leave out the others.
+    scale_loss: True where gradients are computed in float16 and may underflow: the loss is then
+        scaled by torch's GradScaler.
+    card: facts for the model card of what is saved: `base_model` (hub name or absolute path),
+        `library_name`, `pipeline_tag`, and `usage`, Python that loads it, where `{path}` stands
+        for the folder.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
@@ -42,6 +50,9 @@ class Policy(nn.Module, ABC):
     logged: ClassVar[frozenset[str]] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
+    needed: frozenset[str] | None = None
+    scale_loss: bool = False
+    card: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def sample(
@@ -91,8 +102,23 @@ class Policy(nn.Module, ABC):
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a row that this policy cannot answer; called once before a run.
 
-        rows: those of training and of evaluation, read only as far as they are asked for.
+        rows: those of training and of evaluation, read only as far as this iterates over them.
         """
+
+    def skips(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row must never be drawn, since it is too long, say; by the row alone.
+
+        The core leaves such rows out of training and evaluation, and counts them.
+        """
+        return False
+
+    @classmethod
+    def examine(cls, config: Any, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+        """For `groupwise check`: what `check_prompts` would raise or note, without loading weights.
+
+        config: the policy's `Config`. Raises UserError, and returns notes.
+        """
+        return ()
 
     def begin(self, step: int) -> None:
         """Called before each training step with the number of steps done, for what depends on it.

@@ -17,21 +17,31 @@ def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
     Raises UserError for mixed precision, which would wrap training's forward pass and not sampling,
-    where the two must compute alike; and for sharded models, since sampling needs the whole.
+    where the two must compute alike; for gradient accumulation, by which accelerate would divide
+    gradients that are already those of a whole update; and for sharded models, since sampling needs
+    the whole.
     """
-    found = Accelerator()
-    if found.distributed_type in SHARDED:
+    launched = Accelerator()
+    if launched.distributed_type in SHARDED:
         raise UserError(
-            f"accelerate is configured for {found.distributed_type.value}, which is not supported "
-            f"yet: the model must fit on one device, and several work by DDP (--multi_gpu)"
+            f"accelerate is configured for {launched.distributed_type.value}, which is not "
+            f"supported yet: the model must fit on one device, and several work by DDP "
+            f"(--multi_gpu)"
         )
-    if found.mixed_precision != "no":
+    if launched.mixed_precision != "no":
         raise UserError(
-            f"accelerate is configured for {found.mixed_precision} mixed precision, which would "
-            f"part training from sampling; launch with --mixed_precision no and set "
+            f"accelerate is configured for {launched.mixed_precision} mixed precision, which would "
+            f"hold in training and not in sampling; launch with --mixed_precision no and set "
             f"policy.precision, which holds for both"
         )
-    return found
+    if launched.gradient_accumulation_steps != 1:
+        raise UserError(
+            f"accelerate is configured for {launched.gradient_accumulation_steps} gradient "
+            f"accumulation steps, by which it would divide every gradient; launch with "
+            f"--gradient_accumulation_steps 1 (unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS). How "
+            f"much goes through the model at once is train.microbatch, and changes no gradient"
+        )
+    return launched
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,11 @@ SCAN = 200_000
 
 
 class PromptSource(Protocol):
-    """A map-style dataset of rows, each with at least a `prompt`: a string or chat messages."""
+    """A map-style dataset of rows, each with at least a `prompt`: a string or chat messages.
+
+    A source whose rows ask the same question in several wordings states by an attribute `key` the
+    column with the question.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Row: ...
@@ -49,13 +53,13 @@ class Draw:
     row: Row
 
 
-def held_out(prompt: Any, fraction: float) -> bool:
-    """Whether a prompt belongs to the held-out split: by a hash of its text, so by nothing else.
+def held_out(question: Any, fraction: float) -> bool:
+    """Whether a question belongs to the held-out split: by a hash of its text, so by nothing else.
 
-    The split survives shuffling, appending and other seeds; two rows that ask the same thing are
-    on the same side.
+    The split survives shuffling, appending and other seeds; two rows of one question are on the
+    same side.
     """
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
+    text = question if isinstance(question, str) else _as_text(question)
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
@@ -66,31 +70,48 @@ def seed_for(run_seed: int, space: str, draw: int, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
 
 
-def split_key(row: Row) -> Any:
-    """What the held-out hash looks at: the question where a source states it, else the prompt."""
-    return row.get("question", row["prompt"])
-
-
-def question(row: Row) -> str:
-    """What a row asks, as text that is equal where two rows ask the same."""
-    return json.dumps(split_key(row), sort_keys=True)
-
-
 class Prompts:
     """Draws training prompts in a seeded order, epoch after epoch, the held-out ones left out.
 
-    Its whole state is `position`, the number of rows looked at, and `drawn`, the number of draws.
+    key: the column that says what a row asks, for sources where several prompts ask the same; the
+        source's own if unset, else the prompt.
+    skips: rows for which this is true are never drawn, neither to train on nor to evaluate.
+
+    Its whole state is `position`, the number of rows looked at, `drawn`, the number of draws, and
+    `skipped`, the number of rows left out by `skips`.
     """
 
     def __init__(
-        self, source: PromptSource, *, seed: int = 0, fraction: float = 0.1, shuffle: bool = True
+        self,
+        source: PromptSource,
+        *,
+        seed: int = 0,
+        fraction: float = 0.1,
+        shuffle: bool = True,
+        key: str | None = None,
     ) -> None:
         if len(source) == 0:
             raise UserError("the prompts are empty: the source has no rows")
         self.source, self.seed, self.fraction, self.shuffle = source, seed, fraction, shuffle
-        self.position = self.drawn = 0
+        self.key: str = key or getattr(source, "key", None) or "prompt"
+        self.skips: Callable[[Row], bool] = lambda _: False
+        self.position = self.drawn = self.skipped = 0
         self._epoch, self._order = -1, torch.empty(0)
         check_row(source[0], 0)
+
+    def question(self, row: Row) -> str:
+        """What a row asks, as text that is equal where two rows ask the same."""
+        return _as_text(self._key(row))
+
+    def is_held_out(self, row: Row) -> bool:
+        return held_out(self._key(row), self.fraction)
+
+    def _key(self, row: Row) -> Any:
+        if self.key not in row:
+            raise UserError(
+                f"prompts.key: a row has no column {self.key!r} (it has {', '.join(map(str, row))})"
+            )
+        return row[self.key]
 
     def rows(self) -> Iterator[Row]:
         """The source's rows in its own order, the first `SCAN` of a source that has more."""
@@ -102,22 +123,26 @@ class Prompts:
     def take(self, count: int) -> list[Draw]:
         """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
         draws: list[Draw] = []
-        skipped = 0
+        passed = skipped = 0
         while len(draws) < count:
             row = self._row(self.position)
             self.position += 1
-            if self.fraction and held_out(split_key(row), self.fraction):
-                skipped += 1
-                if skipped > len(self.source) + SCAN or (
-                    skipped >= 2 * len(self.source) and not draws
+            held = self.is_held_out(row)
+            if held or self.skips(row):
+                passed += 1
+                skipped += not held
+                if passed > len(self.source) + SCAN or (
+                    passed >= 2 * len(self.source) and not draws
                 ):
+                    skipping = f", and the policy skips {skipped} of {passed}" if skipped else ""
                     raise UserError(
                         f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
-                        f"to train on"
+                        f"to train on{skipping}"
                     )
                 continue
             draws.append(Draw(self.drawn, row))
             self.drawn += 1
+        self.skipped += skipped
         return draws
 
     def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Draw]:
@@ -131,10 +156,8 @@ class Prompts:
         for row in self.rows():
             if len(draws) == count:
                 break
-            key = question(row)
-            if (distinct and key in seen) or (
-                self.fraction < 1 and not held_out(split_key(row), self.fraction)
-            ):
+            key = self.question(row)
+            if (distinct and key in seen) or not self.is_held_out(row) or self.skips(row):
                 continue
             seen.add(key)
             draws.append(Draw(len(draws), row))
@@ -147,10 +170,11 @@ class Prompts:
         return draws
 
     def state_dict(self) -> dict[str, int]:
-        return {"position": self.position, "drawn": self.drawn}
+        return {"position": self.position, "drawn": self.drawn, "skipped": self.skipped}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         self.position, self.drawn = state["position"], state["drawn"]
+        self.skipped = state["skipped"]
 
     def _row(self, position: int) -> Row:
         epoch, offset = divmod(position, len(self.source))
@@ -166,6 +190,19 @@ class Prompts:
         return row
 
 
+def is_chat(value: Any) -> bool:
+    """Whether it is a list of messages, each with a role and a content."""
+    return (
+        isinstance(value, Sequence)
+        and len(value) > 0
+        and all(isinstance(part, Mapping) and {"role", "content"} <= set(part) for part in value)
+    )
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
 def check_row(row: Any, index: int) -> None:
     """Raise UserError, naming the row, when it is no row with a usable prompt."""
     if not isinstance(row, Mapping):
@@ -174,13 +211,7 @@ def check_row(row: Any, index: int) -> None:
         columns = ", ".join(map(str, row)) or "none"
         raise UserError(f"prompts, row {index}: no column 'prompt' (it has {columns})")
     prompt = row["prompt"]
-    if isinstance(prompt, str) and prompt:
-        return
-    if (
-        isinstance(prompt, Sequence)
-        and prompt
-        and all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt)
-    ):
+    if is_chat(prompt) or (isinstance(prompt, str) and prompt):
         return
     raise UserError(
         f"prompts, row {index}: 'prompt' must be a non-empty string or a list of messages with "

@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -66,6 +66,11 @@ class Reward:
     deadline: float = 120.0
     on_error: Literal["stop", "skip"] = "stop"
     bound: frozenset[str] = frozenset()
+
+    @property
+    def target(self) -> Any:
+        """The function or object itself, options apart: what may have `load` or `refresh`."""
+        return self.function.func if isinstance(self.function, partial) else self.function
 
     @cached_property
     def parameters(self) -> tuple[frozenset[str], frozenset[str], bool]:

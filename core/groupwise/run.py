@@ -10,21 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from groupwise import config as configuration
-from groupwise import processes
+from groupwise import processes, snapshot
 from groupwise.alarm import Alarm
-from groupwise.assembly import Objects, Parts, assemble, set_aside
-from groupwise.checkpoint import load_checkpoint, read_state, save_checkpoint
-from groupwise.config import LoadedConfig
-from groupwise.errors import UserError
+from groupwise.assembly import (
+    build_parts,
+    check_sections,
+    make_callbacks,
+    make_evaluator,
+    make_policy,
+    make_trainer,
+)
+from groupwise.callback import Callback
+from groupwise.card import write_card
+from groupwise.checkpoint import Checkpoints, read_weights
+from groupwise.config import LoadedConfig, idle_processes
 from groupwise.evaluation import Evaluation
-from groupwise.folder import CONFIG, changes, check_folder, make_folder, write_config
+from groupwise.folder import (
+    changes,
+    check_folder,
+    make_folder,
+    read_config,
+    run_config,
+    write_config,
+)
+from groupwise.objects import Objects, laid_over, set_aside
 from groupwise.policy import Policy
 from groupwise.report import write_report
-from groupwise.sections import kind_at
+from groupwise.symptoms import Symptoms
 from groupwise.tracking import Display, MetricsFile, as_json, brief, read_samples, write_samples
-
-RATIO_TOLERANCE = 0.1
-"""A ratio error above this share of the clip range gets a warning (law 2)."""
+from groupwise.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,26 +80,17 @@ def train(
     loaded = None
     if isinstance(config, str | Path):
         # Read alone first, so that the file's own mistakes are told with their lines.
-        loaded = configuration.load_config(Path(config))
+        loaded = read_config(Path(config))
         data, folder = loaded.config.model_dump(), loaded.folder
     if loaded is None or overrides:
         dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
         for key, value in {**data, **overrides}.items():
-            data[key] = set_aside(key, _laid_over(key, data.get(key), value), objects)
-        loaded = configuration.parse_config(data, dotted, folder=folder)
+            data[key] = set_aside(key, laid_over(key, data.get(key), value), objects)
+        stated = [] if config is None else list(overrides)
+        loaded = configuration.parse_config(data, dotted, folder=folder, stated=stated)
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
     )
-
-
-def _laid_over(key: str, given: Any, value: Any) -> Any:
-    """A section with the keys of `value` over its own, unless that names another plugin."""
-    if isinstance(given, str) and kind_at((key,)) is not None:
-        given = {"name": given}
-    if not isinstance(given, Mapping) or not isinstance(value, Mapping):
-        return value
-    same = value.get("name", given.get("name")) == given.get("name")
-    return {**given, **value} if same else value
 
 
 def train_from_config(
@@ -100,53 +105,62 @@ def train_from_config(
     started = time.monotonic()
     accelerator = processes.accelerator()
     chief = accelerator.is_main_process
-    folder = loaded.config.output
+    folder, settings = loaded.config.output, loaded.config.train
     check_folder(folder, resume=resume, overwrite=overwrite)
-    changed = changes(folder, loaded.config) if resume else []
-    parts = assemble(loaded, objects or {}, accelerator)
+    changed = changes(folder, loaded) if resume else []
+    checkpoints = Checkpoints(folder / "checkpoints", keep=settings.keep_checkpoints)
+    if resume:
+        checkpoints.last()  # before anything takes its time
+    parts = build_parts(loaded, objects or {})
+    check_sections(loaded, parts.objects)
+    trainer = make_trainer(parts, accelerator)
+    callbacks = make_callbacks(parts, accelerator)
     if chief and not resume:
         # Only now: a mistake in the configuration must not cost the run that is being replaced.
         make_folder(folder)
     accelerator.wait_for_everyone()
-    run = _Run(loaded, parts, folder if chief else None)
     if resume:
-        trainer = parts.trainer
-        trainer.load_state_dict(
-            load_checkpoint(
-                folder / "checkpoints", parts.policy, trainer.optimizer, trainer.average
-            )
-        )
+        snapshot.restore(trainer, checkpoints.load())
         started -= trainer.seconds_trained
+    run = _Run(loaded, trainer, checkpoints, callbacks, folder if chief else None)
     if chief:
-        run.metrics.truncate_after(parts.trainer.step)
-        former = f"config.until_step_{parts.trainer.step}.yaml" if changed else None
-        write_config(folder, loaded.config, former=former)
+        run.metrics.truncate_after(trainer.step)
+        former = f"config.until_step_{trainer.step}.yaml" if changed else None
+        write_config(folder, loaded, former=former)
     display = Display(
-        steps=loaded.config.train.steps,
-        unit=parts.policy.unit,
+        steps=settings.steps,
+        unit=trainer.policy.unit,
         quiet=quiet or not chief,
-        done=parts.trainer.step,
+        done=trainer.step,
     )
     with display:
         for change in changed:
             display.say(f"note: resumed with {change}")
+        idle = idle_processes(loaded.config, accelerator.num_processes)
+        for note in (*trainer.policy.notes, *([idle] if idle else [])):
+            display.say(f"note: {note}")
         return run.go(display, started)
 
 
 class _Run:
     """The order of a run, and every file it writes; without a folder it writes nothing."""
 
-    def __init__(self, loaded: LoadedConfig, parts: Parts, folder: Path | None) -> None:
-        self.loaded, self.parts, self.folder = loaded, parts, folder
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        trainer: Trainer,
+        checkpoints: Checkpoints,
+        callbacks: Sequence[Callback],
+        folder: Path | None,
+    ) -> None:
+        self.loaded, self.trainer, self.folder = loaded, trainer, folder
+        self.checkpoints, self.callbacks = checkpoints, callbacks
         self.metrics = MetricsFile(loaded.config.output / "metrics.jsonl")
-        self.callbacks = parts.callbacks
-        self.warned = False
+        self.symptoms = Symptoms(clip=getattr(trainer.algorithm, "clip_high", 0.2))
         self.last: tuple[int, Evaluation] | None = None
 
     def go(self, display: Display, started: float) -> RunResult:
-        trainer, policy = self.parts.trainer, self.parts.policy
-        for note in policy.notes:
-            display.say(f"note: {note}")
+        trainer, policy = self.trainer, self.trainer.policy
         for callback in self.callbacks:
             callback.on_start(policy)
         before = self._before(display)
@@ -158,7 +172,7 @@ class _Run:
             # A reward that fails at step 90 must not cost the 90 steps before it.
             if trainer.step and trainer.whole:
                 self._save()
-                display.say(f"step {trainer.step} is saved; --resume goes on from it")
+                display.say(f"step {trainer.step} is saved; {self._how_to_go_on}")
             raise
         # Before the last evaluation, which takes its time and may be interrupted, too.
         self._save()
@@ -168,7 +182,7 @@ class _Run:
         except KeyboardInterrupt:
             finished = False
         if not finished:
-            display.say("stopped: the model and a checkpoint are saved; --resume goes on")
+            display.say(f"stopped: the model and a checkpoint are saved; {self._how_to_go_on}")
         elif after.metrics:
             display.say(f"after: {brief(after.metrics)}")
             self._sound(display)
@@ -188,8 +202,8 @@ class _Run:
     def _before(self, display: Display) -> Mapping[str, float]:
         # Every process looks: they must agree on whether there is something to evaluate.
         known = self.loaded.config.output / "samples" / "before.json"
-        if self.parts.trainer.step and known.exists():
-            self.parts.evaluator.remember(read_samples(known.with_suffix(".jsonl")))
+        if self.trainer.step and known.exists():
+            self.trainer.evaluator.remember(read_samples(known.with_suffix(".jsonl")))
             metrics: Mapping[str, float] = json.loads(known.read_text(encoding="utf-8"))
             return metrics
         evaluation = self._evaluate("before")
@@ -206,13 +220,13 @@ class _Run:
 
     def _evaluate(self, name: str) -> Evaluation:
         """Evaluate, unless the weights were evaluated as they are, and write the samples."""
-        trainer = self.parts.trainer
+        trainer = self.trainer
         if self.last is None or self.last[0] != trainer.step:
             with trainer.averaged():
-                evaluation = self.parts.evaluator(self.parts.policy, trainer.state)
+                evaluation = trainer.evaluator(trainer.policy, trainer.state)
             self._on_evaluation(trainer.step, evaluation)
             if self.folder is not None and evaluation.metrics:
-                self.metrics.write(trainer.step, evaluation.logged)
+                self.metrics.write_evaluation(trainer.step, evaluation.logged)
         else:
             evaluation = self.last[1]
         if self.folder is not None:
@@ -232,46 +246,33 @@ class _Run:
         display.step(step, metrics)
         if any(name.startswith("alarm/") for name in metrics):
             self._sound(display)
-        self._watch_ratio(display, metrics)
+        for warning in self.symptoms.look(metrics, self.trainer.optimizer.culprit):
+            display.say(f"step {step}: {warning}")
         for callback in self.callbacks:
             callback.on_step(step, metrics)
 
     @property
     def _raised(self) -> dict[str, Alarm]:
-        alarms = self.parts.evaluator.alarms
+        alarms = self.trainer.evaluator.alarms
         return {name: alarm for name, alarm in alarms.items() if alarm is not None}
 
     def _sound(self, display: Display) -> None:
         for alarm in self._raised.values():
             display.say(str(alarm))
 
-    def _watch_ratio(self, display: Display, metrics: Mapping[str, Any]) -> None:
-        limit = RATIO_TOLERANCE * getattr(self.parts.algorithm, "clip_high", 0.2)
-        if self.warned or not metrics["ratio_error"] > limit:
-            return
-        self.warned = True
-        display.say(
-            f"warning: the probability ratio at the first update is off by "
-            f"{metrics['ratio_error']:.2g} (limit {limit:.2g}). Sampling and training disagree: "
-            f"bf16 rounding, dropout, or a kernel that depends on the batch are the usual causes"
-        )
+    @property
+    def _how_to_go_on(self) -> str:
+        return f"`groupwise resume {self.loaded.config.output}` goes on from it"
 
     def _checkpoint(self) -> None:
         if self.folder is not None:
-            trainer = self.parts.trainer
-            save_checkpoint(
-                self.folder / "checkpoints",
-                self.parts.policy,
-                trainer.optimizer,
-                trainer.state_dict() | {"config_folder": str(self.loaded.folder.resolve())},
-                trainer.average,
-            )
+            self.checkpoints.save(self.trainer.step, snapshot.take(self.trainer))
 
     def _save(self) -> None:
         if self.folder is not None:
             self._checkpoint()
-            with self.parts.trainer.averaged():
-                self.parts.policy.save_pretrained(self.folder / "model")
+            with self.trainer.averaged():
+                self.trainer.policy.save_pretrained(self.folder / "model")
 
     def _finish(self, result: RunResult, display: Display) -> None:
         record = {
@@ -288,6 +289,7 @@ class _Run:
         }
         if self.folder is not None:
             (self.folder / "result.json").write_text(as_json(record), encoding="utf-8")
+            write_card(self.folder / "model", result.policy, self.loaded, record)
             report = write_report(self.folder)
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.callbacks:
@@ -296,12 +298,13 @@ class _Run:
 
 def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float]:
     """Evaluate a run's last checkpoint again, by its own configuration but for the overrides."""
-    if not (run / CONFIG).exists():
-        raise UserError(f"{run} is no run: it has no {CONFIG}")
-    state = read_state(run / "checkpoints")
-    loaded = configuration.load_config(run / CONFIG, overrides, folder=Path(state["config_folder"]))
-    parts = assemble(loaded, {}, processes.accelerator())
-    trainer = parts.trainer
-    load_checkpoint(run / "checkpoints", parts.policy, trainer.optimizer, trainer.average)
-    with trainer.averaged():
-        return parts.evaluator(parts.policy).metrics
+    loaded, accelerator = run_config(run, overrides), processes.accelerator()
+    checkpoint = Checkpoints(run / "checkpoints").load()
+    parts = build_parts(loaded, {})
+    parts.load_rewards()
+    parts.rewards.load_state_dict(checkpoint.state["rewards"])
+    policy = make_policy(parts, accelerator)
+    read_weights(policy, checkpoint, averaged=loaded.config.train.ema is not None)
+    evaluator = make_evaluator(parts, accelerator)
+    evaluator.judge.load_state_dict(checkpoint.state["judge"])
+    return evaluator(policy).metrics

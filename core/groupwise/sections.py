@@ -66,6 +66,11 @@ class PromptsSection(PluginSection):
     shuffle: bool = Field(
         default=True, description="draw training prompts in a seeded random order"
     )
+    key: str | None = Field(
+        default=None,
+        description="column that says what a row asks, where several prompts ask the same: they "
+        "are held out together; the source's own if unset, else the prompt",
+    )
 
 
 class MeasureSection(PluginSection):
@@ -156,8 +161,23 @@ class TrainSection(Section):
     max_refills: int = Field(
         default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
     )
+    max_skipped_updates: int = Field(
+        default=10,
+        ge=0,
+        description="updates in a row whose gradient may be not finite, and which are skipped, "
+        "before the run ends",
+    )
     checkpoint_every: int = Field(
-        default=0, ge=0, description="steps between checkpoints; 0: at the end"
+        default=0, ge=0, description="steps between checkpoints; 0: by minutes alone"
+    )
+    checkpoint_minutes: float | None = Field(
+        default=15.0,
+        gt=0,
+        description="write a checkpoint after the first step that ends this long after the last "
+        "one; null: by steps alone",
+    )
+    keep_checkpoints: int = Field(
+        default=2, ge=1, description="how many checkpoints stay, the last"
     )
 
     @field_validator("group_size")
@@ -198,10 +218,10 @@ class EvaluationSection(Section):
     accuracy: str | None = Field(
         default=None,
         description="label of the reward, trained or watched, that tells right from wrong; "
-        "the first reward if unset",
+        "if unset the first reward, as long as it gives only 0 and 1",
     )
-    threshold: float = Field(
-        default=1.0, description="a completion is right at this reward or above"
+    threshold: float | None = Field(
+        default=None, description="a completion is right at this reward or above; 1 if unset"
     )
     distinct: bool = Field(
         default=True, description="ask each question once, however often the source repeats it"

@@ -16,18 +16,19 @@ COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
 
 
 def describe(
-    rollouts: Rollouts, scores: Scores, *, right: Tensor, logged: Collection[str]
+    rollouts: Rollouts, scores: Scores, *, right: Tensor | None, logged: Collection[str]
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
-    right: [B], 1 for completions that are right; logged: the policy's facts to take the mean of.
+    right: [B], 1 for completions that are right, None where no reward tells; logged: the policy's
+    facts to take the mean of.
     """
     total, groups = scores.total, rollouts.groups.cpu()
     lengths = rollouts.lengths.cpu().double()
     of_rollouts = {
         "reward": total,
         "reward_std": group_std(total, groups),
-        "accuracy": right,
+        **({} if right is None else {"accuracy": right}),
         "zero_variance": scores.dead(groups),
         "length": lengths,
         "truncated": rollouts.truncated,

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,16 +32,34 @@ class MetricsFile:
 
     def truncate_after(self, step: int) -> None:
         """Drop lines of later steps: a resumed run writes them again."""
-        if not self.path.exists():
-            return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except ValueError:  # the half line of a killed run
-                continue
-        self.path.write_text("".join(kept), encoding="utf-8")
+        if self.path.exists():
+            self._replace([line for line in self._lines() if line["step"] <= step])
+
+    def write_evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append an evaluation of that step, in place of one that a killed run wrote of it."""
+        lines = self._lines()
+        of_step = [line for line in lines if line["step"] == step]
+        before = [line for line in of_step if line.keys() & metrics.keys()]
+        if before:
+            before[-1].update({key: finite(value) for key, value in metrics.items()})
+            self._replace(lines)
+        else:
+            self.write(step, metrics)
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """All but the half line of a killed run."""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        parsed = []
+        for line in text.splitlines():
+            with suppress(ValueError):
+                parsed.append(json.loads(line))
+        return [line for line in parsed if isinstance(line, dict) and "step" in line]
+
+    def _replace(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Whole or not at all."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        fresh.replace(self.path)
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -73,13 +92,12 @@ def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any
 
 
 def brief(metrics: Mapping[str, float]) -> str:
-    """An evaluation in a line: accuracy where something tells it, else the reward."""
-    accuracy = metrics.get("accuracy", math.nan)
-    told = "reward" if math.isnan(accuracy) else "accuracy"
+    """An evaluation in a line: accuracy where a reward tells right from wrong, else the reward."""
+    leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
     watched = {n.removeprefix("watch/"): v for n, v in metrics.items() if n.startswith("watch/")}
     shown = {
-        told: metrics.get(told),
-        "greedy": metrics.get("greedy_accuracy"),
+        leading: metrics.get(leading),
+        "greedy": metrics.get(f"greedy_{leading}"),
         "length": metrics.get("length"),
         **watched,
     }

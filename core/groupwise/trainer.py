@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,6 +16,7 @@ from groupwise.average import Average
 from groupwise.clock import Clock
 from groupwise.evaluation import Evaluation, Evaluator, sample_draws
 from groupwise.interruption import interruptible
+from groupwise.optimizer import Optimizer
 from groupwise.policy import Policy
 from groupwise.prompts import Draw, Prompts
 from groupwise.rewards import RunState, Scores
@@ -23,7 +24,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.schedule import schedule
 from groupwise.scoring import Rewards
 from groupwise.sections import TrainSection
-from groupwise.update import Updater, check_gradient
+from groupwise.update import Updater
 
 OnStep = Callable[[int, dict[str, Any]], None]
 OnEvaluation = Callable[[int, Evaluation], None]
@@ -34,7 +35,8 @@ class Trainer:
 
     seed: names every sample, with the draw of its prompt and its index in the group.
     evaluate_every: steps between evaluations; 0 for none.
-    whole: whether weights and prompts stand at the end of a step, as a checkpoint wants them.
+    whole: whether weights and prompts stand at the end of a step, as a checkpoint wants them;
+        drawn: the place in the prompts at the end of the last step.
     seconds_trained: those of `fit`, and of the runs that this one resumed.
     """
 
@@ -66,14 +68,9 @@ class Trainer:
         self.whole = True
         self._spare: Rollouts | None = None
         self._mark()
-        trained = [p for p in policy.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trained,
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-        )
-        model, self._prepared = accelerator.prepare(policy, self.optimizer)
+        model = accelerator.prepare(policy)
+        # After the policy has moved: on some devices its parameters are others by then.
+        self.optimizer = Optimizer(policy, settings, accelerator)
         self.average: Average | None = None
         if settings.ema is not None:
             self.average = Average(policy, decay=settings.ema, every=settings.ema_every)
@@ -83,6 +80,7 @@ class Trainer:
             algorithm=algorithm,
             accelerator=accelerator,
             budget=settings.microbatch,
+            backpropagate=self.optimizer.backward,
         )
 
     def fit(
@@ -96,7 +94,8 @@ class Trainer:
         on_step: called after each step with its metrics; on_evaluation, on_checkpoint: when one is
         due. A signal lets the step in progress finish, so that what is saved is a whole step.
         """
-        started = time.monotonic() - self.seconds_trained
+        saved = time.monotonic()
+        started = saved - self.seconds_trained
         with interruptible() as asked_to_stop:
             while not processes.any_process(self._over(started)):
                 metrics = self.train_step()
@@ -107,9 +106,9 @@ class Trainer:
                     on_evaluation(self.step, evaluation)
                     metrics |= evaluation.logged
                 on_step(self.step, metrics | self.clock.take())
-                due = self.settings.checkpoint_every
-                if due and self.step % due == 0:
+                if self._is_checkpoint_due(saved):
                     on_checkpoint()
+                    saved = time.monotonic()
                 if processes.any_process(asked_to_stop()):
                     return False
         return True
@@ -125,6 +124,9 @@ class Trainer:
         self.step += 1
         decisions = metrics.pop("sampled_decisions")
         metrics["decisions_per_second"] = decisions / (time.perf_counter() - started)
+        skipped = self.prompts.skipped - self.drawn["skipped"]
+        if skipped:
+            metrics["skipped_prompts"] = skipped
         self._mark()
         return metrics
 
@@ -201,7 +203,10 @@ class Trainer:
     # ---- learning
 
     def learn(self, rollouts: Rollouts, scores: Scores) -> dict[str, float]:
-        """All updates that a step's rollouts give; the ratio error is that of the first."""
+        """All updates that a step's rollouts give; the ratio error is that of the first.
+
+        Metrics are means over the updates, `skipped_updates` a count.
+        """
         given = self._old_and_reference(rollouts)
         measured: list[dict[str, float]] = []
         for _ in range(self.settings.epochs):
@@ -211,9 +216,12 @@ class Trainer:
                 metrics = self.updater.backward(part, scores.select(rows), cut, self._spare)
                 measured.append(metrics | self._apply())
         of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
-        means = {name: math.fsum(values) / len(values) for name, values in of.items()}
-        # The first with decisions: until then nothing moved. NaN where no update had any.
-        return means | {"ratio_error": of.get("ratio_error", [math.nan])[0]}
+        means = {name: _mean(values) for name, values in of.items()}
+        return means | {
+            # The first with decisions: until then nothing moved. NaN where no update had any.
+            "ratio_error": of.get("ratio_error", [math.nan])[0],
+            "skipped_updates": math.fsum(of["skipped_updates"]),
+        }
 
     def _old_and_reference(self, rollouts: Rollouts) -> dict[str, Tensor]:
         """What the sampler's and the reference's weights say of the rollouts, once a step."""
@@ -234,30 +242,33 @@ class Trainer:
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 
     def _apply(self) -> dict[str, float]:
-        """Clip, step, and say what the gradient and the learning rate were."""
+        """One optimizer step; what the gradient and the learning rate were."""
         rate = self.settings.learning_rate * schedule(self.settings, self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = self.accelerator.clip_grad_norm_(parameters, self.settings.max_grad_norm)
-        value = check_gradient(0.0 if norm is None else norm, self.step + 1)
-        if any(p.grad is not None for p in parameters):
-            self._prepared.step()
+        metrics = self.optimizer.step(rate, number=self.step + 1, suspect=self.updater.suspect)
+        if metrics.pop("updated"):
             self.whole = False
             if self.average is not None:
                 self.average.update()
-        self._prepared.zero_grad(set_to_none=True)
-        return {"grad_norm": value, "learning_rate": rate}
+        return metrics
 
     # ---- looking
 
     def _describe(self, rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
-        right = self.evaluator.right(scores)
+        judge = self.evaluator.judge
+        judge.look(scores)
+        judge.agree()
+        right = None if judge.measures else judge.right(scores)
         return step_metrics.describe(rollouts, scores, right=right, logged=self.policy.logged)
 
     @property
     def state(self) -> RunState:
         return RunState(global_step=self.step, max_steps=self.settings.steps)
+
+    def _is_checkpoint_due(self, saved: float) -> bool:
+        """By steps, or by the minutes since the last, which all processes must agree on."""
+        every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
+        late = minutes is not None and time.monotonic() - saved >= 60 * minutes
+        return bool(every and self.step % every == 0) or processes.any_process(late)
 
     def _over(self, started: float) -> bool:
         """Whether the steps, or the time, are used up."""
@@ -265,17 +276,18 @@ class Trainer:
         late = limit is not None and time.monotonic() - started >= 60 * limit
         return late or self.step >= self.settings.steps
 
-    # ---- resuming
-
-    def state_dict(self) -> dict[str, Any]:
-        """All state beside weights and optimizer, as JSON: that of the last whole step."""
-        return {"step": self.step, "seconds": self.seconds_trained, "prompts": self._drawn}
+    def go_on(self, *, step: int, seconds: float, prompts: Mapping[str, int]) -> None:
+        """Take up the place where a run was."""
+        self.step, self.seconds_trained = step, seconds
+        self.prompts.load_state_dict(prompts)
+        self._mark()
 
     def _mark(self) -> None:
         """Note that a step has ended."""
-        self.whole, self._drawn = True, self.prompts.state_dict()
+        self.whole, self.drawn = True, self.prompts.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.step, self.seconds_trained = state["step"], state["seconds"]
-        self.prompts.load_state_dict(state["prompts"])
-        self._mark()
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of those that are finite: the norm of a gradient that was skipped is not."""
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(finite) / len(finite) if finite else math.nan

@@ -1,10 +1,9 @@
 """Update: scored rollouts to a gradient, in micro-batches that do not change it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
@@ -13,17 +12,18 @@ from torch import Tensor, nn
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
-from groupwise.errors import UserError
-from groupwise.policy import Microbatch, Policy
+from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Updater:
     """Turns rollouts into gradients.
 
     policy answers for sampling-side calls; model is the same policy as accelerate wrapped it.
+    backpropagate: adds the gradient of a loss to the parameters' own; accelerate's if unset.
+    suspect: the first tensor that was not finite in the last `backward`, None if all were.
     """
 
     policy: Policy
@@ -31,6 +31,8 @@ class Updater:
     algorithm: Algorithm
     accelerator: Accelerator
     budget: int
+    backpropagate: Callable[[Tensor], None] | None = None
+    suspect: str | None = field(default=None, init=False)
 
     def backward(
         self,
@@ -44,23 +46,23 @@ class Updater:
         given: [B, T, ...] tensors the loss needs beside the targets (`old_log_probs`, what the
             reference was asked for), for these rollouts. They wait on the CPU, as a mean may be as
             large as a latent: a micro-batch takes its share to the device.
-        spare: a rollout to run without effect while other processes have more micro-batches; the
-            longest of `rollouts` if unset, which then must not be empty.
+        spare: rollouts to run without effect while other processes have more micro-batches, cut as
+            the policy cuts any others; the longest of `rollouts` if unset, which then must not be
+            empty.
         """
         targets = self.targets(scores, rollouts)
         everything = {**targets, "mask": rollouts.mask, **given}
         everything = {name: value.cpu() for name, value in everything.items()}
         active = self.algorithm.active(targets).nonzero().flatten()
         parts = self._parts(rollouts, active)
-        sums = _Sums()
+        sums, checks = _Sums(), _Checks()
+        backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         for number in range(passes):
             last = number == passes - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 if number >= len(parts):
-                    if spare is None:
-                        spare = rollouts.select([int(rollouts.lengths.argmax())])
-                    self.accelerator.backward(_nothing(self.model(spare, slice(None))))
+                    backpropagate(_nothing(self.model(*self._idle(spare, rollouts))))
                     continue
                 rows, decisions = parts[number]
                 piece = rollouts.select(rows)
@@ -71,10 +73,12 @@ class Updater:
                 }
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
-                self.accelerator.backward(loss * self.accelerator.num_processes)
+                backpropagate(loss * self.accelerator.num_processes)
             with torch.no_grad():
                 gap = self.algorithm.log_ratio(current, batch) if "old_log_probs" in batch else None
             sums.add(self.algorithm.measure(current, batch), gap, batch, loss)
+            checks.add(current, batch)
+        self.suspect = checks.first()
         return sums.result()
 
     def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
@@ -114,6 +118,13 @@ class Updater:
         return self.policy.microbatches(
             rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
         )
+
+    def _idle(self, spare: Rollouts | None, rollouts: Rollouts) -> tuple[Rollouts, Decisions]:
+        """A micro-batch as any other, for a pass without effect."""
+        if spare is None:
+            spare = rollouts.select([int(rollouts.lengths.argmax())])
+        rows, decisions = self._split(spare)[0]
+        return spare.select(rows), decisions
 
     def _parts(self, rollouts: Rollouts, active: Tensor) -> list[Microbatch]:
         """Micro-batches of the active rows."""
@@ -164,6 +175,31 @@ class _Sums:
         return means | said
 
 
+class _Checks:
+    """Whether everything that a loss is made of was finite; read once, after all passes."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.finite: list[Tensor] = []
+
+    @torch.no_grad()
+    def add(self, current: LogProbs, batch: Mapping[str, Tensor]) -> None:
+        answers = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
+        for name, value in {**batch, **answers}.items():
+            if value is None or not value.is_floating_point():
+                continue
+            finite = value.isfinite()
+            if value.shape[:2] == batch["mask"].shape:  # padding may hold anything
+                finite = finite.flatten(2).all(dim=2) if value.ndim > 2 else finite
+                finite = finite | ~batch["mask"]
+            self.names.append(f"{name!r} of the policy" if name in answers else f"{name!r}")
+            self.finite.append(finite.all())
+
+    def first(self) -> str | None:
+        good = torch.stack(self.finite).tolist() if self.finite else []
+        return next((name for name, fine in zip(self.names, good, strict=True) if not fine), None)
+
+
 def _within(decisions: slice, piece: Rollouts) -> slice:
     """The decisions that a piece, trimmed to its longest rollout, has."""
     return slice(*decisions.indices(piece.mask.shape[1]))
@@ -194,14 +230,3 @@ def _skeleton(rollouts: Rollouts) -> Rollouts:
         mask=rollouts.mask.cpu(),
         truncated=rollouts.truncated.cpu(),
     )
-
-
-def check_gradient(norm: Any, step: int) -> float:
-    """The gradient norm as a number; UserError when it is none."""
-    value = float(norm)
-    if not math.isfinite(value):
-        raise UserError(
-            f"step {step}: the gradient norm is {value}, and this update was not made; a lower "
-            f"learning rate, a smaller clip range or float32 may help"
-        )
-    return value

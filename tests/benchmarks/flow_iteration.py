@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from groupwise.assembly import assemble
+from groupwise.assembly import build_parts, make_trainer
 from groupwise.config import load_config, parse_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,7 +64,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     for name, changes in VARIANTS.items():
         overrides = [f"{key}={value}" for key, value in changes.items()]
         loaded = load_config(EXAMPLES / "shapes.yaml", ["evaluation.prompts=0", *overrides])
-        runs[name] = assemble(loaded, {}, Accelerator()).trainer.train_step
+        runs[name] = make_trainer(build_parts(loaded, {}), Accelerator()).train_step
     return runs
 
 
@@ -98,7 +98,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
         "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
         "evaluation": {"prompts": 0},
     }
-    return assemble(parse_config(config), {}, Accelerator()).trainer.train_step
+    return make_trainer(build_parts(parse_config(config), {}), Accelerator()).train_step
 
 
 def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> list[float]:

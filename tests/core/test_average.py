@@ -9,7 +9,7 @@ from torch import nn
 
 from groupwise import train
 from groupwise.average import Average
-from groupwise.checkpoint import load_checkpoint, save_checkpoint
+from groupwise.checkpoint import Checkpoint, Checkpoints, read_weights
 from groupwise.errors import UserError
 from groupwise.prompts import seed_for
 
@@ -116,8 +116,8 @@ def by_hand(trainer, steps, decay, every):
     """The average of the table, from its values after each optimizer update."""
     table = trainer.policy.table
     kept, updates = table.detach().clone(), []
-    step = trainer._prepared.step
-    trainer._prepared.step = lambda: (step(), updates.append(table.detach().clone()))
+    step = trainer.optimizer.adamw.step
+    trainer.optimizer.adamw.step = lambda: (step(), updates.append(table.detach().clone()))
     for _ in range(steps):
         trainer.train_step()
     for count, value in enumerate(updates, start=1):
@@ -158,7 +158,7 @@ def test_evaluation_during_training_is_by_the_average(lab):
         return evaluate(policy, state)
 
     trainer.evaluator = watched
-    watched.right = evaluate.right
+    watched.judge = evaluate.judge
     applied = []
     trainer.fit(lambda *_: applied.append(trainer.average.tensors()["table"].clone()), lambda: None)
     for (in_place, put_aside), average in zip(seen, applied, strict=True):
@@ -196,7 +196,7 @@ def run(lab, folder, *, resume=False, steps=4, **settings):
 
 
 def weights(folder, name):
-    return load_file(folder / "checkpoints" / "last" / f"{name}.safetensors")["table"]
+    return load_file(Checkpoints(folder / "checkpoints").last() / f"{name}.safetensors")["table"]
 
 
 def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
@@ -207,7 +207,7 @@ def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
     assert torch.equal(saved, average)
     assert torch.equal(result.policy.table, own)
     plain = run(lab, tmp_path / "plain")
-    assert not (tmp_path / "plain/checkpoints/last/average.safetensors").exists()
+    assert not list((tmp_path / "plain").rglob("average.safetensors"))
     assert torch.equal(plain.policy.table, own)
     assert plain.before == result.before
     assert plain.after != result.after
@@ -236,13 +236,10 @@ def test_a_resumed_run_has_the_same_average(lab, tmp_path):
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_without_an_average_is_refused(tmp_path):
-    model = Pair()
-    optimizer = torch.optim.SGD([model.trained], lr=1.0)
-    save_checkpoint(tmp_path, model, optimizer, {})
-    average = Average(model, decay=0.5, every=1)
-    with pytest.raises(UserError, match=r"train\.ema: the checkpoint .* has no averaged weights"):
-        load_checkpoint(tmp_path, model, optimizer, average)
-    save_checkpoint(tmp_path, model, optimizer, {}, average)
-    assert load_checkpoint(tmp_path, model, optimizer) == {}
-    assert load_checkpoint(tmp_path, model, optimizer, average) == {}
+def test_a_checkpoint_without_an_average_is_refused(lab, tmp_path):
+    run(lab, tmp_path / "run", steps=1)
+    with pytest.raises(UserError, match=r"train\.ema: the checkpoint has no averaged weights"):
+        run(lab, tmp_path / "run", steps=2, ema=0.9, resume=True)
+    checkpoint = Checkpoint(tensors={"weights": {}}, state={})
+    with pytest.raises(UserError, match="has no averaged weights"):
+        read_weights(Pair(), checkpoint, averaged=True)

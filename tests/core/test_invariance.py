@@ -306,7 +306,7 @@ def train(lab):
                 "trained_decisions", "length_max")
         found[name] = {
             "table": policy.table.flatten().tolist(),
-            "moment": trainer.optimizer.state[policy.table]["exp_avg"].flatten().tolist(),
+            "moment": trainer.optimizer.adamw.state[policy.table]["exp_avg"].flatten().tolist(),
             "steps": [{key: step.get(key) for key in keep} for step in steps],
             "evaluation": dict(evaluation.metrics),
             "drawn": trainer.prompts.drawn,

@@ -9,8 +9,8 @@ import torch
 
 import groupwise
 from groupwise import run
-from groupwise.assembly import assemble
-from groupwise.checkpoint import load_checkpoint
+from groupwise.assembly import build_parts
+from groupwise.checkpoint import Checkpoints, read_weights
 from groupwise.tracking import brief, read_samples, write_samples
 
 
@@ -53,7 +53,7 @@ def ones(completions):
 @pytest.fixture
 def painted(lab, painter, tmp_path):
     evaluation = {"prompts": 4, "samples": 2, "every": 1, "distinct": False}
-    rows = [{**row, "question": row["id"] % 3} for row in lab.rows()]
+    rows = [{**row, "asks": row["id"] % 3} for row in lab.rows()]
     return groupwise.train(
         policy=painter,
         prompts=rows,
@@ -62,6 +62,7 @@ def painted(lab, painter, tmp_path):
         evaluation={**evaluation, "source": {"name": "rows", "rows": rows}},
         output=tmp_path / "run",
         quiet=True,
+        **{"prompts.key": "asks"},
     )
 
 
@@ -142,12 +143,11 @@ def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path, 
     assert not torch.equal(saved, raw)
     assert not torch.equal(saved, first)
     resumed = lab.Tabular()
-    optimizer = torch.optim.AdamW(resumed.parameters())
-    load_checkpoint(tmp_path / "run" / "checkpoints", resumed, optimizer)
+    read_weights(resumed, Checkpoints(tmp_path / "run" / "checkpoints").load())
     assert torch.equal(resumed.table, raw)
     # And so has an evaluation made later.
     objects = {("policy",): Recording(), ("rewards", 0): lab.ones}
-    monkeypatch.setattr(run, "assemble", lambda loaded, _, own: assemble(loaded, objects, own))
+    monkeypatch.setattr(run, "build_parts", lambda loaded, _: build_parts(loaded, objects))
     assert run.evaluate_run(tmp_path / "run") == pytest.approx(dict(result.after))
     assert torch.equal(seen[-1], saved)
 

@@ -49,13 +49,49 @@ def test_equal_questions_are_on_one_side():
         for row in rows()
         for style in ("Please:", "Now:")
     ]
-    prompts = Prompts(source, fraction=0.4)
+    prompts = Prompts(source, fraction=0.4, key="question")
     held = len({row["id"] for row in source if held_out(row["question"], 0.4)})
     exam = ids(prompts.evaluation(held))
     assert len(exam) == len(set(exam)) == held  # each question once
     assert not set(exam) & set(ids(prompts.take(200)))
     with pytest.raises(UserError, match=f"only {held} of 120"):
         prompts.evaluation(held + 1)
+
+
+def test_a_column_is_the_key_only_where_somebody_says_so():
+    source = [{**row, "question": "the same for all"} for row in rows()]
+    held = [row["id"] for row in source if held_out(row["prompt"], 0.4)]
+    prompts = Prompts(source, fraction=0.4)
+    assert ids(prompts.evaluation(len(held))) == held
+
+    class Stating(list):
+        key = "question"
+
+    stated = Prompts(Stating(source), fraction=0.4)
+    assert stated.question(source[0]) == '"the same for all"'
+    assert len({stated.is_held_out(row) for row in source}) == 1
+    assert ids(Prompts(Stating(source), fraction=0.4, key="prompt").evaluation(len(held))) == held
+    with pytest.raises(
+        UserError, match=r"prompts\.key: a row has no column 'asks' \(it has prompt"
+    ):
+        Prompts(source, fraction=0.4, key="asks").take(1)
+
+
+def test_rows_that_the_policy_skips_are_never_drawn():
+    plain, prompts = Prompts(rows(), fraction=0.3), Prompts(rows(), fraction=0.3)
+    prompts.skips = lambda row: row["id"] % 5 == 0
+    exam = prompts.evaluation(100, strict=False)
+    assert {row % 5 for row in ids(exam)} == {1, 2, 3, 4}
+    expected = [number for number in ids(plain.take(60)) if number % 5]
+    assert ids(prompts.take(30)) == expected[:30]
+    assert prompts.skipped > 0
+    again = Prompts(rows(), fraction=0.3)
+    again.skips = prompts.skips
+    again.load_state_dict(prompts.state_dict())
+    assert (ids(again.take(20)), again.skipped) == (ids(prompts.take(20)), prompts.skipped)
+    prompts.skips = lambda _: True
+    with pytest.raises(UserError, match=r"leaves none of 60 prompts .*the policy skips"):
+        prompts.take(1)
 
 
 def test_messages_are_prompts_too():

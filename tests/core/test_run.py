@@ -142,7 +142,7 @@ def test_metrics_that_rewards_log(lab, tmp_path):
     result = train(lab, tmp_path, rewards=logs("mine", torch.tensor(2.5)))
     last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
     assert last["mine"] == 2.5
-    for taken in ("accuracy", "loss"):
+    for taken in ("reward", "loss"):
         with pytest.raises(UserError, match=f"metric '{taken}' is logged twice, by the run"):
             train(lab, tmp_path, rewards=logs(taken, 1.0), overwrite=True)
     for name, value, told in [

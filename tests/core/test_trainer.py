@@ -3,7 +3,10 @@
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from itertools import combinations
 
 import pytest
@@ -18,6 +21,7 @@ from groupwise.evaluation import pass_at, summarise
 from groupwise.rewards import Reward
 from groupwise.schedule import schedule
 from groupwise.scoring import Rewards
+from groupwise.tracking import brief
 
 
 def fit(trainer, on_step=None):
@@ -33,7 +37,7 @@ def fit(trainer, on_step=None):
 
 def count_steps(trainer):
     """Optimizer steps, as AdamW itself counts them."""
-    state = trainer.optimizer.state[trainer.policy.table]
+    state = trainer.optimizer.adamw.state[trainer.policy.table]
     return int(state["step"]) if state else 0
 
 
@@ -63,7 +67,7 @@ def test_the_optimizer_gets_the_scheduled_rate(lab, kind):
     for step in range(5):
         metrics = trainer.train_step()
         assert metrics["learning_rate"] == pytest.approx(0.01 * expected[step])
-        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * expected[step])
+        assert trainer.optimizer.adamw.param_groups[0]["lr"] == pytest.approx(0.01 * expected[step])
 
 
 def test_no_learning_rate_no_learning(lab):
@@ -116,14 +120,15 @@ def test_max_grad_norm(lab):
     for limit, share in ((1e9, 1.0), (math.inf, 1.0), (1e-3, None)):
         trainer = lab.trainer(steps=1, max_grad_norm=limit)
         metrics = trainer.train_step()
-        moment = trainer.optimizer.state[trainer.policy.table]["exp_avg"]
+        moment = trainer.optimizer.adamw.state[trainer.policy.table]["exp_avg"]
         applied = float(moment.norm()) / 0.1
         expected = metrics["grad_norm"] * share if share else limit
         assert applied == pytest.approx(expected, rel=1e-4)
 
 
 def test_checkpoints_and_evaluations_are_due(lab):
-    trainer = lab.trainer(steps=5, checkpoint_every=2, evaluate_every=2)
+    evaluation = {"threshold": 0.5}
+    trainer = lab.trainer(steps=5, checkpoint_every=2, evaluate_every=2, evaluation=evaluation)
     events = []
     trainer.fit(
         lambda step, metrics: events.append(
@@ -142,9 +147,27 @@ def test_checkpoints_and_evaluations_are_due(lab):
     ]
 
 
+def test_checkpoints_are_due_by_minutes(lab, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def three_minutes_later(step, metrics):
+        nonlocal now
+        now += 180
+        events.append(step)
+
+    trainer = lab.trainer(steps=7, checkpoint_minutes=8.0)
+    events = []
+    trainer.fit(three_minutes_later, lambda: events.append("checkpoint"))
+    assert events == [1, 2, 3, "checkpoint", 4, 5, 6, "checkpoint", 7]
+    never = lab.trainer(steps=6, checkpoint_minutes=None)
+    never.fit(lambda *_: None, lambda: pytest.fail("no checkpoint is due"))
+
+
 def test_metrics_of_a_step(lab):
     """Against the rollouts themselves, sampled again under the same names."""
-    trainer, twin = lab.trainer(group_size=3), lab.trainer(group_size=3)
+    stated = {"evaluation": {"threshold": 1.0}}
+    trainer, twin = lab.trainer(group_size=3, **stated), lab.trainer(group_size=3, **stated)
     metrics = trainer.train_step()
     rollouts, scores = twin._sample(twin.prompts.take(4))
     total = scores.total.view(4, 3)
@@ -170,7 +193,7 @@ def test_minutes(lab):
     assert 0 < len(steps) < 10_000
     # The time before a resumption counts.
     late = lab.trainer(steps=10_000, minutes=1.0)
-    late.load_state_dict({**late.state_dict(), "seconds": 61.0})
+    late.go_on(step=0, seconds=61.0, prompts=late.prompts.state_dict())
     assert fit(late) == (True, [])
 
 
@@ -233,12 +256,116 @@ def test_a_gradient_that_is_none_is_told_before_the_step(lab, bad):
                 return LogProbs(log_probs=answer.log_probs + 0 * self.table.sum() * bad)
             return answer
 
-    trainer = lab.trainer(Breaks(), steps=3)
+    trainer = lab.trainer(Breaks(), steps=3, max_skipped_updates=0)
     trainer.train_step()
     before = trainer.policy.table.detach().clone()
     with pytest.raises(UserError, match="step 2: the gradient norm is nan"):
         trainer.train_step()
     assert torch.equal(trainer.policy.table, before)
+
+
+def broken(lab, at, where):
+    """A trainer whose policy answers NaN in the given steps, or whose gradient is NaN there."""
+
+    class Gradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, slope):
+            return slope * math.nan
+
+    class Breaks(lab.Tabular):
+        def forward(self, rollouts, decisions=slice(None)):
+            answer = super().forward(rollouts, decisions)
+            if not torch.is_grad_enabled() or trainer.step not in at:
+                return answer
+            spoil = Gradient.apply if where == "gradient" else lambda values: values * math.nan
+            return LogProbs(log_probs=spoil(answer.log_probs), entropy=answer.entropy)
+
+    trainer = lab.trainer(Breaks(), steps=9, max_skipped_updates=2, ema=0.9)
+    return trainer
+
+
+@pytest.mark.parametrize("where", ["log_probs", "gradient"])
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
+    trainer = broken(lab, {1, 2, 4}, where)
+    names = {"log_probs": "'log_probs' of the policy", "gradient": "the gradient of 'table'"}
+    for step in range(6):
+        before = trainer.policy.table.detach().clone()
+        metrics = trainer.train_step()
+        skipped = step in (1, 2, 4)
+        assert metrics["skipped_updates"] == skipped
+        assert torch.equal(trainer.policy.table, before) == skipped
+        assert math.isfinite(metrics["grad_norm"]) != skipped
+        if skipped:
+            assert trainer.optimizer.culprit == names[where]
+    assert count_steps(trainer) == trainer.average.updates == 3
+    assert trainer.policy.table.isfinite().all()
+
+
+def test_too_many_in_a_row_end_the_run(lab):
+    trainer = broken(lab, {1, 2, 3}, "log_probs")
+    for _ in range(3):
+        trainer.train_step()
+    with pytest.raises(UserError, match=r"(?s)step 4: .* is nan, and 3 updates in a row .*log_pro"):
+        trainer.train_step()
+
+
+def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
+    class Half(lab.Tabular):
+        scale_loss = True
+
+    plain, scaled = lab.trainer(steps=3), lab.trainer(Half(), steps=3)
+    assert scaled.optimizer.scaler.get_scale() == 2**16
+    for _ in range(3):
+        one, other = plain.train_step(), scaled.train_step()
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-6)
+    torch.testing.assert_close(plain.policy.table, scaled.policy.table)
+    table = scaled.policy.table.detach().clone()
+    table_grad = torch.full_like(table, math.inf)
+    scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
+    metrics = scaled.optimizer.step(0.1, number=4)
+    assert (metrics["skipped_updates"], metrics["updated"]) == (1.0, 0.0)
+    assert torch.equal(scaled.policy.table, table)
+    assert scaled.optimizer.scaler.get_scale() == 2**15
+    state = scaled.optimizer.state_dict()
+    again = lab.trainer(Half(), steps=3).optimizer
+    again.load_state_dict(state)
+    assert (again.scaler.get_scale(), again.skipped) == (2**15, 1)
+
+
+def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
+    """Where another process has more micro-batches, ours run idle, and are no larger."""
+
+    class Stepwise(lab.Tabular):
+        def microbatches(self, rollouts, budget, *, cut_decisions):
+            return [
+                (torch.tensor([row]), slice(at, at + 1))
+                for row, length in enumerate(rollouts.lengths.tolist())
+                for at in range(length)
+            ]
+
+        def forward(self, rollouts, decisions=slice(None)):
+            answer = super().forward(rollouts, decisions)
+            shapes.append(tuple(answer.log_probs.shape))
+            return answer
+
+    shapes = []
+    trainer = lab.trainer(Stepwise())
+    rollouts, scores, _ = trainer.collect()
+    given = trainer._old_and_reference(rollouts)
+    shapes.clear()
+    trainer.updater.backward(rollouts, scores, given)
+    gradient, count = lab.gradient(trainer.policy), len(shapes)
+    monkeypatch.setattr(processes, "largest", lambda count: count + 3)
+    trainer.policy.zero_grad()
+    shapes.clear()
+    trainer.updater.backward(rollouts, scores, given)
+    assert set(shapes) == {(1, 1)}
+    assert len(shapes) == count + 3
+    assert torch.equal(lab.gradient(trainer.policy), gradient)
 
 
 # ---- evaluation
@@ -338,7 +465,41 @@ def test_accuracy_is_the_named_rewards(lab):
         ]
     )
     scores = rewards(lab.build(lab.rows(2), [[0], [1, 0]]))
-    assert trainer.evaluator.right(scores).tolist() == [False, False]
+    assert trainer.evaluator.judge.right(scores).tolist() == [False, False]
+
+
+def graded(lab, values):
+    """Scores of a reward that gives these values."""
+    return lab.scores_of(torch.tensor(values))
+
+
+def test_a_reward_that_measures_is_no_judge(lab):
+    judge = lab.trainer().evaluator.judge
+    judge.name = "reward"
+    judge.look(graded(lab, [0.0, 1.0, math.nan]))
+    judge.agree()
+    assert judge.right(graded(lab, [0.0, 1.0, math.nan])).isnan().tolist() == [False, False, True]
+    judge.look(graded(lab, [0.0, 0.5]))
+    judge.agree()
+    assert judge.measures
+    judge.look(graded(lab, [0.0, 1.0]))  # once is enough
+    assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
+    for stated in ({"threshold": 0.5}, {"accuracy": "ones"}):
+        judge = lab.trainer(evaluation=stated).evaluator.judge
+        judge.name = "reward"
+        judge.look(graded(lab, [0.3, 0.7]))
+        assert not judge.measures
+
+
+def test_a_reward_that_measures_leads_itself(lab):
+    """`ones` of the lab counts: nothing is right or wrong by it."""
+    trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4})
+    evaluation = trainer.evaluator(trainer.policy)
+    assert not {"accuracy", "greedy_accuracy", "pass_at_2", "unscored"} & evaluation.metrics.keys()
+    assert {"reward", "greedy_reward"} <= evaluation.metrics.keys()
+    assert {sample["right"] for sample in evaluation.samples} == {None}
+    assert "accuracy" not in trainer.train_step()
+    assert brief(evaluation.metrics).startswith("reward ")
 
 
 def test_an_unscored_completion_is_not_wrong():
@@ -369,6 +530,16 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
     monkeypatch.setattr(Accelerator, "mixed_precision", "bf16")
     with pytest.raises(UserError, match=r"bf16 mixed precision.*set policy\.precision"):
         processes.accelerator()
+
+
+def test_gradient_accumulation_of_accelerate_is_refused():
+    """In a process of its own, since accelerate keeps such settings for good."""
+    code = "from groupwise import processes; processes.accelerator()"
+    environment = {**os.environ, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "configured for 4 gradient accumulation steps" in ended.stderr
 
 
 def test_sharded_models_are_refused(monkeypatch):

@@ -216,13 +216,13 @@ def test_check_knows_the_section(tmp_path, monkeypatch):
     )
     text = """\
 policy: checked_toys:Toy
-prompts: {name: rows, rows: [{prompt: a}]}
+prompts: {name: rows, held_out: 0.5, rows: [ROWS]}
 rewards: [checked_toys:a]
 watch:
   - name: checked_toys:b
     x: 2
 evaluation: {prompts: 5, samples: 2}
-"""
+""".replace("ROWS", ", ".join(f"{{prompt: a{number}}}" for number in range(40)))
     path.write_text(text)
     told = describe(load_config(path))
     assert "warning: watch without evaluation.every" in told

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import groupwise
+from groupwise.checkpoint import Checkpoints
 from groupwise.run import evaluate_run
 
 PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
@@ -49,7 +50,7 @@ def lines(folder):
 
 
 def tensors(folder, name):
-    return load_file(folder / "checkpoints" / "last" / f"{name}.safetensors")
+    return load_file(Checkpoints(folder / "checkpoints").last() / f"{name}.safetensors")
 
 
 def equal(left, right):

@@ -5,7 +5,7 @@ A run may have been killed at any byte, so a missing file or a damaged line is n
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groupwise import yaml_lines
@@ -91,7 +91,7 @@ def read_record(run: Path) -> Record:
         steps.setdefault(max(key, 0), {}).update(row)  # a resumed run repeats steps: the last holds
     result, _ = _read_lines(run / "result.json", whole=True)
     sides = {side: _read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
-    return Record(
+    record = Record(
         folder=run,
         config=read_text(run / "config.yaml"),
         steps=steps,
@@ -99,6 +99,37 @@ def read_record(run: Path) -> Record:
         samples={side: rows for side, (rows, _) in sides.items()},
         unreadable=unreadable,
     )
+    return record if _is_judged(record) else _without_verdicts(record)
+
+
+def _is_judged(record: Record) -> bool:
+    """Whether the run's last word is that its reward tells right from wrong."""
+    rows = [row for _, row in sorted(record.steps.items()) if "evaluation/reward" in row]
+    return not rows or "evaluation/accuracy" in rows[-1]
+
+
+def _without_verdicts(record: Record) -> Record:
+    """The record of a run whose reward measures, as a value of it showed after the first steps."""
+
+    def kept(row: Row) -> dict[str, object]:
+        return {key: _kept(value) for key, value in row.items() if not _is_verdict(key)}
+
+    def _kept(value: object) -> object:
+        return kept(value) if isinstance(value, dict) else value
+
+    return replace(
+        record,
+        steps={step: kept(row) for step, row in record.steps.items()},
+        result=kept(record.result),
+        samples={
+            side: [{**row, "right": None} for row in rows] for side, rows in record.samples.items()
+        },
+    )
+
+
+def _is_verdict(key: str) -> bool:
+    name = key.removeprefix("evaluation/")
+    return name in ("accuracy", "greedy_accuracy") or name.startswith("pass_at_")
 
 
 def read_text(path: Path) -> str:

@@ -10,7 +10,9 @@ def tiles(run: Record) -> str:
     """What the evaluations before and after measured, the most telling first."""
     before, after, note = run.evaluations()
     known = dict.fromkeys((*before, *after))
-    keys = dict.fromkeys(("accuracy", "greedy_accuracy"))
+    # Where no reward tells right from wrong the reward itself leads.
+    leading = "accuracy" if "accuracy" in known else "reward"
+    keys = dict.fromkeys((leading, f"greedy_{leading}"))
     keys |= dict.fromkeys(key for key in known if key.startswith("watch/"))
     keys |= dict.fromkeys(key for key in known if key.startswith("pass_at_"))
     keys |= dict.fromkeys(["length", *(key for key in known if key.startswith("rewards/"))])
@@ -47,6 +49,8 @@ def _interval(share: float | None, row: Row) -> str:
 
 def _title(key: str, unit: str) -> str:
     titles = {
+        "reward": "Reward, sampled",
+        "greedy_reward": "Reward, greedy",
         "accuracy": "Accuracy, sampled",
         "greedy_accuracy": "Accuracy, greedy",
         "length": f"Length, {unit}",

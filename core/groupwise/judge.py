@@ -1,0 +1,55 @@
+"""Judge: which completions are right, where a reward tells right from wrong."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise import processes
+from groupwise.rewards import Scores
+from groupwise.sections import EvaluationSection
+
+
+class Judge:
+    """Takes a reward's values for right or wrong, or finds that they are no such thing.
+
+    A reward judges where `evaluation.accuracy` names it or `evaluation.threshold` is set. Otherwise
+    the first reward does as long as it gives nothing but 0 and 1: any other value shows that it
+    measures (a length, a similarity), and from then on nothing is called right or wrong.
+    """
+
+    def __init__(self, settings: EvaluationSection, first: str) -> None:
+        self.name = settings.accuracy or first
+        self.is_stated = settings.accuracy is not None or settings.threshold is not None
+        self.threshold = 1.0 if settings.threshold is None else settings.threshold
+        self.measures = False
+
+    def look(self, scores: Scores) -> None:
+        """Take note of further values."""
+        if not self.is_stated and self.name in scores.names:
+            values = scores.column(self.name)
+            graded = (values != 0) & (values != 1) & ~values.isnan()
+            self.measures = self.measures or bool(graded.any())
+
+    def agree(self) -> None:
+        """Take note of what the judges of all processes saw; all of them must call this."""
+        self.measures = processes.any_process(self.measures)
+
+    def right(self, scores: Scores) -> Tensor:
+        """[B] float64: 1 for right completions, 0 for wrong ones.
+
+        NaN where the reward does not apply, failed, is not among these scores, or measures.
+        """
+        if self.measures or self.name not in scores.names:
+            return torch.full_like(scores.total, math.nan)
+        values = scores.column(self.name)
+        right = (values >= self.threshold - 1e-9).to(values.dtype)
+        return right.masked_fill(values.isnan(), math.nan)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"measures": self.measures}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.measures = state["measures"]

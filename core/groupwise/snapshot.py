@@ -1,0 +1,47 @@
+"""Snapshot: the whole state of a trainer as a checkpoint, and back."""
+
+from groupwise.checkpoint import Checkpoint, read_weights, trained_weights
+from groupwise.errors import UserError
+from groupwise.state import HasState
+from groupwise.trainer import Trainer
+
+
+def take(trainer: Trainer) -> Checkpoint:
+    """What a run needs to go on from the end of its last whole step.
+
+    Rewards, and an algorithm, that have `state_dict` and `load_state_dict` are part of it.
+    """
+    average, algorithm = trainer.average, trainer.algorithm
+    return Checkpoint(
+        tensors={
+            "weights": trained_weights(trainer.policy),
+            "optimizer": trainer.optimizer.tensors(),
+            **({} if average is None else {"average": average.tensors()}),
+        },
+        state={
+            "step": trainer.step,
+            "seconds": trainer.seconds_trained,
+            "prompts": trainer.drawn,
+            "optimizer": trainer.optimizer.state_dict(),
+            "judge": trainer.evaluator.judge.state_dict(),
+            "rewards": trainer.rewards.state_dict(),
+            **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+        },
+    )
+
+
+def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Go on from a checkpoint. Raises UserError where it is of another model."""
+    read_weights(trainer.policy, checkpoint)
+    trainer.optimizer.restore(checkpoint.tensors["optimizer"])
+    if trainer.average is not None:
+        if "average" not in checkpoint.tensors:
+            raise UserError("train.ema: the checkpoint has no averaged weights")
+        trainer.average.restore(checkpoint.tensors["average"])
+    state, algorithm = checkpoint.state, trainer.algorithm
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.evaluator.judge.load_state_dict(state["judge"])
+    trainer.rewards.load_state_dict(state["rewards"])
+    if isinstance(algorithm, HasState) and "algorithm" in state:
+        algorithm.load_state_dict(state["algorithm"])
+    trainer.go_on(step=state["step"], seconds=state["seconds"], prompts=state["prompts"])

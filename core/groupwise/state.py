@@ -1,0 +1,74 @@
+"""State of a part of a run (a reward that learns, an algorithm) as JSON and tensors; no pickle."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from groupwise.errors import UserError
+
+TENSOR, PAIRS, TUPLE = "<tensor>", "<pairs>", "<tuple>"
+"""Keys of the objects that stand for what JSON has no form for."""
+
+
+def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
+    """A state as JSON, and the tensors in it by the names that stand for them there.
+
+    state: numbers, texts, None, tensors, and lists, tuples and mappings of these. Raises UserError
+    for anything else; name: whose state it is.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def plain(value: Any, path: str) -> Any:
+        if value is None or isinstance(value, str | int | float):
+            return value
+        if isinstance(value, Tensor):
+            tensors[path] = value
+            return {TENSOR: path}
+        if isinstance(value, list):
+            return [plain(each, f"{path}.{i}") for i, each in enumerate(value)]
+        if isinstance(value, tuple):
+            return {TUPLE: plain(list(value), path)}
+        if isinstance(value, Mapping):
+            if all(isinstance(key, str) and not key.startswith("<") for key in value):
+                return {key: plain(each, f"{path}.{key}") for key, each in value.items()}
+            pairs = [[plain(key, path), each] for key, each in value.items()]
+            return {PAIRS: [[k, plain(v, f"{path}.{i}")] for i, (k, v) in enumerate(pairs)]}
+        raise UserError(
+            f"the state of {name} cannot be saved: it holds a {type(value).__name__}; state_dict "
+            f"may hold numbers, texts, tensors, lists and mappings"
+        )
+
+    return plain(state, name), tensors
+
+
+def decode(state: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What `encode` was given."""
+    if isinstance(state, list):
+        return [decode(each, tensors) for each in state]
+    if not isinstance(state, dict):
+        return state
+    if TENSOR in state:
+        return tensors[state[TENSOR]]
+    if TUPLE in state:
+        return tuple(decode(state[TUPLE], tensors))
+    if PAIRS in state:
+        return {decode(key, tensors): decode(each, tensors) for key, each in state[PAIRS]}
+    return {key: decode(each, tensors) for key, each in state.items()}
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """A part of a run whose state belongs into checkpoints."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that safetensors can write: tensors that share memory it refuses."""
+    return {
+        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
