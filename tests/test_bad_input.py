@@ -165,7 +165,7 @@ def test_a_reward_that_fails_late_does_not_cost_the_steps_before(config):
     config["rewards"] = ["late:late"]
     config["train"]["steps"] = 9
     assert "'late' returned 1 values for 2 completions" in refused(config)
-    state = json.loads(Path("runs/run/checkpoints/last/state.json").read_text())
+    state = json.loads(Path("runs/run/checkpoints/step_2/state.json").read_text())
     assert state["step"] == state["prompts"]["drawn"] == 2
     assert Path("runs/run/model/model.safetensors").exists()
 
@@ -268,7 +268,7 @@ def test_full_disk(config, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "runs/run/model")
 
-    monkeypatch.setattr(runs, "save_checkpoint", full)
+    monkeypatch.setattr(runs.Checkpoints, "save", full)
     assert "no space left on device while writing runs/run/model" in refused(config)
 
 

@@ -334,7 +334,7 @@ assert not stopped.fit(interrupt, lambda: None)
 assert stopped.step == 2
 # Nor do clocks agree.
 late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100.0)
-late.load_state_dict({**late.state_dict(), "seconds": 61.0})
+late.go_on(step=0, seconds=61.0, prompts=late.prompts.state_dict())
 assert late.fit(interrupt, lambda: None)
 assert late.step == 0
 if accelerator.is_main_process:

@@ -131,6 +131,63 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     assert train(lab, tmp_path, settings={"steps": 7}, **again).steps == 7
 
 
+def test_functions_of_one_name_are_told_apart_by_labels(lab, tmp_path):
+    def named(value):
+        def reward(completions, bonus=0.0):
+            return [value + bonus + len(text) for text in completions]
+
+        return reward
+
+    with pytest.raises(UserError, match=r'two rewards are named .*"label": ...}` with the func'):
+        train(lab, tmp_path, rewards=[named(1.0), named(2.0)])
+    sections = [
+        {"name": named(1.0), "label": "one", "weight": 0.5},
+        {"name": named(2.0), "label": "two", "bonus": 4.0},
+        named(3.0),
+    ]
+    after = train(lab, tmp_path, rewards=sections).after
+    assert after["rewards/two"] - after["rewards/one"] == pytest.approx(5.0)
+    assert after["rewards/reward"] - after["rewards/one"] == pytest.approx(2.0)
+    total = 0.5 * after["rewards/one"] + after["rewards/two"] + after["rewards/reward"]
+    assert after["reward"] == pytest.approx(total)
+    misspelt = {"name": named(1.0), "bonnus": 1.0}
+    with pytest.raises(UserError, match="did you mean 'bonus'"):
+        train(lab, tmp_path, rewards=[misspelt], overwrite=True)
+
+
+def test_a_run_that_learns_nothing_says_so_once(lab, tmp_path, capsys):
+    def same(completions):
+        return [0.25] * len(completions)
+
+    train(lab, tmp_path, rewards=same, settings={"steps": 14}, quiet=False)
+    words = capsys.readouterr().err.replace("\n", " ")
+    assert words.count("step 10: warning: in the last 10 steps all completions of every") == 1
+    assert words.count("nothing was learned") == 1
+
+
+def test_rewards_with_a_model_load_it_once_before_the_run(lab, tmp_path):
+    class Model:
+        loaded = 0
+
+        def load(self):
+            self.loaded += 1
+
+        def __call__(self, completions, **columns):
+            assert self.loaded == 1
+            return [float(len(text)) for text in completions]
+
+    model = Model()
+    train(lab, tmp_path, rewards=model)
+    assert model.loaded == 1
+
+    class Nowhere(Model):
+        def load(self):
+            raise ValueError("no such model")
+
+    with pytest.raises(UserError, match="reward 'Nowhere': no such model"):
+        train(lab, tmp_path, rewards=Nowhere(), overwrite=True)
+
+
 def test_metrics_that_rewards_log(lab, tmp_path):
     def logs(name, value):
         def reward(completions, log_metric):

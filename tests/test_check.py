@@ -1,0 +1,170 @@
+"""`groupwise check` refuses what a run would refuse, builds all but weights, and counts prompts."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from groupwise.cli import app
+
+BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
+ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return {
+        "policy": {"name": "language_model", "model": str(BASE), "max_new_tokens": 4},
+        "prompts": {"name": "rows", "rows": ROWS, "held_out": 0.25},
+        "rewards": [{"name": "numeric_answer"}],
+        "train": {"steps": 1, "groups_per_step": 4, "group_size": 4},
+    }
+
+
+def check(config, *arguments):
+    Path("run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return CliRunner().invoke(app, ["check", "run.yaml", *arguments])
+
+
+def rows_of(result):
+    assert result.exit_code == 0, result.output
+    return {
+        line.rpartition("  ")[0].strip(): line.split()[-1] for line in result.stdout.split("\n")
+    }
+
+
+def test_prompts_are_counted(config):
+    lines = rows_of(check(config))
+    held = int(lines["held out"])
+    assert (lines["rows"], lines["evaluated"]) == ("40", str(held))
+    assert 4 <= held <= 16
+    doubled = {**config, "prompts": {**config["prompts"], "rows": ROWS * 2}}
+    lines = rows_of(check(doubled))
+    assert lines["held out"] == str(2 * held)
+    assert lines["different questions held out"] == lines["evaluated"] == str(held)
+
+
+def test_too_few_held_out_prompts_are_told(config):
+    config["evaluation"] = {"prompts": 39}
+    result = check(config)
+    assert result.exit_code == 2
+    assert "evaluation.prompts asks for 39 held-out prompts, but only" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "words"),
+    [
+        ("rewards", [{"name": "toys:plain", "lenght": 3}], "did you mean 'length'?"),
+        ("rewards", [{"name": "toys:needs"}], "reward 'needs' needs the column 'gold'"),
+        ("rewards", [{"name": "reasoning_gym", "task": "chain_sums"}], "chain_sum"),
+        ("prompts", {"name": "reasoning_gym", "task": "chain_sums"}, "chain_sum"),
+        (
+            "prompts",
+            {"name": "reasoning_gym", "task": "chain_sum", "options": {"min_term": 2}},
+            "min_term",
+        ),
+        ("prompts", {"name": "dataset", "path": "nowhere.jsonl"}, "no file nowhere.jsonl"),
+        ("callbacks", [{"name": "toys:Watcher", "evry": 3}], "did you mean 'every'?"),
+        ("algorithm", {"name": "toys:Valued"}, "needs value, which policy 'language_model' does"),
+        ("rewards", [{"name": "toys:plain"}, {"name": "toys:plain"}], "two rewards are named"),
+        ("rewards", [{"name": "some/reward-model"}], "docs/rewards.md, Reward models"),
+    ],
+)
+def test_what_a_run_refuses_is_refused(config, section, value, words):
+    Path("toys.py").write_text(
+        "import groupwise\n"
+        "from groupwise.algorithm import GRPO\n\n"
+        "def plain(completions, length=2): ...\n\n"
+        "def needs(completions, gold): ...\n\n"
+        "class Watcher(groupwise.Callback):\n"
+        "    def __init__(self, every=1): raise RuntimeError('built')\n\n"
+        "class Valued(GRPO):\n"
+        "    def __init__(self, config=None):\n"
+        "        super().__init__(config)\n"
+        "        self.needs = frozenset({'value'})\n"
+    )
+    sys.modules.pop("toys", None)
+    config[section] = value
+    config["evaluation"] = {"prompts": 0}
+    result = check(config)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr.replace("\n", " ")
+
+
+def test_no_weights_are_loaded(config, monkeypatch):
+    Path("heavy.py").write_text(
+        "class Heavy:\n"
+        "    def load(self): raise RuntimeError('loaded')\n"
+        "    def __call__(self, completions, **columns): raise RuntimeError('called')\n"
+    )
+    sys.modules.pop("heavy", None)
+    config["rewards"] = ["heavy:Heavy"]
+    from transformers import PreTrainedModel
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("weights"))
+    assert check(config).exit_code == 0
+
+
+def test_more_processes_than_groups_are_told(config):
+    config["train"]["updates_per_rollout"] = 2
+    words = "4 processes share 2 groups an update, so 2 of them idle: set train.groups_per_step to"
+    assert words in check(config, "--processes", "4").stdout
+    assert "idle" not in check(config, "--processes", "2").stdout
+
+
+def test_a_callback_is_appended_by_its_number(config):
+    config["train"]["steps"] = 0
+    config["evaluation"] = {"prompts": 1}
+    Path("watching.py").write_text(
+        "import groupwise\n\n"
+        "class Watcher(groupwise.Callback):\n"
+        "    def on_start(self, policy): print('watched')\n"
+    )
+    sys.modules.pop("watching", None)
+    Path("run.yaml").write_text(yaml.safe_dump(config))
+    line = ["train", "run.yaml", "callbacks.0=watching:Watcher", "--quiet"]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 0, result.output
+    assert "watched" in result.stdout
+
+
+def test_messages_in_a_csv_file_are_messages(tmp_path):
+    from groupwise.dataset import Dataset
+
+    messages = [{"role": "user", "content": 'say "hi", twice'}]
+    cells = [json.dumps(messages), "[1, 2", "[not messages]", "plain"]
+    lines = ['"' + cell.replace('"', '""') + '"' for cell in cells]
+    path = tmp_path / "rows.csv"
+    path.write_text("prompt\n" + "\n".join(lines) + "\n")
+    data = Dataset(Dataset.Config(path=str(path)))
+    assert [data[n]["prompt"] for n in range(4)] == [messages, *cells[1:]]
+
+
+def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config):
+    """What it probes of itself it must probe where it will run."""
+    from accelerate import Accelerator
+
+    from groupwise.assembly import build_parts, make_policy
+    from groupwise.config import parse_config
+
+    seen = []
+    parts = build_parts(parse_config(config), {})
+
+    class Meta(Accelerator):
+        device = torch.device("meta")
+
+    from groupwise_llm.policy import LanguageModel
+
+    original = LanguageModel.check_prompts
+    LanguageModel.check_prompts = lambda self, rows: seen.append(self.device)
+    try:
+        make_policy(parts, Meta())
+    finally:
+        LanguageModel.check_prompts = original
+    assert seen == [torch.device("meta")]

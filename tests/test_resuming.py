@@ -1,0 +1,188 @@
+"""Going on with a run, from wherever one stands, with what it was begun with; and after kills."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import groupwise
+from groupwise import trainer as trainers
+from groupwise.checkpoint import Checkpoints
+from groupwise.cli import app
+from groupwise.errors import UserError
+
+BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with a configuration and two sets of prompts, and one run of a single step."""
+    home = tmp_path_factory.mktemp("begun")
+    for name, plus in (("ones", 1), ("twos", 2)):
+        rows = [{"prompt": f"{n} + {plus} =", "answer": str(n + plus)} for n in range(20)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (home / f"{name}.jsonl").write_text(lines)
+    config = {
+        "policy": {"name": "language_model", "model": str(BASE), "max_new_tokens": 3},
+        "prompts": {"name": "dataset", "path": "ones.jsonl", "held_out": 0.3},
+        "rewards": [{"name": "numeric_answer"}],
+        "train": {"steps": 1, "groups_per_step": 1, "group_size": 2},
+        "evaluation": {"prompts": 1, "greedy": False},
+    }
+    (home / "run.yaml").write_text(yaml.safe_dump(config))
+    output = f"output={home / 'runs' / 'run'}"
+    result = call("train", home / "run.yaml", "prompts.path=twos.jsonl", output, "--quiet")
+    assert result.exit_code == 0, result.output
+    return home
+
+
+@pytest.fixture
+def project(begun, tmp_path, monkeypatch):
+    """A copy of it, which is the current folder."""
+    home = tmp_path / "project"
+    shutil.copytree(begun, home)
+    facts = home / "runs" / "run" / "run.json"
+    facts.write_text(facts.read_text().replace(str(begun), str(home)))
+    monkeypatch.chdir(home)
+    return home
+
+
+def asked(folder):
+    text = (folder / "samples" / "after.jsonl").read_text()
+    return {json.loads(line)["prompt"] for line in text.splitlines()}
+
+
+def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    result = call("resume", project / "runs" / "run", "train.steps=2")
+    assert result.exit_code == 0, result.output
+    assert "note: resumed with train.steps: 1 -> 2" in result.stderr
+    assert "prompts.path" not in result.stderr
+    assert not list(elsewhere.iterdir())
+    assert json.loads((project / "runs/run/result.json").read_text())["steps"] == 2
+    assert all("+ 2" in prompt for prompt in asked(project / "runs" / "run"))
+    # The same by the run's own file, from any folder, and from Python.
+    result = call("train", project / "runs/run/config.yaml", "train.steps=3", "--resume")
+    assert result.exit_code == 0, result.output
+    again = groupwise.train(
+        project / "runs/run/config.yaml", resume=True, quiet=True, **{"train.steps": 4}
+    )
+    assert (again.steps, again.folder) == (4, project / "runs" / "run")
+
+
+def test_resuming_with_other_data_is_refused_unless_this_line_says_so(project):
+    kept = Checkpoints(project / "runs/run/checkpoints").last()
+    result = call("train", "run.yaml", "train.steps=2", "--resume")
+    assert result.exit_code == 2
+    words = ("prompts.path: the run was begun with twos.jsonl", "run.yaml says ones.jsonl")
+    for part in (*words, "groupwise resume runs/run", "prompts.path=ones.jsonl"):
+        assert part in result.stderr.replace("\n", " ")
+    assert Checkpoints(project / "runs/run/checkpoints").last() == kept
+    line = ["train", "run.yaml", "train.steps=2", "prompts.path=ones.jsonl", "--resume"]
+    result = call(*line)
+    assert result.exit_code == 0, result.output
+    assert "note: resumed with prompts.path: twos.jsonl -> ones.jsonl" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("policy.max_new_tokens", "4"), ("rewards.0.extract", "whole"), ("rewards.0.weight", "2")],
+)
+def test_another_model_or_other_rewards_are_refused(project, key, value):
+    shutil.copy(project / "run.yaml", project / "other.yaml")
+    text = (project / "run.yaml").read_text()
+    config = yaml.safe_load(text)
+    config["prompts"]["path"] = "twos.jsonl"
+    config["output"] = "runs/run"
+    section = config["policy"] if key.startswith("policy") else config["rewards"][0]
+    section[key.rpartition(".")[2]] = yaml.safe_load(value)
+    (project / "run.yaml").write_text(yaml.safe_dump(config))
+    assert f"{key}: the run was begun with" in call("train", "run.yaml", "--resume").stderr
+    result = call("train", "run.yaml", f"{key}={value}", "--resume")
+    assert result.exit_code == 0, result.output
+
+
+def test_python_refuses_the_same(project):
+    changed = {"train": {"steps": 2}, "resume": True, "quiet": True}
+    with pytest.raises(UserError, match=r"prompts\.path: the run was begun with twos\.jsonl"):
+        groupwise.train("run.yaml", **changed)
+    said = {"prompts": {"path": "ones.jsonl"}}
+    assert groupwise.train("run.yaml", **said, **changed).steps == 2
+
+
+def test_a_folder_that_is_no_run_is_told(project):
+    assert "is not the folder of a run: it has no config.yaml" in call("resume", project).stderr
+    assert "is not the folder of a run" in call("eval", project).stderr
+
+
+def test_evaluating_builds_no_optimizer_and_keeps_no_reference(project, monkeypatch):
+    call("train", "run.yaml", "output=runs/kl", "algorithm={name: grpo, beta: 0.1}", "--quiet")
+
+    def unwanted(*_, **__):
+        raise AssertionError("an evaluation needs none of it")
+
+    monkeypatch.setattr(trainers, "Optimizer", unwanted)
+    from groupwise_llm.policy import LanguageModel
+
+    monkeypatch.setattr(LanguageModel, "keep", unwanted)
+    result = call("eval", "runs/kl", "evaluation.prompts=2")
+    assert result.exit_code == 0, result.output
+    assert ["prompts", "2"] in [line.split() for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_run_killed_after_its_last_step_evaluates_once(project, every):
+    folder = project / "runs" / "run"
+    more = f"evaluation.every={every}"
+    assert call("resume", folder, "train.steps=2", more, "--quiet").exit_code == 0
+    lines = (folder / "metrics.jsonl").read_text()
+    # As a kill leaves it that comes when the evaluation is written and the result is not.
+    (folder / "result.json").unlink()
+    (folder / "samples" / "after.jsonl").unlink()
+    assert call("resume", folder, "--quiet").exit_code == 0
+    assert (folder / "metrics.jsonl").read_text() == lines
+    assert (folder / "samples" / "after.jsonl").exists()
+
+
+def test_a_torn_checkpoint_costs_the_steps_after_the_former_one(project):
+    folder = project / "runs" / "run"
+    keep = ("train.checkpoint_every=1", "train.keep_checkpoints=3", "--quiet")
+    assert call("resume", folder, "train.steps=4", *keep).exit_code == 0
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["step_2", "step_3", "step_4"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    weights = folder / "checkpoints" / "step_4" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert call("resume", folder, "--quiet").exit_code == 0
+    again = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in again] == [line["step"] for line in lines]
+    assert [line.get("reward") for line in again] == [line.get("reward") for line in lines]
+
+
+def test_a_reward_that_fails_says_how_to_go_on(project, monkeypatch):
+    (project / "late.py").write_text(
+        "calls = []\n"
+        "def late(completions):\n"
+        "    calls.append(1)\n"
+        "    return [1.0] * (len(completions) - (len(calls) > 3))\n"
+    )
+    result = call("train", "run.yaml", "output=runs/late", "rewards=[late:late]", "train.steps=9")
+    assert result.exit_code == 2
+    assert "`groupwise resume runs/late` goes on from it" in result.stderr
+
+
+def test_the_model_card_has_the_facts_of_the_run(project):
+    text = (project / "runs/run/model/README.md").read_text()
+    head, _, body = text.removeprefix("---\n").partition("---\n")
+    assert {"groupwise", "grpo"} <= set(yaml.safe_load(head)["tags"])
+    for words in ("dataset (path: twos.jsonl)", "numeric_answer", "held-out prompts", "| seed | 0"):
+        assert words in body
