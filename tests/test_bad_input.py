@@ -240,21 +240,22 @@ def test_run_folder_that_exists(config):
     Path("runs/run/metrics.jsonl").write_text("")
     message = refused(config)
     assert "runs/run exists" in message
-    assert "--resume" in message
+    assert "groupwise resume runs/run" in message
     assert Path("runs/run/config.yaml").read_text() == "an older run"
 
 
-def test_overwrite_spares_what_is_no_run(config):
+@pytest.mark.parametrize("name", ["thesis.tex", "config.yaml"])
+def test_overwrite_spares_what_is_no_run(config, name):
     Path("runs/run").mkdir(parents=True)
-    Path("runs/run/thesis.tex").write_text("years of work")
+    Path("runs/run", name).write_text("years of work")
     assert "does not look like one" in refused(config, "--overwrite")
-    assert Path("runs/run/thesis.tex").exists()
+    assert Path("runs/run", name).exists()
 
 
 def test_a_mistake_does_not_cost_the_run_being_replaced(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
-    Path("runs/run/metrics.jsonl").write_text("")
+    Path("runs/run/run.json").write_text("{}")
     config["policy"]["model"] = "nowhere/nothing"
     refused(config, "--overwrite")
     assert Path("runs/run/config.yaml").read_text() == "an older run"

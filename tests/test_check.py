@@ -34,9 +34,8 @@ def check(config, *arguments):
 
 def rows_of(result):
     assert result.exit_code == 0, result.output
-    return {
-        line.rpartition("  ")[0].strip(): line.split()[-1] for line in result.stdout.split("\n")
-    }
+    lines = filter(str.strip, result.stdout.splitlines())
+    return {line.rpartition("  ")[0].strip(): line.split()[-1] for line in lines}
 
 
 def test_prompts_are_counted(config):

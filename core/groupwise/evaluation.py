@@ -62,7 +62,7 @@ class Evaluator:
         rank, world = process
         self.draws, self.count = list(draws)[rank::world], len(draws)
         self.distinct = len(draws) if distinct is None else distinct
-        self.judge = Judge(settings, rewards.names[0])
+        self.judge = Judge(settings, rewards.rewards[0])
         self.rewards, self.settings, self.seed, self.batch = rewards, settings, seed, batch
         self.watched, self.watches = watched, watches or {}
         self.first: Sequence[Sample] | None = None

@@ -54,14 +54,14 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if not folder.is_dir():
         raise UserError(f"output: {folder} is a file; choose another folder by output=FOLDER")
     names = {path.name for path in folder.iterdir()}
-    if names <= {CONFIG, "samples"} and CONFIG in names:
+    if names <= {CONFIG, FACTS, "samples"} and FACTS in names:
         return  # a run that ended before its first step: nothing is lost with it
     if names and not overwrite:
         raise UserError(
-            f"{folder} exists; go on with it by --resume, replace it by --overwrite, or choose "
-            f"another folder by output=FOLDER"
+            f"{folder} exists; go on with it by `groupwise resume {folder}`, replace it by "
+            f"--overwrite, or choose another folder by output=FOLDER"
         )
-    if names and CONFIG not in names:
+    if names and FACTS not in names:
         raise UserError(f"--overwrite replaces runs only, and {folder} does not look like one")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise import processes
-from groupwise.rewards import Scores
+from groupwise.rewards import Reward, Scores
 from groupwise.sections import EvaluationSection
 
 
@@ -16,15 +16,19 @@ class Judge:
     """Takes a reward's values for right or wrong, or finds that they are no such thing.
 
     A reward judges where `evaluation.accuracy` names it or `evaluation.threshold` is set. Otherwise
-    the first reward does as long as it gives nothing but 0 and 1: any other value shows that it
-    measures (a length, a similarity), and from then on nothing is called right or wrong.
+    it is the first, which may state by an attribute `judges` whether 1 means right. One that states
+    nothing judges as long as it gives only 0 and 1: any other value shows that it measures (a
+    length, a similarity), and from then on nothing is called right or wrong.
     """
 
-    def __init__(self, settings: EvaluationSection, first: str) -> None:
-        self.name = settings.accuracy or first
-        self.is_stated = settings.accuracy is not None or settings.threshold is not None
+    def __init__(self, settings: EvaluationSection, first: Reward) -> None:
+        self.name = settings.accuracy or first.name
         self.threshold = 1.0 if settings.threshold is None else settings.threshold
-        self.measures = False
+        judges = getattr(first.target, "judges", None)
+        if settings.accuracy is not None or settings.threshold is not None:
+            judges = True
+        self.is_stated = judges is not None
+        self.measures = judges is False
 
     def look(self, scores: Scores) -> None:
         """Take note of further values."""

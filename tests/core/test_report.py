@@ -482,3 +482,22 @@ def test_the_headline_names_the_policy(tmp_path: Path, policy: str, name: str | 
     _, page = page_of(write_run(tmp_path, [], config=policy + "\n"))
     headline = page.words.split("steps")[1].split("There is")[0]
     assert headline == (f" · policy {name}" if name else "")
+
+
+def test_a_reward_that_measures_leads_the_page(tmp_path: Path) -> None:
+    """At first it gave only zeros, and was taken for one that judges."""
+    first = {"evaluation/accuracy": 0.0, "evaluation/reward": 0.0, "evaluation/pass_at_2": 0.0}
+    last = {"evaluation/reward": 0.625, "evaluation/greedy_reward": 0.75}
+    steps = [{"step": 0, **first}, step_row(1, accuracy=0.0), step_row(2, **last)]
+    result = {
+        "before": {"accuracy": 0.0, "reward": 0.0, "pass_at_2": 0.0},
+        "after": {"reward": 0.625, "greedy_reward": 0.75},
+    }
+    before = [sample(0, "a", right=False)]
+    after = [{**sample(0, "b", right=False), "right": None}]
+    run = write_run(tmp_path / "run", steps, result=result, before=before, after=after)
+    html, page = page_of(run)
+    assert "Reward, sampled0 → 0.625" in page.words
+    for word in ("Accuracy", "Pass@", "wrong"):
+        assert word not in page.words
+    assert "Accuracy" not in titles(html)

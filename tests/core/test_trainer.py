@@ -473,6 +473,13 @@ def graded(lab, values):
     return lab.scores_of(torch.tensor(values))
 
 
+class Stating:
+    """A reward that may state whether it judges."""
+
+    def __call__(self, completions, **columns):
+        return [0.5] * len(completions)
+
+
 def test_a_reward_that_measures_is_no_judge(lab):
     judge = lab.trainer().evaluator.judge
     judge.name = "reward"
@@ -484,6 +491,12 @@ def test_a_reward_that_measures_is_no_judge(lab):
     assert judge.measures
     judge.look(graded(lab, [0.0, 1.0]))  # once is enough
     assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
+    for judges in (True, False):
+        reward = Stating()
+        reward.judges = judges
+        judge = lab.trainer(reward=reward).evaluator.judge
+        judge.look(graded(lab, [0.3, 1.0]))
+        assert judge.measures is not judges
     for stated in ({"threshold": 0.5}, {"accuracy": "ones"}):
         judge = lab.trainer(evaluation=stated).evaluator.judge
         judge.name = "reward"

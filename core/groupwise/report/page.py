@@ -243,11 +243,13 @@ def _samples(run: Record) -> str:
     sides = run.samples["before"], run.samples["after"]
     every = [sample for side in sides for sample in side]
     drawn = any(sample.get("image") for sample in every)
+    judged = any(isinstance(sample.get("right"), bool) for sample in every)
     first = "the greedy or the first" if any(s.get("greedy") for s in every) else "the first"
+    changed = "Those that became right or wrong" if judged else "Those that changed"
     intro = (
         f"Held-out prompts with the same {'noise' if drawn else 'seeds'} before and after. "
-        f"{'Those that became right or wrong' if drawn else 'The completions that changed'} come "
-        f"first; of several for a prompt, {first} one is shown, right or wrong."
+        f"{changed if drawn else 'The completions that changed'} come first; of several for a "
+        f"prompt, {first} one is shown{', right or wrong' if judged else ''}."
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are only watched."
