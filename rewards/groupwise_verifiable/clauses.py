@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from groupwise_verifiable.columns import is_missing
 from groupwise_verifiable.detection import Detection, Relation, relations
 
 Name = Annotated[str, Field(min_length=1)]
@@ -56,7 +57,7 @@ def excluded(value: Any, where: str) -> list[Excluded]:
 
 
 def _clauses(adapter: TypeAdapter[list[_Clause]], value: Any, where: str) -> list[_Clause]:
-    if value is None or value != value or value == "":  # noqa: PLR0124 - NaN, an empty CSV cell
+    if is_missing(value) or value == "":
         return []
     try:
         return (

@@ -59,7 +59,8 @@ class ImageContents:
         )
         include: str = Field(default="include", description="Column with what must be there.")
         exclude: str = Field(
-            default="exclude", description="Column with what must not; it may be missing."
+            default="exclude",
+            description="Column with what must not; unless it is set, it may be missing.",
         )
         margin: float = Field(
             default=0.1,
@@ -134,7 +135,9 @@ class ImageContents:
         """Returns a value for each completion; logs what was found in it as `found`."""
         images = pixels(completions, reward=_NAME)
         include = column(columns, self.config.include, reward=_NAME)
-        exclude = columns.get(self.config.exclude) or [None] * len(images)
+        exclude: Sequence[Any] = columns.get(self.config.exclude) or [None] * len(images)
+        if "exclude" in self.config.model_fields_set:
+            exclude = column(columns, self.config.exclude, reward=_NAME)
         tags: Sequence[Any] = [None] * len(images)
         if self.config.counting_threshold is not None:
             tags = column(columns, "tag", reward=_NAME)

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.errors import first_line
-from groupwise_verifiable.columns import column
+from groupwise_verifiable.columns import column, is_missing
 from groupwise_verifiable.pixels import Pixels, pixels
 
 _NAME = "image_text"
@@ -107,7 +107,7 @@ class ImageText:
             ) from error
 
     def _score(self, text: str, target: Any) -> float | None:
-        if target is None or target != target:  # noqa: PLR0124 - NaN, an empty CSV cell
+        if is_missing(target):
             return None
         expected = self._normal(str(target))
         if not expected:

@@ -23,7 +23,8 @@ class ZeroShotDetector:
         """Loads nothing; ValueError where a folder is named that holds no model."""
         check_model_name(name, setting="detector")
         self.name, self.overlap, self.most, self.device = name, overlap, most, device
-        self._lock = threading.Lock()
+        # A call past its deadline may still be at work; tokenizers are for one thread at a time.
+        self._lock = threading.RLock()
         self._parts: tuple[Any, Any] | None = None  # model and processor
 
     def load(self) -> None:
@@ -64,10 +65,10 @@ class ZeroShotDetector:
 
         if not classes:
             return []
-        model, processor = self._loaded()
         queries = [list(classes)]
-        inputs = processor(images=picture(image), text=queries, return_tensors="pt")
-        with torch.inference_mode():
+        with self._lock, torch.inference_mode():
+            model, processor = self._loaded()
+            inputs = processor(images=picture(image), text=queries, return_tensors="pt")
             outputs = model(**inputs.to(model.device))
         (result,) = processor.post_process_grounded_object_detection(
             outputs,

@@ -78,6 +78,8 @@ def test_messages():
     parts = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     prompts = ["plain", [{"role": "user", "content": parts}], None]
     assert texts_of(prompts, {}, None, reward="r") == ["plain", "a\nb", None]
+    blank = {"n": ["a", "", " \n", float("nan"), None]}
+    assert texts_of(["p"] * 5, blank, "n", reward="r") == ["a", None, None, None, None]
     with pytest.raises(ValueError, match="'r' found no message by the user in the prompt"):
         texts_of([[{"role": "system", "content": "x"}]], {}, None, reward="r")
     with pytest.raises(

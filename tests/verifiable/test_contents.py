@@ -216,6 +216,8 @@ def test_exclude_may_be_missing_and_columns_may_have_other_names() -> None:
     assert reward(["p"], [image], must=[[RED_DISK]], must_not=[[{"class": "disk"}]]) == [0.0]
     with pytest.raises(ValueError, match="'image_contents' needs the column 'include'"):
         ImageContents()(["p"], [image])
+    with pytest.raises(ValueError, match="'image_contents' needs the column 'must_not'"):
+        reward(["p"], [image], must=[[RED_DISK]], mustnt=[[{"class": "disk"}]])
 
 
 def test_settings_reach_the_checks() -> None:
