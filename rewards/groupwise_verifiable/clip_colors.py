@@ -39,7 +39,7 @@ class ClipColors:
         _check(model, pretrained)
         self.model, self.pretrained, self.device = model, pretrained, device
         self._lock = threading.RLock()
-        self._parts: tuple[Any, Any, Any, str] | None = None
+        self._parts: tuple[Any, Any, Any, Any] | None = None
         self._classifiers: dict[str, Tensor] = {}
 
     def load(self) -> None:
@@ -77,14 +77,14 @@ class ClipColors:
             )
         return self._classifiers[label]
 
-    def _loaded(self) -> tuple[Any, Any, Any, str]:
+    def _loaded(self) -> tuple[Any, Any, Any, Any]:
         """Model, preprocessing of images, tokenizer and device."""
         with self._lock:
             if self._parts is None:
                 self._parts = self._load()
             return self._parts
 
-    def _load(self) -> tuple[Any, Any, Any, str]:
+    def _load(self) -> tuple[Any, Any, Any, Any]:
         import open_clip
         import torch
 
@@ -107,7 +107,9 @@ class ClipColors:
                 f"`clip_model`: {self.model!r} with `clip_pretrained` {self.pretrained!r} cannot "
                 f"be loaded: {first_line(error)}"
             ) from error
-        return model.eval().requires_grad_(requires_grad=False), preprocess, tokenizer, device
+        # The device with its number: a thread that scores may have another "cuda" than this one.
+        where = next(model.parameters()).device
+        return model.eval().requires_grad_(requires_grad=False), preprocess, tokenizer, where
 
 
 def _check(model: str, pretrained: str | None) -> None:

@@ -76,16 +76,15 @@ class ZeroShotDetector:
             target_sizes=[image.shape[:2]],
             text_labels=queries,
         )
-        names = {name.lower(): name for name in classes}
         detections = [
-            Detection(names[label.lower()], None, box, score)
+            Detection(name, None, box, score)
             for label, box, score in zip(
                 result["text_labels"],
                 map(tuple, result["boxes"].tolist()),
                 result["scores"].tolist(),
                 strict=True,
             )
-            if label.lower() in names  # Grounding DINO may join two names
+            if (name := class_of(label, classes)) is not None
         ]
         return list(self._kept(strongest(detections, self.overlap)))
 
@@ -96,3 +95,15 @@ class ZeroShotDetector:
             counts[each.label] += 1
             if counts[each.label] <= self.most:
                 yield each
+
+
+def class_of(label: str, classes: Sequence[str]) -> str | None:
+    """Returns the class that a model's label means, None where that could be several or none.
+
+    Grounding DINO gives the words of which it is sure enough: of "traffic light" perhaps "light",
+    and for a box that fits two classes the words of both.
+    """
+    words = set(label.lower().split())
+    same = [name for name in classes if name.lower() == label.lower()]
+    meant = same or [name for name in classes if words & set(name.lower().split())]
+    return meant[0] if len(meant) == 1 else None

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.building import build, load_target
 from groupwise.config import load_config
-from groupwise.sections import RunConfig
+from groupwise.sections import RunConfig, plugin_sections
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
 TRAINED = {
@@ -47,3 +48,13 @@ def test_a_recipe_trains_on_the_published_reward_and_is_judged_by_the_strict_one
         assert judged.get("detector") == reward.options.get("detector")
     # A preference measures; nothing it gives is right or wrong.
     assert "threshold" not in loaded.config.evaluation.model_fields_set
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_reward_of_a_recipe_is_made_without_its_weights(path: Path) -> None:
+    loaded = load_config(path)
+    rewards = [section for section in plugin_sections(loaded.config) if section[0] == "rewards"]
+    for kind, at, section in rewards:
+        target = load_target(loaded, kind, at, section.name)
+        assert callable(build(loaded, at, target, section.name, section.options))
+    assert len(rewards) >= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import (
+    AutoModelForZeroShotObjectDetection,
     CLIPTokenizer,
     OwlViTConfig,
     OwlViTForObjectDetection,
@@ -19,7 +21,8 @@ from transformers import (
 
 from groupwise_verifiable.box_colors import PaletteColors
 from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.zero_shot import ZeroShotDetector
+from groupwise_verifiable.detection import Detection
+from groupwise_verifiable.zero_shot import ZeroShotDetector, class_of
 
 # An untrained OWL-ViT of 2 x 2 patches, on an image of 60 x 40, sees four boxes of half its size,
 # around the lower right corners of its patches. Three of them reach over the edge of the image.
@@ -98,6 +101,41 @@ def test_boxes_colours_labels_and_order(owl: Path, four: np.ndarray) -> None:
     assert detector(four, [], threshold=0.0) == []
     two = ZeroShotDetector(str(owl), overlap=1.0, most=2, device="cpu")
     assert two(four, ["cat"], threshold=0.0) == detector(four, ["cat"], threshold=0.0)[:2]
+
+
+def test_a_label_of_some_words_is_the_only_class_that_has_them() -> None:
+    classes = ["traffic light", "hot dog", "dog", "cup"]
+    labels = ["Cup", "dog", "light", "traffic light", "hot", "dog cup", "", "cat"]
+    assert [class_of(label, classes) for label in labels] == [
+        *("cup", "dog", "traffic light", "traffic light", "hot dog"),
+        *(None, None, None),
+    ]
+
+
+def test_the_model_is_read_once_by_threads_that_score_at_once(
+    owl: Path, four: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+    real = AutoModelForZeroShotObjectDetection.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForZeroShotObjectDetection,
+        "from_pretrained",
+        lambda name: loads.append(name) or real(name),
+    )
+    detector = ZeroShotDetector(str(owl), overlap=1.0, most=16, device="cpu")
+    assert loads == []
+    seen: list[list[Detection]] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(detector(four, ["cat"], threshold=0.0)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    detector.load()
+    assert loads == [str(owl)]
+    assert seen == [seen[0]] * 4
 
 
 def test_as_a_reward(owl: Path, four: np.ndarray) -> None:
