@@ -19,7 +19,7 @@ ROOTS = ("core", "plugins", "rewards")
 PACKAGES = Path(__file__).parents[1]
 BRINGS = {
     "groupwise[data]": {"dataset"},
-    "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency"},
+    "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency", "reward_model"},
     "groupwise[math]": {"math", "length", "cosine_length"},
     "groupwise[flow]": {"flow", "image_contents", "image_text", "jpeg_size"},
     "groupwise[clip]": {"clip_similarity", "aesthetic", "preference"},

@@ -1,6 +1,7 @@
 """How beautiful an image is, as a small network on its CLIP features says."""
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from groupwise.config import PathOrName
-from groupwise_clip.files import fetched, read_tensors
+from groupwise_clip.files import check_file, fetched, read_tensors
 from groupwise_clip.images import images_of
 from groupwise_clip.model import Clip
 from groupwise_clip.settings import ClipSettings
@@ -42,18 +43,34 @@ class Aesthetic:
         )
 
     def __init__(self, config: Config) -> None:
-        """Loads head and model, and compares their sizes."""
-        self.config = config
-        self.head = head(
-            read_tensors(fetched(config.head, setting="head")), config.head, config.activation
-        )
-        self.clip = Clip(config)
-        takes = next(self.head.parameters()).shape[1]
+        """Loads nothing; ValueErrors say what is wrong with the settings."""
+        self.config, self.clip = config, Clip(config)
+        check_file(config.head, setting="head")
+        self._lock = threading.Lock()
+        self._head: nn.Sequential | None = None
+
+    def load(self) -> None:
+        """Loads head and model and compares their sizes, unless that is done."""
+        _ = self.head
+
+    @property
+    def head(self) -> nn.Sequential:
+        """The network on the features, loaded at its first use."""
+        with self._lock:
+            if self._head is None:
+                self._head = self._loaded()
+            return self._head
+
+    def _loaded(self) -> nn.Sequential:
+        path = self.config.head
+        network = head(read_tensors(fetched(path, setting="head")), path, self.config.activation)
+        takes = next(network.parameters()).shape[1]
         if takes != self.clip.width:
             raise ValueError(
-                f"the head {config.head!r} takes features of {takes} numbers, "
-                f"but the model {config.model!r} gives {self.clip.width}"
+                f"the head {path!r} takes features of {takes} numbers, "
+                f"but the model {self.config.model!r} gives {self.clip.width}"
             )
+        return network
 
     @torch.no_grad()
     def __call__(

@@ -36,31 +36,43 @@ def quiet() -> Iterator[None]:
         root.removeHandler(handler)
 
 
+def check_file(name: str, *, setting: str) -> None:
+    """Raises ValueError, which names the setting, when there can be no such file.
+
+    Of one called `hf-hub:OWNER/NAME/FILE` the form is checked; nothing is downloaded.
+    """
+    if name.startswith(HUB):
+        _repository(name, setting)
+    elif not Path(name).is_file():
+        what = "is a folder, expected a file" if Path(name).is_dir() else "does not exist"
+        raise ValueError(f"`{setting}`: the file {name!r} {what}")
+
+
 def fetched(name: str, *, setting: str) -> str:
     """Returns the path of a file; one called `hf-hub:OWNER/NAME/FILE` is downloaded first.
 
     Raises ValueError, which names the setting, when there is no such file.
     """
-    if name.startswith(HUB):
-        return _from_hub(name, setting)
-    if not Path(name).is_file():
-        what = "is a folder, expected a file" if Path(name).is_dir() else "does not exist"
-        raise ValueError(f"`{setting}`: the file {name!r} {what}")
-    return name
-
-
-def _from_hub(name: str, setting: str) -> str:
+    check_file(name, setting=setting)
+    if not name.startswith(HUB):
+        return name
     from huggingface_hub import hf_hub_download
 
+    repository, file = _repository(name, setting)
+    try:
+        with quiet():
+            return hf_hub_download(repository, file)
+    except Exception as error:  # the hub's errors, the network's and the disk's
+        raise ValueError(f"`{setting}`: {name!r} cannot be fetched: {reason(error)}") from error
+
+
+def _repository(name: str, setting: str) -> tuple[str, str]:
+    """OWNER/NAME and FILE."""
     owner, _, rest = name.removeprefix(HUB).partition("/")
     repository, _, file = rest.partition("/")
     if not (owner and repository and file):
         raise ValueError(f"`{setting}`: expected `{HUB}OWNER/NAME/FILE`, found {name!r}")
-    try:
-        with quiet():
-            return hf_hub_download(f"{owner}/{repository}", file)
-    except Exception as error:  # the hub's errors, the network's and the disk's
-        raise ValueError(f"`{setting}`: {name!r} cannot be fetched: {reason(error)}") from error
+    return f"{owner}/{repository}", file
 
 
 def read_tensors(path: str) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 """Which model a name means, in whichever format it is."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import open_clip
@@ -13,16 +15,29 @@ from groupwise_clip.transformers_format import Transformers
 
 def load(name: str, pretrained: str | None = None, processor: str | None = None) -> Encoder:
     """Returns the model of a name, in whichever format it is; ValueErrors say what is wrong."""
+    return loader(name, pretrained, processor)()
+
+
+def loader(
+    name: str, pretrained: str | None = None, processor: str | None = None
+) -> Callable[[], Encoder]:
+    """Returns what loads the model of a name, once what can be known without that is checked.
+
+    Reads no weights and asks no hub; ValueErrors say what is wrong with the settings.
+    """
     format_, name = _format(name)
     if format_ is OpenClip:
         if processor is not None:
             raise ValueError(
                 f"`processor` is for models in transformers' format, {name!r} is open_clip's"
             )
-        return OpenClip(name, pretrained)
+        OpenClip.check(name, pretrained)
+        return partial(OpenClip, name, pretrained)
     if pretrained is not None:
         raise ValueError(f"model {name!r} brings its own weights, so `pretrained` must not be set")
-    return Transformers(name, processor)
+    if processor is not None and not Path(processor).is_dir() and _is_path(processor):
+        raise ValueError(f"`processor`: the folder {processor!r} does not exist")
+    return partial(Transformers, name, processor)
 
 
 def _format(name: str) -> tuple[type[Encoder], str]:
@@ -47,6 +62,11 @@ def _format(name: str) -> tuple[type[Encoder], str]:
             f"unknown model {name!r}{did_you_mean(name, known)}; expected an architecture of "
             f"open_clip's, a folder, `{HUB}NAME`, or the hub name of a transformers model"
         )
-    if name.count("/") > 1 or name.startswith(("/", ".", "~")):
+    if _is_path(name):
         raise ValueError(f"the folder {name!r} does not exist")
     return Transformers, name
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name can be no hub's, but a folder's."""
+    return name.count("/") > 1 or name.startswith(("/", ".", "~"))

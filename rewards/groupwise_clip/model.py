@@ -9,8 +9,9 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from groupwise_clip.encoder import Encoder
 from groupwise_clip.images import pixels
-from groupwise_clip.loading import load
+from groupwise_clip.loading import loader
 from groupwise_clip.settings import ClipSettings
 
 Item = TypeVar("Item")
@@ -19,26 +20,44 @@ _REMEMBERED = 4096  # texts whose features are kept: 16 MB of 1024 numbers each
 
 
 class Clip:
-    """A frozen CLIP; features are [n, D] float32 of unit length.
-
-    width: D. scale: exp(logit_scale), the factor of the cosine in the model's own logits.
-    """
+    """A frozen CLIP; features are [n, D] float32 of unit length. It is loaded at its first use."""
 
     def __init__(self, settings: ClipSettings) -> None:
-        """Loads the model; ValueErrors say what is wrong with the settings."""
+        """Loads nothing; ValueErrors say what is wrong with the settings."""
         self._settings = settings
-        self._default = _device(settings.device)
-        self._encoder = load(settings.model, settings.pretrained, settings.processor)
-        self._encoder.module.requires_grad_(requires_grad=False)
-        self._framing = self._encoder.framing
-        if settings.resize is not None:
-            self._framing = self._framing.resized_by(settings.resize)
-        self.width, self.scale = self._encoder.width, self._encoder.scale
-        self._device = torch.device("cpu")
-        self._move(self._default)
+        _check_device(settings.device)
+        self._loader = loader(settings.model, settings.pretrained, settings.processor)
+        self._encoder: Encoder | None = None
+        self._default = self._device = torch.device("cpu")
         self._remembered: OrderedDict[str, Tensor] = OrderedDict()
         # A call beyond its deadline goes on in its thread while the next one begins.
         self._lock = threading.RLock()
+
+    def load(self) -> None:
+        """Loads the model, unless that is done; ValueErrors say what cannot be had."""
+        self._loaded()
+
+    @property
+    def width(self) -> int:
+        """D, the numbers of a feature."""
+        return self._loaded().width
+
+    @property
+    def scale(self) -> float:
+        """The factor of the cosine in the model's own logits, exp(logit_scale)."""
+        return self._loaded().scale
+
+    def _loaded(self) -> Encoder:
+        with self._lock:
+            if self._encoder is None:
+                self._default = _device(self._settings.device)
+                encoder = self._loader()
+                encoder.module.requires_grad_(requires_grad=False)
+                if self._settings.resize is not None:
+                    encoder.framing = encoder.framing.resized_by(self._settings.resize)
+                self._encoder = encoder
+                self._move(self._default)
+            return self._encoder
 
     def cosines(
         self, images: Sequence[Tensor | Image], texts: Sequence[str | None]
@@ -60,12 +79,13 @@ class Clip:
     def image_features(self, images: Sequence[Tensor | Image]) -> Tensor:
         """Returns [n, D] of n images: float tensors [3, H, W] in [0, 1], or PIL's."""
         with self._lock:
+            encoder = self._loaded()
             self._move(self._device_of(images))
             parts = []
             for batch in _batches(images, self._settings.batch):
-                framed = pixels(batch, self._framing, self._device)
+                framed = pixels(batch, encoder.framing, self._device)
                 with self._autocast():
-                    parts.append(self._encoder.encode_images(framed))
+                    parts.append(encoder.encode_images(framed))
             return _unit(torch.cat(parts))
 
     @torch.no_grad()
@@ -75,11 +95,12 @@ class Clip:
         Each text is computed once, until some thousands of others have been.
         """
         with self._lock:
+            encoder = self._loaded()
             unknown = [text for text in dict.fromkeys(texts) if text not in self._remembered]
             known = {text: self._remembered[text] for text in texts if text in self._remembered}
             for batch in _batches(unknown, self._settings.batch):
                 with self._autocast():
-                    features = self._encoder.encode_texts(batch, self._device)
+                    features = encoder.encode_texts(batch, self._device)
                 # Copies: a row alone would keep all of its batch in memory.
                 rows = [row.clone() for row in _unit(features)]
                 known.update(zip(batch, rows, strict=True))
@@ -104,8 +125,18 @@ class Clip:
 
     def _move(self, device: torch.device) -> None:
         if device != self._device:
-            self._encoder.module.to(device)
+            self._loaded().module.to(device)
             self._device, self._remembered = device, OrderedDict()
+
+
+def _check_device(name: str | None) -> None:
+    """Raise ValueError for what is no device's name."""
+    try:
+        torch.device(name or "cpu")
+    except RuntimeError as error:
+        raise ValueError(
+            f"unknown device {name!r}: expected for instance 'cpu', 'cuda' or 'cuda:1'"
+        ) from error
 
 
 def _device(name: str | None) -> torch.device:
@@ -113,13 +144,7 @@ def _device(name: str | None) -> torch.device:
 
     The number is this process's, which threads that score do not know of.
     """
-    cuda = torch.cuda.is_available()
-    try:
-        device = torch.device(name or ("cuda" if cuda else "cpu"))
-    except RuntimeError as error:
-        raise ValueError(
-            f"unknown device {name!r}: expected for instance 'cpu', 'cuda' or 'cuda:1'"
-        ) from error
+    device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type != "cuda":
         return device
     count = torch.cuda.device_count()

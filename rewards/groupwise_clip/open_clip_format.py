@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.suggest import did_you_mean
 from groupwise_clip.encoder import Encoder
-from groupwise_clip.files import fetched, quiet, reason
+from groupwise_clip.files import check_file, fetched, quiet, reason
 from groupwise_clip.images import Framing
 from groupwise_clip.settings import HUB, LOCAL
 
@@ -22,16 +22,11 @@ class OpenClip(Encoder):
 
     def __init__(self, name: str, pretrained: str | None = None) -> None:
         """Takes a name as `open_clip.create_model` takes it, and weights for an architecture."""
-        if name.startswith((LOCAL, HUB)):
-            if pretrained is not None:
-                raise ValueError(
-                    f"model {name!r} brings its own weights, so `pretrained` must not be set"
-                )
-            if name.startswith(LOCAL):
-                _check_folder(Path(name.removeprefix(LOCAL)))
-            quick = False
-        else:
-            pretrained = _weights(name, pretrained)
+        self.check(name, pretrained)
+        quick = False
+        if pretrained is not None and not open_clip.is_pretrained_cfg(name, pretrained):
+            pretrained = fetched(pretrained, setting="pretrained")
+        elif pretrained is not None:
             # Some tags' weights want QuickGELU, and open_clip only warns where it is not there.
             quick = open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False)
         try:
@@ -52,6 +47,18 @@ class OpenClip(Encoder):
             ) from error
         self.scale = self.module.logit_scale.exp().item()
         self.framing = _framing(open_clip.get_model_preprocess_cfg(self.module))
+
+    @staticmethod
+    def check(name: str, pretrained: str | None = None) -> None:
+        """Raises ValueError for what can be known to be wrong before anything is loaded."""
+        if not name.startswith((LOCAL, HUB)):
+            _check_weights(name, pretrained)
+        elif pretrained is not None:
+            raise ValueError(
+                f"model {name!r} brings its own weights, so `pretrained` must not be set"
+            )
+        elif name.startswith(LOCAL):
+            _check_folder(Path(name.removeprefix(LOCAL)))
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         """Returns [n, D], of any length, of images [n, 3, h, w] as `framing` says."""
@@ -78,8 +85,8 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _weights(name: str, pretrained: str | None) -> str:
-    """The tag or the path of an architecture's weights."""
+def _check_weights(name: str, pretrained: str | None) -> None:
+    """Raise ValueError unless an architecture has such a tag, or there can be such a file."""
     tags = open_clip.list_pretrained_tags_by_model(name)
     known = f"open_clip's tags for {name!r} are: {', '.join(tags) or 'none'}"
     if pretrained is None:
@@ -87,9 +94,9 @@ def _weights(name: str, pretrained: str | None) -> str:
             f"model {name!r} needs weights: set `pretrained` to a tag or a file; {known}"
         )
     if open_clip.is_pretrained_cfg(name, pretrained):
-        return pretrained
+        return
     try:
-        return fetched(pretrained, setting="pretrained")
+        check_file(pretrained, setting="pretrained")
     except ValueError as error:
         if pretrained.startswith(HUB):
             raise

@@ -68,7 +68,15 @@ class Preference:
 
     def __init__(self, config: Config) -> None:
         self.config, self.clip = config, Clip(config)
-        self.scale = self.clip.scale if config.scale == "model" else float(config.scale)
+
+    def load(self) -> None:
+        """Loads the model, unless that is done."""
+        self.clip.load()
+
+    @property
+    def scale(self) -> float:
+        """What cosines are multiplied by."""
+        return self.clip.scale if self.config.scale == "model" else float(self.config.scale)
 
     def __call__(
         self,

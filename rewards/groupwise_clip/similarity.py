@@ -31,6 +31,10 @@ class ClipSimilarity:
     def __init__(self, config: Config) -> None:
         self.config, self.clip = config, Clip(config)
 
+    def load(self) -> None:
+        """Loads the model, unless that is done."""
+        self.clip.load()
+
     def __call__(
         self,
         prompts: Sequence[Any],

@@ -25,9 +25,11 @@ def texts(
 
 
 def _plain(value: Any, what: str, reward: str) -> str | None:
-    """The text of a text, of messages or of nothing."""
-    if value is None or isinstance(value, str):
-        return value
+    """The text of a text, of messages or of nothing, which a blank text and an empty cell are."""
+    if value is None or value != value:  # noqa: PLR0124 - NaN, an empty CSV cell
+        return None
+    if isinstance(value, str):
+        return value if value.strip() else None
     if not isinstance(value, Sequence) or not all(isinstance(part, Mapping) for part in value):
         raise ValueError(
             f"reward {reward!r} expected text or messages in {what}, found {value!r:.80}"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column
+from groupwise_verifiable.columns import column, is_missing
 from groupwise_verifiable.text import (
     content,
     folded,
@@ -49,7 +49,7 @@ class ExactAnswer:
     ) -> list[float | None]:
         golds = column(columns, self.config.gold, reward="exact_answer")
         return [
-            None if gold is None else self._score(content(completion), str(gold))
+            None if is_missing(gold) else self._score(content(completion), str(gold))
             for completion, gold in zip(completions, golds, strict=True)
         ]
 

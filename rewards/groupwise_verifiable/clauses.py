@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from groupwise_verifiable.columns import is_missing
 from groupwise_verifiable.detection import Detection, Relation, relations
 
 Name = Annotated[str, Field(min_length=1)]
@@ -56,7 +57,7 @@ def excluded(value: Any, where: str) -> list[Excluded]:
 
 
 def _clauses(adapter: TypeAdapter[list[_Clause]], value: Any, where: str) -> list[_Clause]:
-    if value is None or value != value or value == "":  # noqa: PLR0124 - NaN, an empty CSV cell
+    if is_missing(value) or value == "":
         return []
     try:
         return (
@@ -77,7 +78,6 @@ def fulfilment(
     exclude: Sequence[Excluded],
     detections: Sequence[Detection],
     *,
-    exact: bool,
     unexpected: bool,
     margin: float,
 ) -> float:
@@ -85,7 +85,7 @@ def fulfilment(
 
     A clause for n objects makes up to three checks, each worth a share of 1:
 
-    - count: 1 - (missing + surplus) / n, at least 0; a surplus counts where `exact`;
+    - count: 1 - (missing + surplus) / n, at least 0;
     - colour: the objects that have it / n;
     - position: pairs with an object of the other clause that stand right / all pairs asked for.
 
@@ -108,7 +108,7 @@ def fulfilment(
     given = _given(include, {label: pools[label][:count] for label, count in asked.items()})
     checks: list[float] = []
     for clause, objects in zip(include, given, strict=True):
-        surplus = max(0, len(pools[clause.label]) - asked[clause.label]) if exact else 0
+        surplus = max(0, len(pools[clause.label]) - asked[clause.label])
         wrong = clause.count - len(objects) + surplus
         checks.append(max(0.0, 1 - wrong / clause.count))
         if clause.color is not None:

@@ -10,3 +10,8 @@ def column(columns: Mapping[str, Sequence[Any]], name: str, *, reward: str) -> S
         there = ", ".join(sorted(columns)) or "none"
         raise ValueError(f"reward {reward!r} needs the column {name!r}; the columns are: {there}")
     return columns[name]
+
+
+def is_missing(value: Any) -> bool:
+    """Returns whether a row has nothing in a column: None, or NaN, an empty cell of a CSV file."""
+    return value is None or (isinstance(value, float) and value != value)  # noqa: PLR0124 - NaN

@@ -2,15 +2,21 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.config import PathOrName
+from groupwise_verifiable import clip_colors
+from groupwise_verifiable.box_colors import PaletteColors
 from groupwise_verifiable.clauses import Excluded, Included, excluded, fulfilment, included
+from groupwise_verifiable.clip_colors import ClipColors
 from groupwise_verifiable.colors import PALETTE
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.detection import Detection
+from groupwise_verifiable.geneval import flow_grpo, geneval
 from groupwise_verifiable.pixels import Pixels, pixels
 from groupwise_verifiable.shapes import ALIASES, SHAPES, find_shapes
 from groupwise_verifiable.zero_shot import ZeroShotDetector
@@ -23,13 +29,9 @@ class ImageContents:
     """Whether a picture contains what its row says: objects, how many, of which colour, where.
 
     Rows carry GenEval's metadata (arXiv:2310.11513): `include`, a list of {class, count, color,
-    position}, and `exclude`, a list of {class, count}, as lists or as their JSON. 1.0 where all of
-    it holds, else 0.0 or, in part, how much of it: see `clauses.fulfilment`. None where a row has
-    neither.
-
-    GenEval counts an image right with more objects than asked for, unless `exclude` forbids them,
-    and looks for no others; `counts: at_least` with `unexpected: false` is that rule. Colours are
-    named by the nearest of a palette here, there by CLIP.
+    position}, and `exclude`, a list of {class, count}, as lists or as their JSON. None where a row
+    has nothing to judge. `mode` says by which rule detections are judged: ours, in which surplus
+    and unexpected objects are wrong (`clauses.fulfilment`), or published ones (`geneval`).
     """
 
     class Config(BaseModel):
@@ -37,27 +39,28 @@ class ImageContents:
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        detector: str = Field(
+        detector: PathOrName = Field(
             default="shapes",
             min_length=1,
             description="`shapes`, built in: coloured disks, squares, triangles and crosses before "
             "a plain background; or the name or folder of a zero-shot object detection model of "
             "transformers.",
         )
-        mode: Literal["strict", "partial"] = Field(
-            default="strict", description="All or nothing, or the share of the checks that hold."
-        )
-        counts: Literal["exact", "at_least"] = Field(
-            default="exact", description="Whether more objects than asked for are wrong."
+        mode: Literal["strict", "partial", "geneval", "flow_grpo"] = Field(
+            default="strict",
+            description="1.0 where all holds, else 0.0; or the share of the checks that hold; or "
+            "the benchmark's rule, 0.0 or 1.0; or the reward that Flow-GRPO trains on.",
         )
         unexpected: bool | None = Field(
             default=None,
-            description="Whether objects of other classes are wrong, and what is no clear shape; "
-            "by default they are for `shapes`. Other detectors see only what is asked for.",
+            description="For strict and partial, whether objects of other classes are wrong, and "
+            "what is no clear shape; by default they are for `shapes`. Other detectors see only "
+            "what is asked for.",
         )
         include: str = Field(default="include", description="Column with what must be there.")
         exclude: str = Field(
-            default="exclude", description="Column with what must not; it may be missing."
+            default="exclude",
+            description="Column with what must not; unless it is set, it may be missing.",
         )
         margin: float = Field(
             default=0.1,
@@ -71,37 +74,60 @@ class ImageContents:
             lt=1,
             description="Detections of a model that are less sure are none.",
         )
+        counting_threshold: float | None = Field(
+            default=None,
+            ge=0,
+            lt=1,
+            description="The same for rows whose column `tag` says `counting`; as all others if "
+            "unset.",
+        )
         overlap: float = Field(
             default=0.5,
             ge=0,
             le=1,
             description="Two detections of a model, of one class, that share more are one object.",
         )
+        max_objects: int = Field(
+            default=16, ge=1, description="Of a class, a model's surest so many count."
+        )
+        colors: Literal["palette", "clip"] = Field(
+            default="palette",
+            description="What names the colours of a model's objects: the palette's nearest to the "
+            "median pixel of a box's middle, or a CLIP on the box, as in GenEval.",
+        )
+        clip_model: PathOrName = Field(
+            default="ViT-L-14",
+            min_length=1,
+            description="For `colors: clip`: an architecture of open_clip's, or `local-dir:` and a "
+            "folder.",
+        )
+        clip_pretrained: PathOrName | None = Field(
+            default="openai",
+            description="The architecture's weights: open_clip's tag, or a file; null for a "
+            "folder.",
+        )
         device: str | None = Field(
-            default=None, description="Where a model runs; on a GPU where there is one by default."
+            default=None, description="Where models run; on a GPU where there is one by default."
         )
 
     def __init__(self, config: Config | None = None) -> None:
         """Refuses to start where a package is missing or settings contradict each other."""
         self.config = config or self.Config()
         self._shapes = self.config.detector == "shapes"
+        self._published = self.config.mode in ("geneval", "flow_grpo")
         package = "scipy" if self._shapes else "transformers"
         if find_spec(package) is None:
             raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
-        if self.config.unexpected and not self._shapes:
-            raise ValueError(
-                f"reward {_NAME!r}: unexpected objects are seen by the detector 'shapes' alone, "
-                f"found {self.config.detector!r}"
-            )
-        self._model = None
+        self._check_settings()
         self._warned = False
-        if not self._shapes:
-            self._model = ZeroShotDetector(
-                self.config.detector,
-                threshold=self.config.threshold,
-                overlap=self.config.overlap,
-                device=self.config.device,
-            )
+        self._detector = None if self._shapes else _detector(self.config)
+        self._colors = PaletteColors() if self.config.colors == "palette" else _clip(self.config)
+
+    def load(self) -> None:
+        """Loads the models that the settings name, unless that is done."""
+        if self._detector is not None:
+            self._detector.load()
+        self._colors.load()
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -109,14 +135,19 @@ class ImageContents:
         """Returns a value for each completion; logs what was found in it as `found`."""
         images = pixels(completions, reward=_NAME)
         include = column(columns, self.config.include, reward=_NAME)
-        exclude = columns.get(self.config.exclude) or [None] * len(images)
+        exclude: Sequence[Any] = columns.get(self.config.exclude) or [None] * len(images)
+        if "exclude" in self.config.model_fields_set:
+            exclude = column(columns, self.config.exclude, reward=_NAME)
+        tags: Sequence[Any] = [None] * len(images)
+        if self.config.counting_threshold is not None:
+            tags = column(columns, "tag", reward=_NAME)
         values: list[float | None] = []
         seen: list[str] = []
-        rows = zip(images, include, exclude, strict=True)
-        for index, (image, must, must_not) in enumerate(rows):
+        rows = zip(images, include, exclude, tags, strict=True)
+        for index, (image, must, must_not, tag) in enumerate(rows):
             clauses = self._clauses(index, must, must_not)
-            found = self._found(image, {clause.label for part in clauses for clause in part})
-            seen.append(", ".join(f"{each.color} {each.label}" for each in found))
+            found = self._found(image, *clauses, tag)
+            seen.append(", ".join(f"{each.color or ''} {each.label}".strip() for each in found))
             values.append(self._value(*clauses, found))
         judged = sum(value is not None for value in values)
         if judged > 1 and not any(seen):
@@ -124,6 +155,25 @@ class ImageContents:
         if "log_extra" in columns:
             columns["log_extra"]("found", seen)
         return values
+
+    def _check_settings(self) -> None:
+        """Raise ValueError for settings that have no meaning beside each other."""
+        settings = self.config
+        if settings.unexpected and not self._shapes:
+            raise ValueError(
+                f"reward {_NAME!r}: unexpected objects are seen by the detector 'shapes' alone, "
+                f"found {settings.detector!r}"
+            )
+        if settings.unexpected and self._published:
+            raise ValueError(
+                f"reward {_NAME!r}: `unexpected: true` is for the modes strict and partial; "
+                f"{settings.mode} looks at no other classes"
+            )
+        if self._shapes and settings.colors == "clip":
+            raise ValueError(
+                f"reward {_NAME!r}: `colors: clip` is for a model as `detector`; 'shapes' names "
+                "the colours of its objects itself"
+            )
 
     def _warn(self, count: int) -> None:
         """Say, once, that nothing was found; it would look like a policy that learns nothing."""
@@ -139,20 +189,39 @@ class ImageContents:
             stacklevel=2,
         )
 
-    def _found(self, image: Pixels, classes: Collection[str]) -> list[Detection]:
-        return find_shapes(image) if self._model is None else self._model(image, sorted(classes))
+    def _found(
+        self, image: Pixels, include: list[Included], exclude: list[Excluded], tag: Any
+    ) -> list[Detection]:
+        """The objects in an image; where a CLIP names colours, it does so where a clause asks."""
+        if self._detector is None:
+            return find_shapes(image)
+        threshold = self.config.threshold
+        if tag == "counting" and self.config.counting_threshold is not None:
+            threshold = self.config.counting_threshold
+        classes = {clause.label for part in (include, exclude) for clause in part}
+        objects = self._detector(image, sorted(classes), threshold=threshold)
+        colored = classes
+        if self.config.colors == "clip":
+            colored = {clause.label for clause in include if clause.color is not None}
+        names = iter(self._colors(image, [each for each in objects if each.label in colored]))
+        return [
+            replace(each, color=next(names)) if each.label in colored else each for each in objects
+        ]
 
     def _value(
         self, include: list[Included], exclude: list[Excluded], found: list[Detection]
     ) -> float | None:
+        settings = self.config
+        if settings.mode == "flow_grpo":
+            return flow_grpo(include, found, margin=settings.margin) if include else None
         if not include and not exclude:
             return None
-        settings = self.config
+        if settings.mode == "geneval":
+            return geneval(include, exclude, found, margin=settings.margin)
         share = fulfilment(
             include,
             exclude,
             found,
-            exact=settings.counts == "exact",
             unexpected=self._shapes if settings.unexpected is None else settings.unexpected,
             margin=settings.margin,
         )
@@ -161,14 +230,22 @@ class ImageContents:
     def _clauses(
         self, index: int, include: Any, exclude: Any
     ) -> tuple[list[Included], list[Excluded]]:
-        """The clauses of a sample, checked for what the detector cannot know."""
+        """The clauses of a sample, checked for what the rule and the detector cannot know."""
         where = f"reward {_NAME!r}, sample {index}, column"
         must = included(include, f"{where} {self.config.include!r}")
         must_not = excluded(exclude, f"{where} {self.config.exclude!r}")
-        for clause in must:
+        known = PALETTE if self.config.colors == "palette" else clip_colors.COLORS
+        for number, clause in enumerate(must):
             if clause.color is not None:
-                _check(clause.color, "colour", PALETTE, where, self.config.include)
+                _check(clause.color, "colour", known, where, self.config.include)
+            if self._published and clause.position and clause.position[1] > number:
+                raise ValueError(
+                    f"{where} {self.config.include!r}, clause {number}: position "
+                    f"{list(clause.position)} must refer to an earlier clause for `mode: "
+                    f"{self.config.mode}`, which reads them in order"
+                )
         if not self._shapes:
+            self._check_counts(where, must, must_not)
             return must, must_not
         must, must_not = list(map(_renamed, must)), list(map(_renamed, must_not))
         for clause in must:
@@ -176,6 +253,29 @@ class ImageContents:
         for rule in must_not:
             _check(rule.label, "class for 'shapes'", SHAPES, where, self.config.exclude)
         return must, must_not
+
+    def _check_counts(self, where: str, include: list[Included], exclude: list[Excluded]) -> None:
+        """Raise ValueError for a clause about more objects than are ever counted."""
+        clauses: list[Included | Excluded] = [*include, *exclude]
+        for clause in clauses:
+            if clause.count > self.config.max_objects:
+                raise ValueError(
+                    f"{where}s: a clause about {clause.count} of {clause.label!r}, but no more "
+                    f"than {self.config.max_objects} of a class are counted; raise `max_objects`"
+                )
+
+
+def _detector(settings: ImageContents.Config) -> ZeroShotDetector:
+    return ZeroShotDetector(
+        settings.detector,
+        overlap=settings.overlap,
+        most=settings.max_objects,
+        device=settings.device,
+    )
+
+
+def _clip(settings: ImageContents.Config) -> ClipColors:
+    return ClipColors(settings.clip_model, settings.clip_pretrained, settings.device)
 
 
 def _renamed(clause: _Clause) -> _Clause:

@@ -10,10 +10,13 @@ Relation = Literal["left of", "right of", "above", "below"]
 
 @dataclass(frozen=True)
 class Detection:
-    """An object in an image; score: how sure that is, from 0 to 1."""
+    """An object in an image; score: how sure that is, from 0 to 1.
+
+    color: its name; None where nobody looked.
+    """
 
     label: str
-    color: str
+    color: str | None
     box: Box
     score: float
 

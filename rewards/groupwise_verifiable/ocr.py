@@ -10,7 +10,8 @@ from unicodedata import normalize
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column
+from groupwise.errors import first_line
+from groupwise_verifiable.columns import column, is_missing
 from groupwise_verifiable.pixels import Pixels, pixels
 
 _NAME = "image_text"
@@ -20,8 +21,9 @@ class ImageText:
     """How well a picture's writing spells the target: 0.0 to 1.0; None where there is no target.
 
     max(0, 1 - edits / length of the target), where edits are the fewest characters to insert,
-    delete or replace in what RapidOCR reads: Flow-GRPO, arXiv:2505.05470, section 4.1. Its code
-    gives 1.0 to any writing that has the target somewhere inside; here what is too much are edits.
+    delete or replace in what RapidOCR reads: Flow-GRPO, arXiv:2505.05470, section 4.1. With
+    `inside` any writing that has the target somewhere in it gets 1.0, as by the code of its authors
+    (`ocr.py` in github.com/yifan123/flow_grpo); else what is too much are edits.
     """
 
     class Config(BaseModel):
@@ -32,6 +34,10 @@ class ImageText:
         target: str = Field(default="text", description="Column with what is to be written.")
         ignore_case: bool = Field(default=True, description="Whether A equals a.")
         ignore_space: bool = Field(default=True, description="Whether white space is left out.")
+        inside: bool = Field(
+            default=False,
+            description="Whether the target somewhere in a longer writing is all that counts.",
+        )
         detect: bool = Field(
             default=False,
             description="First find where lines are; otherwise the whole image is one.",
@@ -51,6 +57,11 @@ class ImageText:
                 raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
         self.config = config or self.Config()
         self._lock = Lock()  # a call past its deadline may still be at work
+
+    def load(self) -> None:
+        """Starts the engine, unless that is done."""
+        with self._lock:
+            _ = self._engine
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -82,22 +93,29 @@ class ImageText:
         """RapidOCR with the models of its own package; its log says nothing below an error."""
         from rapidocr import RapidOCR  # an extra
 
-        return RapidOCR(
-            params={
-                "Global.log_level": "critical",
-                "Rec.rec_img_shape": [3, 48, self.config.width],
-                "EngineConfig.onnxruntime.intra_op_num_threads": self.config.threads,
-                "EngineConfig.onnxruntime.inter_op_num_threads": 1,
-            }
-        )
+        settings = {
+            "Global.log_level": "critical",
+            "Rec.rec_img_shape": [3, 48, self.config.width],
+            "EngineConfig.onnxruntime.intra_op_num_threads": self.config.threads,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+        }
+        try:
+            return RapidOCR(params=settings)
+        except Exception as error:  # its own, onnxruntime's, or a download's that went wrong
+            raise ValueError(
+                f"reward {_NAME!r}: RapidOCR does not start: {first_line(error)}"
+            ) from error
 
     def _score(self, text: str, target: Any) -> float | None:
-        if target is None or target != target:  # noqa: PLR0124 - NaN, an empty CSV cell
+        if is_missing(target):
             return None
         expected = self._normal(str(target))
         if not expected:
             return None
-        return max(0.0, 1 - edits(self._normal(text), expected) / len(expected))
+        read = self._normal(text)
+        if self.config.inside and expected in read:
+            return 1.0
+        return max(0.0, 1 - edits(read, expected) / len(expected))
 
     def _normal(self, text: str) -> str:
         text = normalize("NFKC", text)  # the wide letters of Chinese type are plain ones

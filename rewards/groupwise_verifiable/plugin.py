@@ -20,6 +20,7 @@ def register_rewards(register: Register) -> None:
     register("repetition", f"{here}.repetition:Repetition")
     register("language_consistency", f"{here}.language:LanguageConsistency", extra="llm")
     register("reasoning_gym", f"{here}.reasoning:ReasoningGymScore", extra="llm")
+    register("reward_model", f"{here}.reward_model:RewardModel", extra="llm")
     register("image_contents", f"{here}.contents:ImageContents", extra="flow")
     register("image_text", f"{here}.ocr:ImageText", extra="flow")
     register("jpeg_size", f"{here}.jpeg:JpegSize", extra="flow")

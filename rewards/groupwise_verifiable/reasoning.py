@@ -51,8 +51,11 @@ class ReasoningGymScore:
         self.config = config or self.Config()
         if self.config.task is None:
             task_names()
-        else:
-            check_task(self.config.task)
+        elif check_task(self.config.task) == "composite":
+            raise ValueError(
+                "reward 'reasoning_gym': 'composite' has no verifier of its own; leave `task` "
+                "unset, for each row's metadata names its task"
+            )
 
     def __call__(
         self,

@@ -1,84 +1,109 @@
 """Objects of any class, found by a zero-shot detection model of transformers."""
 
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from groupwise.errors import first_line
-from groupwise_verifiable.colors import color_name
-from groupwise_verifiable.detection import Box, Detection, strongest
+from groupwise_verifiable.detection import Detection, strongest
+from groupwise_verifiable.model_names import check_model_name
 from groupwise_verifiable.pixels import Pixels, picture
 
 
 class ZeroShotDetector:
     """Asks a model such as OWLv2 or Grounding DINO for the classes by their names.
 
-    name: of a model on the hub, or its folder. threshold: less sure detections are dropped.
-    overlap: of two detections of a class whose intersection over union exceeds it, the less sure
-    one is dropped. device: the GPU where there is one, by default.
+    name: of a model on the hub, or its folder. overlap: of two detections of a class whose
+    intersection over union exceeds it, the less sure one is dropped. most: of a class, the surest
+    so many are kept. device: the GPU where there is one, by default.
     """
 
-    def __init__(
-        self, name: str, *, threshold: float, overlap: float, device: str | None = None
-    ) -> None:
-        """Loads the model; ValueError of one line where it cannot be had."""
+    def __init__(self, name: str, *, overlap: float, most: int, device: str | None = None) -> None:
+        """Loads nothing; ValueError where a folder is named that holds no model."""
+        check_model_name(name, setting="detector")
+        self.name, self.overlap, self.most, self.device = name, overlap, most, device
+        # A call past its deadline may still be at work; tokenizers are for one thread at a time.
+        self._lock = threading.RLock()
+        self._parts: tuple[Any, Any] | None = None  # model and processor
+
+    def load(self) -> None:
+        """Loads the model, unless that is done; ValueError of one line where it cannot be had."""
+        self._loaded()
+
+    def _loaded(self) -> tuple[Any, Any]:
+        with self._lock:
+            if self._parts is None:
+                self._parts = self._load()
+            return self._parts
+
+    def _load(self) -> tuple[Any, Any]:
         import torch
         from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
-        self.threshold, self.overlap = threshold, overlap
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            model = AutoModelForZeroShotObjectDetection.from_pretrained(name)
-            self.processor: Any = AutoProcessor.from_pretrained(name)
+            model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(self.name)
+            processor = AutoProcessor.from_pretrained(self.name)
         except Exception as error:  # transformers and the hub raise a dozen kinds
-            reason = first_line(error)
-            raise ValueError(f"cannot load the detector {name!r}: {reason}") from error
-        self.model: Any = model.to(device).eval()
+            raise ValueError(
+                f"`detector`: {self.name!r} cannot be loaded: {first_line(error)}"
+            ) from error
+        try:
+            return model.to(device).eval(), processor
+        except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
+            raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error
 
-    def __call__(self, image: Pixels, classes: Sequence[str]) -> list[Detection]:
+    def __call__(
+        self, image: Pixels, classes: Sequence[str], *, threshold: float
+    ) -> list[Detection]:
         """Returns the objects of these classes in an image [H, W, 3], the surest first.
 
-        An object's colour is the median of the central half of its box.
+        threshold: less sure detections are dropped. Nobody looks at their colours.
         """
         import torch
 
         if not classes:
             return []
         queries = [list(classes)]
-        inputs = self.processor(images=picture(image), text=queries, return_tensors="pt")
-        with torch.inference_mode():
-            outputs = self.model(**inputs.to(self.model.device))
-        (result,) = self.processor.post_process_grounded_object_detection(
+        with self._lock, torch.inference_mode():
+            model, processor = self._loaded()
+            inputs = processor(images=picture(image), text=queries, return_tensors="pt")
+            outputs = model(**inputs.to(model.device))
+        (result,) = processor.post_process_grounded_object_detection(
             outputs,
-            threshold=self.threshold,
+            threshold=threshold,
             target_sizes=[image.shape[:2]],
             text_labels=queries,
         )
-        names = {name.lower(): name for name in classes}
         detections = [
-            Detection(names[label.lower()], _color(image, box), box, score)
+            Detection(name, None, box, score)
             for label, box, score in zip(
                 result["text_labels"],
                 map(tuple, result["boxes"].tolist()),
                 result["scores"].tolist(),
                 strict=True,
             )
-            if label.lower() in names  # Grounding DINO may join two names
+            if (name := class_of(label, classes)) is not None
         ]
-        return strongest(detections, self.overlap)
+        return list(self._kept(strongest(detections, self.overlap)))
+
+    def _kept(self, detections: Sequence[Detection]) -> Iterator[Detection]:
+        """The first so many of each class."""
+        counts: Counter[str] = Counter()
+        for each in detections:
+            counts[each.label] += 1
+            if counts[each.label] <= self.most:
+                yield each
 
 
-def _color(image: Pixels, box: Box) -> str:
-    """The name of the median colour of the box's middle, half as wide and half as high."""
-    left, top, right, bottom = box
-    rows = _middle(top, bottom, image.shape[0])
-    columns = _middle(left, right, image.shape[1])
-    return color_name(np.median(image[rows, columns].reshape(-1, 3), axis=0))
+def class_of(label: str, classes: Sequence[str]) -> str | None:
+    """Returns the class that a model's label means, None where that could be several or none.
 
-
-def _middle(low: float, high: float, length: int) -> slice:
-    """The pixels of the central half of an interval, at least one of them, inside the image."""
-    quarter = (high - low) / 4
-    first = min(max(round(low + quarter), 0), length - 1)
-    return slice(first, max(first + 1, min(round(high - quarter), length)))
+    Grounding DINO gives the words of which it is sure enough: of "traffic light" perhaps "light",
+    and for a box that fits two classes the words of both.
+    """
+    words = set(label.lower().split())
+    same = [name for name in classes if name.lower() == label.lower()]
+    meant = same or [name for name in classes if words & set(name.lower().split())]
+    return meant[0] if len(meant) == 1 else None

@@ -9,7 +9,9 @@ from groupwise_clip.settings import ClipSettings
 
 
 def clip(folder, **settings):
-    return Clip(ClipSettings(model=str(folder), **settings))
+    made = Clip(ClipSettings(model=str(folder), **settings))
+    made.load()
+    return made
 
 
 def counted(made, monkeypatch):
@@ -134,7 +136,7 @@ def test_bf16_is_close_and_its_features_float32(folder, pictures, texts):
 def test_another_way_of_resizing(folder_of, pictures):
     images = pictures(0, height=40, width=90)
     squashed = clip(folder_of(preprocess={"resize_mode": "squash"}))
-    assert squashed._framing.resize == "squash"
+    assert squashed._encoder.framing.resize == "squash"
     told = clip(folder_of(), resize="squash")
     assert torch.allclose(told.image_features(images), squashed.image_features(images))
     assert not torch.allclose(told.image_features(images), clip(folder_of()).image_features(images))
@@ -142,7 +144,7 @@ def test_another_way_of_resizing(folder_of, pictures):
 
 def test_normalisation_is_the_models(folder_of):
     said = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.3, 0.4], "interpolation": "bilinear"}
-    framing = clip(folder_of(preprocess=said))._framing
+    framing = clip(folder_of(preprocess=said))._encoder.framing
     assert (framing.mean, framing.std) == ((0.5, 0.5, 0.5), (0.2, 0.3, 0.4))
     assert framing.interpolation == "bilinear"
 

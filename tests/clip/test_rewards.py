@@ -78,6 +78,8 @@ def test_messages():
     parts = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     prompts = ["plain", [{"role": "user", "content": parts}], None]
     assert texts_of(prompts, {}, None, reward="r") == ["plain", "a\nb", None]
+    blank = {"n": ["a", "", " \n", float("nan"), None]}
+    assert texts_of(["p"] * 5, blank, "n", reward="r") == ["a", None, None, None, None]
     with pytest.raises(ValueError, match="'r' found no message by the user in the prompt"):
         texts_of([[{"role": "system", "content": "x"}]], {}, None, reward="r")
     with pytest.raises(
@@ -122,9 +124,9 @@ def test_a_head_of_one_layer_and_one_with_activations(folder, head, pictures, pi
 
 def test_heads_that_are_none(folder, head, tmp_path):
     with pytest.raises(ValueError, match=r"takes features of 768 numbers, but the .* gives 24"):
-        aesthetic(folder, head(768, 16, 1))
+        aesthetic(folder, head(768, 16, 1)).load()
     with pytest.raises(ValueError, match="gives 3 numbers for an image, expected 1"):
-        aesthetic(folder, head(24, 3))
+        aesthetic(folder, head(24, 3)).load()
     wrong = {
         "it holds 'conv.kernel', expected names such as": {"conv.kernel": torch.zeros(1)},
         "a layer without a weight": {"0.bias": torch.zeros(1)},
@@ -142,7 +144,7 @@ def test_heads_that_are_none(folder, head, tmp_path):
     for message, tensors in wrong.items():
         torch.save(tensors, tmp_path / "wrong.pt")
         with pytest.raises(ValueError, match=message):
-            aesthetic(folder, tmp_path / "wrong.pt")
+            aesthetic(folder, tmp_path / "wrong.pt").load()
     with pytest.raises(ValueError, match="'nowhere' does not exist"):
         aesthetic(folder, "nowhere")
 

@@ -189,3 +189,4 @@ def stood_in(recipe, clip):
                 yield f"{key}.{number}.model={clip}"
             if "detector" in section.options:
                 yield f"{key}.{number}.detector=shapes"
+                yield f"{key}.{number}.colors=palette"

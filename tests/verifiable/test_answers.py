@@ -27,6 +27,7 @@ def test_exact_answer_folds_white_space_only() -> None:
     assert exact("new york", "New York", ignore_case=True) == 1.0
     assert exact("It is New York", "New York") == 0.0
     assert exact("anything", None) is None
+    assert exact("nan", float("nan")) is None  # an empty cell of a CSV file
 
 
 def test_exact_answer_extracts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,49 @@ def test_the_value_is_the_share_of_the_target_without_edits(reward: ImageText) -
     targets = ["CAT", "CAR", "CATS", "CT", "DOG", "C"]
     values = reward(["p"] * 6, [written("CAT")] * 6, text=targets)
     assert values == pytest.approx([1, 2 / 3, 3 / 4, 1 / 2, 0, 0])  # never below 0
+
+
+def published(target: str, read: str) -> float:
+    """`OcrScorer` of github.com/yifan123/flow_grpo, restated."""
+    target, read = target.replace(" ", "").lower(), read.replace(" ", "").lower()
+    distance = 0 if target in read else edits(read, target)
+    return 1 - min(distance, len(target)) / len(target)
+
+
+def test_inside_is_the_published_reward_and_the_default_takes_surplus_for_edits() -> None:
+    writings = ["xxCATxx", "cat cat", "ca t", "CA", "dogs", "", "scatter"]
+    for inside, expected in (
+        (True, [published("Cat", each) for each in writings]),
+        (False, [0, 0, 1, 2 / 3, 0, 0, 0]),
+    ):
+        reward = ImageText(ImageText.Config(inside=inside))
+        texts = iter(writings)
+        reward.__dict__["_engine"] = lambda image, **flags: SimpleNamespace(
+            txts=(next(texts),)  # noqa: B023 - used within this round
+        )
+        values = reward(["p"] * 7, [written("A")] * 7, text=["Cat"] * 7)
+        assert values == pytest.approx(expected)
+    assert published("Cat", "scatter") == 1.0
+
+
+def test_the_engine_starts_at_load_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[dict[str, object]] = []
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: starts.append(params) or object())
+    reward = ImageText()
+    assert starts == []
+    threads = [threading.Thread(target=reward.load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(starts) == 1
+
+    def refuses(params: object) -> None:
+        raise RuntimeError("no model\nat all")
+
+    monkeypatch.setattr("rapidocr.RapidOCR", refuses)
+    with pytest.raises(ValueError, match=r"'image_text': RapidOCR does not start: no model$"):
+        ImageText().load()
 
 
 def test_what_is_no_target_and_what_is_no_writing(reward: ImageText) -> None:

@@ -24,6 +24,7 @@ REWARDS = {
     "repetition": None,
     "language_consistency": "llm",
     "reasoning_gym": "llm",
+    "reward_model": "llm",
     "image_contents": "flow",
     "image_text": "flow",
     "jpeg_size": "flow",
@@ -72,7 +73,7 @@ def test_prompts() -> None:
 
 def test_rewards_for_images_import_nothing_heavy() -> None:
     heavy = ("torch", "scipy", "PIL", "transformers", "rapidocr", "onnxruntime", "cv2")
-    modules = ("contents", "ocr", "jpeg", "diversity")
+    modules = ("contents", "ocr", "jpeg", "diversity", "clip_colors")
     script = (
         f"import sys, {', '.join(f'groupwise_verifiable.{name}' for name in modules)};"
         f"print([name for name in {heavy} if name in sys.modules])"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from groupwise.rewards import SampleErrors
+from groupwise_verifiable import puzzles
 from groupwise_verifiable.puzzles import ReasoningGym
 from groupwise_verifiable.reasoning import ReasoningGymScore
 
@@ -44,6 +46,84 @@ def test_seeds_share_no_rows() -> None:
     ]
     assert [len(some) for some in questions] == [50, 50, 50]
     assert len(set.union(*questions)) == 150
+
+
+MIXED = {
+    "datasets": [
+        {"name": "chain_sum", "weight": 3, "config": {"min_terms": 2, "max_terms": 2}},
+        {"name": "countdown"},
+    ]
+}
+
+
+def test_a_composite_mixes_tasks_and_each_row_is_scored_by_its_own() -> None:
+    rows = list(source(task="composite", size=40, options=MIXED))
+    assert rows == list(source(task="composite", size=40, options=MIXED))
+    tasks = [row["metadata"]["source_dataset"] for row in rows]
+    assert 20 <= tasks.count("chain_sum") < 40
+    assert set(tasks) == {"chain_sum", "countdown"}
+    sums = [row["metadata"] for row, task in zip(rows, tasks, strict=True) if task == "chain_sum"]
+    assert {each["num_terms"] for each in sums} == {2}
+    some = [rows[tasks.index("chain_sum")], rows[tasks.index("countdown")]]
+    texts = [f"<answer>{row['answer']}</answer>" for row in some]
+    assert scores(some, texts) == [1.0, 1.0]
+    assert scores(some, texts[::-1]) != [1.0, 1.0]
+    with pytest.raises(ValueError, match="'composite' has no verifier of its own; leave `task`"):
+        ReasoningGymScore(ReasoningGymScore.Config(task="composite"))
+
+
+def test_a_composite_shares_no_rows_with_other_seeds_and_its_own_tasks() -> None:
+    long = {"min_terms": 6, "max_terms": 6, "min_digits": 6, "max_digits": 6}
+    mixed = {"datasets": [{"name": "chain_sum", "config": long}]}
+    sources = [
+        source(task="composite", size=50, options=mixed),
+        source(task="composite", size=50, options=mixed, seed=1),
+        source(task="chain_sum", size=50, options=long),
+    ]
+    assert len({row["question"] for each in sources for row in each}) == 150
+
+
+@pytest.mark.parametrize(
+    ("datasets", "message"),
+    [
+        (None, r"takes `options: .*`; datasets: Input should be a valid list, found None"),
+        ([], "datasets: List should have at least 1 item"),
+        ([{"weight": 1}], r"datasets\.0\.name: Field required"),
+        ([{"name": "chain_sum", "wieght": 1}], r"datasets\.0\.wieght: Extra inputs"),
+        ([{"name": "chain_sum", "weight": 0}], r"datasets\.0\.weight: .* greater than 0, found 0"),
+        ([{"name": "chain_sums"}], "no task 'chain_sums'; did you mean chain_sum"),
+        ([{"name": "composite"}], "cannot hold another composite"),
+        ([{"name": "chain_sum", "config": {"seed": 1}}], r"not in `datasets\.0\.config`"),
+        ([{"name": "chain_sum", "config": {"min_termz": 1}}], "'composite' refuses .*min_termz"),
+        ([{"name": "chain_sum"}] * 2, "Duplicate dataset names"),
+    ],
+)
+def test_mistakes_in_a_composite_are_named(datasets: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        source(task="composite", options={"datasets": datasets} if datasets is not None else {})
+
+
+def test_a_task_that_makes_all_rows_at_once_says_what_takes_so_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = threading.active_count()
+    assert len(source(task="acre", size=300)) == 300
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(puzzles, "_PATIENCE", 0.02)
+    assert len(source(task="acre", size=1000)) == 1000  # some 0.4 s
+    said = capsys.readouterr().err
+    assert "the task 'acre' makes all of its 1,000 rows at once" in said
+    assert "`size`" in said
+    assert said.count("\n") == 1
+    with pytest.raises(ValueError, match=r"for 1000000 rows \(`size`\): .*too large"):
+        source(task="word_ladder")
+    assert threading.active_count() == before
+
+
+def test_the_source_names_the_column_that_says_what_a_row_asks() -> None:
+    rows = source(task="chain_sum")
+    assert rows.key == "question"
+    assert rows.key in rows[0]
 
 
 def test_chat_prompts() -> None:

@@ -1,0 +1,176 @@
+"""A reward model: a transformers model that gives a text one number."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise.config import PathOrName
+from groupwise.errors import first_line
+from groupwise.rewards import SampleErrors
+from groupwise_verifiable.model_names import check_model_name
+from groupwise_verifiable.text import content
+
+_NAME = "reward_model"
+
+
+class RewardModel:
+    """What a sequence classification model with a single output gives prompt and completion.
+
+    Messages become text by the chat template of the model's own tokenizer, as TRL does it, and get
+    no further special tokens; plain prompts are followed by their completions and get those that
+    the tokenizer adds. A text that is longer than the model takes is a named failure.
+    """
+
+    class Config(BaseModel):
+        """Settings of the reward `reward_model`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        model: PathOrName = Field(
+            min_length=1,
+            description="Folder or hub name of a model that AutoModelForSequenceClassification "
+            "reads, with one output.",
+        )
+        batch: int = Field(default=16, ge=1, description="Texts in one forward pass.")
+        max_length: int | None = Field(
+            default=None,
+            ge=1,
+            description="Tokens of prompt and completion; longer ones fail. If unset, as many as "
+            "the model has positions.",
+        )
+        precision: Literal["float32", "bf16"] = Field(
+            default="float32", description="Of the weights and the computation."
+        )
+        device: str | None = Field(
+            default=None, description="Where it runs; on a GPU where there is one by default."
+        )
+
+    def __init__(self, config: Config) -> None:
+        """Loads nothing; ValueError where transformers or a folder is missing."""
+        if find_spec("transformers") is None:
+            raise ValueError(f"reward {_NAME!r} needs transformers: pip install 'groupwise[llm]'")
+        check_model_name(config.model, setting="model")
+        self.config = config
+        self._lock = threading.RLock()  # a call past its deadline may still be at work
+        self._parts: tuple[Any, Any] | None = None
+
+    def load(self) -> None:
+        """Loads model and tokenizer, unless that is done; ValueError where they cannot be had."""
+        self._loaded()
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Returns a value for each completion; raises SampleErrors for those that are too long."""
+        with self._lock:
+            tokens = [self._tokens(*pair) for pair in zip(prompts, completions, strict=True)]
+            limit = self._limit()
+            errors = {
+                index: f"{len(ids)} tokens, but the model takes {limit}: see `max_length`"
+                for index, ids in enumerate(tokens)
+                if limit is not None and len(ids) > limit
+            }
+            # The longest together, so that little is filled up.
+            order = sorted(set(range(len(tokens))) - set(errors), key=lambda i: -len(tokens[i]))
+            values: list[float | None] = [None] * len(tokens)
+            for start in range(0, len(order), self.config.batch):
+                rows = order[start : start + self.config.batch]
+                scores = self._scores([tokens[row] for row in rows])
+                for row, score in zip(rows, scores, strict=True):
+                    values[row] = score
+        if errors:
+            raise SampleErrors(values, errors)
+        return values
+
+    def _tokens(self, prompt: Any, completion: Any) -> list[int]:
+        _, tokenizer = self._loaded()
+        ids: list[int]
+        if isinstance(prompt, str):
+            ids = tokenizer(prompt + content(completion), verbose=False)["input_ids"]
+            return ids
+        if isinstance(completion, str):
+            completion = [{"role": "assistant", "content": completion}]
+        messages: list[Mapping[str, Any]] = [*prompt, *completion]
+        if tokenizer.chat_template is None:
+            raise ValueError(
+                f"reward {_NAME!r}: the prompts are messages, but the tokenizer of "
+                f"{self.config.model!r} has no chat template; give text prompts or another model"
+            )
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _scores(self, tokens: Sequence[list[int]]) -> list[float]:
+        """The model's output for each text."""
+        import torch
+
+        model, _ = self._loaded()
+        config = model.config.get_text_config()
+        own = config.pad_token_id
+        # Models judge a text by its last token that is no padding. Where a model names none, that
+        # must be the last one there is, so what fills up is a token that no text has.
+        used = {token for ids in tokens for token in ids}
+        pad = next(token for token in range(len(used) + 1) if token not in used)
+        longest = max(map(len, tokens))
+        filled = [ids + [pad if own is None else own] * (longest - len(ids)) for ids in tokens]
+        mask = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in tokens]
+        try:
+            config.pad_token_id = pad if own is None else own
+            with torch.inference_mode():
+                logits = model(
+                    input_ids=torch.tensor(filled, device=model.device),
+                    attention_mask=torch.tensor(mask, device=model.device),
+                ).logits
+        finally:
+            config.pad_token_id = own
+        scores: list[float] = logits[:, 0].float().tolist()
+        return scores
+
+    def _limit(self) -> int | None:
+        """The tokens that a text may have; None where nothing says."""
+        model, tokenizer = self._loaded()
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        limits = (self.config.max_length, positions, tokenizer.model_max_length)
+        # A tokenizer that knows no limit states an astronomic one.
+        known = [limit for limit in limits if limit is not None and limit < 10**9]
+        return min(known) if known else None
+
+    def _loaded(self) -> tuple[Any, Any]:
+        """Model and tokenizer."""
+        with self._lock:
+            if self._parts is None:
+                self._parts = self._load()
+            return self._parts
+
+    def _load(self) -> tuple[Any, Any]:
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        name = self.config.model
+        dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float32
+        device = self.config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name)
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                name, dtype=dtype, output_loading_info=True
+            )
+        except Exception as error:  # transformers and the hub raise a dozen kinds
+            raise ValueError(f"`model`: {name!r} cannot be loaded: {first_line(error)}") from error
+        missing = sorted(report["missing_keys"])
+        if missing:  # transformers draws them at random
+            raise ValueError(
+                f"`model`: {name!r} is no reward model: it lacks {len(missing)} weights, "
+                f"{missing[0]!r} is one"
+            )
+        if model.config.num_labels != 1:
+            raise ValueError(
+                f"`model`: {name!r} has {model.config.num_labels} outputs, expected one; for a "
+                "classifier write a reward of your own (docs/rewards.md#reward-models)"
+            )
+        try:
+            return model.to(device).eval(), tokenizer
+        except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
+            raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error

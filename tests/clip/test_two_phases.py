@@ -1,0 +1,144 @@
+"""A reward checks its settings when it is made, and reads weights when it is loaded."""
+
+import threading
+
+import huggingface_hub
+import open_clip
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from groupwise_clip import model as module
+from groupwise_clip.aesthetic import Aesthetic
+from groupwise_clip.preference import Preference
+from groupwise_clip.similarity import ClipSimilarity
+
+
+@pytest.fixture
+def nothing_is_read(monkeypatch):
+    """Whatever asks a hub or reads weights fails."""
+
+    def touched(*arguments, **settings):
+        raise AssertionError(arguments)
+
+    for owner, name in (
+        (huggingface_hub, "hf_hub_download"),
+        (open_clip, "create_model"),
+        (open_clip, "get_tokenizer"),
+        (safetensors.torch, "load_file"),
+        (torch, "load"),
+        (torch.cuda, "current_device"),
+        (transformers.AutoConfig, "from_pretrained"),
+        (transformers.AutoTokenizer, "from_pretrained"),
+        (transformers.CLIPModel, "from_pretrained"),
+    ):
+        monkeypatch.setattr(owner, name, touched)
+
+
+def made(kind, **settings):
+    return kind(kind.Config.model_validate(settings))
+
+
+@pytest.mark.usefixtures("nothing_is_read")
+def test_nothing_is_read_when_a_reward_is_made(folder, transformers_folder, *, head):
+    made(ClipSimilarity, model="ViT-bigG-14", pretrained="laion2b_s39b_b160k")
+    made(ClipSimilarity, model="hf-hub:nobody/nothing-of-400-GB")
+    made(ClipSimilarity, model="nobody/nothing", device="cuda:7")
+    for preset in ("pickscore", "hps", "hps_v2.1"):
+        made(Preference, preset=preset)
+    for where in (folder, transformers_folder):
+        made(Preference, model=str(where))
+    made(Aesthetic, model="ViT-L-14", pretrained="openai", head="hf-hub:nobody/nothing/head.pt")
+    made(Aesthetic, model=str(folder), head=str(head(24, 1)))
+
+
+@pytest.mark.usefixtures("nothing_is_read")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "/no/where"}, "the folder '/no/where' does not exist"),
+        ({"model": "local-dir:/no/where"}, "the folder '/no/where' does not exist"),
+        ({"model": "ViT-B-33"}, "unknown model 'ViT-B-33', did you mean 'ViT-B-32'"),
+        ({"model": "ViT-B-32"}, "'ViT-B-32' needs weights: set `pretrained`"),
+        ({"model": "ViT-B-32", "pretrained": "opnai"}, "'opnai' does not exist, and no tag, did"),
+        ({"model": "ViT-B-32", "pretrained": "hf-hub:a/b"}, "`pretrained`: expected `hf-hub:OWN"),
+        ({"model": "a/b", "pretrained": "openai"}, "`pretrained` must not be set"),
+        ({"model": "a/b", "processor": "/no/where"}, "`processor`: the folder '/no/where' does"),
+        ({"model": "a/b", "device": "gpu"}, "unknown device 'gpu'"),
+        ({"model": "a/b", "head": "/no/where.pt"}, "`head`: the file '/no/where.pt' does not"),
+        ({"model": "a/b", "head": "hf-hub:a"}, "`head`: expected `hf-hub:OWNER/NAME/FILE`"),
+    ],
+)
+def test_what_can_be_known_is_refused_when_a_reward_is_made(settings, message):
+    with pytest.raises(ValueError, match=message):
+        made(Aesthetic if "head" in settings else Preference, **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (Preference, {"preset": "pickscore"}, "model 'yuvalkirstain/PickScore_v1' cannot be"),
+        (Preference, {"preset": "hps"}, "`pretrained`: 'hf-hub:xswu/HPSv2/HPS_v2_compr.* cannot"),
+        (ClipSimilarity, {"model": "hf-hub:nobody/nothing"}, "model 'hf-hub:nobody/nothing' can"),
+        (Aesthetic, {"model": "a/b", "head": "hf-hub:a/b/c.pt"}, "`head`: 'hf-hub:a/b/c.pt' can"),
+    ],
+)
+def test_what_cannot_be_had_is_told_in_one_line_at_load(kind, settings, message):
+    reward = made(kind, **settings)
+    with pytest.raises(ValueError, match=message) as refused:
+        reward.load()
+    assert "\n" not in str(refused.value)
+
+
+def test_threads_that_score_at_once_load_once(folder, head, pictures, monkeypatch):
+    loads, real = [], module.loader
+
+    def counted(*settings):
+        load = real(*settings)
+        return lambda: loads.append(settings) or load()
+
+    monkeypatch.setattr(module, "loader", counted)
+    reward = made(Aesthetic, model=str(folder), head=str(head(24, 1)))
+    assert loads == []
+    images, values = pictures(0, 1), []
+
+    def score():
+        values.append(reward(["p"] * 2, [None] * 2, images=images))
+
+    threads = [threading.Thread(target=score) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reward.load()
+    assert len(loads) == 1
+    assert len(values) == 4
+    assert all(each == pytest.approx(values[0]) for each in values)
+
+
+@pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
+def test_a_text_beyond_the_context_is_cut_where_published_code_cuts_it(
+    kind, request, theirs, *, pictures
+):
+    """PickScore's is `processor(text, truncation=True, max_length=77)`; the context here is 16."""
+    where = request.getfixturevalue(kind)
+    reward, image = made(Preference, model=str(where), scale=1), pictures(0)
+    long = "a red square and two cats that sit on a sofa near the sea and look at a picture of it"
+    same, other = long + " in the evening", long.replace("red", "blue")
+    values = [reward([text], [None], images=image)[0] for text in (long, same, other)]
+    assert values[0] == values[1]
+    assert values[0] != pytest.approx(values[2], abs=1e-5)
+    if kind == "folder":
+        model, _, tokenize = theirs(where)
+        meant = model.encode_text(tokenize([long]), normalize=True)
+    else:
+        model = transformers.CLIPModel.from_pretrained(where)
+        tokens = transformers.AutoTokenizer.from_pretrained(where)(
+            [long], padding=True, truncation=True, max_length=16, return_tensors="pt"
+        )
+        assert tokens["input_ids"].shape[1] == 16
+        features = model.get_text_features(**tokens).pooler_output
+        meant = torch.nn.functional.normalize(features, dim=-1)
+    expected = (reward.clip.image_features(image) * meant).sum().item()
+    assert values[0] == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,152 @@
+"""Colours that a CLIP names on boxes, by a tiny one of random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from groupwise_verifiable.clip_colors import COLORS, ClipColors
+from groupwise_verifiable.contents import ImageContents
+from groupwise_verifiable.detection import Box, Detection
+from groupwise_verifiable.pixels import Pixels
+
+MODEL = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8},
+    "text_cfg": {"context_length": 16, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A CLIP in open_clip's format, whose features differ from image to image."""
+    folder = tmp_path_factory.mktemp("clip")
+    said = {"model_cfg": MODEL, "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(said))
+    torch.manual_seed(0)
+    model = open_clip.model.CLIP(**MODEL)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.3)
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    return f"local-dir:{folder}"
+
+
+@pytest.fixture(scope="module")
+def image() -> Pixels:
+    """Six areas [60, 80, 3] of a colour each."""
+    areas = np.random.default_rng(0).random((2, 3, 3), np.float32)
+    return areas.repeat(30, axis=0).repeat(27, axis=1)[:, :80]
+
+
+def cup(box: Box, label: str = "cup") -> Detection:
+    return Detection(label, None, box, 0.9)
+
+
+BOXES = [(0.0, 0.0, 20.0, 20.0), (20.2, 10.7, 60.0, 55.0), (50.0, 0.0, 95.0, 30.0)]
+
+
+def test_the_names_are_those_of_the_nearest_texts(tiny: str, image: Pixels) -> None:
+    """GenEval's classifier, restated: crops against the mean of three phrases for each colour."""
+    model, _, preprocess = open_clip.create_model_and_transforms(tiny)
+    tokenizer = open_clip.get_tokenizer(tiny)
+    whole = Image.fromarray(np.round(image * 255).astype(np.uint8))
+    edges = [(0, 0, 20, 20), (20, 11, 60, 55), (50, 0, 80, 30)]  # within the image
+    names = []
+    with torch.no_grad():
+        for edge, label in zip(edges, ("cup", "dog", "cup"), strict=True):
+            crop = model.eval().encode_image(preprocess(whole.crop(edge))[None], normalize=True)
+            texts = []
+            for color in COLORS:
+                phrases = [
+                    f"a photo of a {color} {label}",
+                    f"a photo of a {color}-colored {label}",
+                    f"a photo of a {color} object",
+                ]
+                mean = model.encode_text(tokenizer(phrases), normalize=True).mean(0)
+                texts.append(mean / mean.norm())
+            names.append(COLORS[int((crop @ torch.stack(texts).T).argmax())])
+    colors = ClipColors(tiny, None, "cpu")
+    objects = [cup(BOXES[0]), cup(BOXES[1], "dog"), cup(BOXES[2])]
+    assert colors(image, objects) == names
+    assert len(set(names)) > 1
+    assert colors(image, []) == []
+    assert set(colors._classifiers) == {"cup", "dog"}  # a class's texts are computed once
+
+
+def test_ten_colours_are_genevals() -> None:
+    assert len(COLORS) == 10
+    assert {"gray", "cyan"}.isdisjoint(COLORS)
+
+
+def test_boxes_outside_of_the_image_are_a_pixel_of_it(tiny: str, image: Pixels) -> None:
+    colors = ClipColors(tiny, None, "cpu")
+    outside = [cup((90.0, 70.0, 95.0, 75.0)), cup((-9.0, -9.0, -5.0, -5.0)), cup((5, 5, 5, 5))]
+    assert set(colors(image, outside)) <= set(COLORS)
+
+
+def test_a_clip_is_asked_where_a_clause_has_a_colour(
+    tiny: str, image: Pixels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"detector": "some/model", "colors": "clip", "mode": "geneval", "device": "cpu"}
+    clip = {"clip_model": tiny, "clip_pretrained": None}
+    reward = ImageContents(ImageContents.Config.model_validate({**settings, **clip}))
+    objects = [cup(BOXES[0]), cup(BOXES[1], "dog")]
+    monkeypatch.setattr(reward, "_detector", lambda image, classes, threshold: objects)
+    name = ClipColors(tiny, None, "cpu")(image, objects)[0]
+    logged: dict[str, list[str]] = {}
+    other = next(color for color in COLORS if color != name)
+    include = [
+        [{"class": "cup", "color": color}, {"class": "dog", "count": 1}] for color in (name, other)
+    ]
+    values = reward(
+        ["p"] * 2, [image, image], include=include, log_extra=lambda key, v: logged.update({key: v})
+    )
+    assert values == [1.0, 0.0]
+    assert logged["found"] == [f"{name} cup, dog"] * 2
+    with pytest.raises(ValueError, match="unknown colour 'gray'; it knows: red, orange"):
+        reward(["p"], [image], include=[[{"class": "cup", "color": "gray"}]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clip_model": "ViT-L-15"}, "`clip_model`: unknown architecture 'ViT-L-15'"),
+        ({"clip_pretrained": "opnai"}, "`clip_pretrained`: 'opnai' is no file, and .* openai,"),
+        ({"clip_pretrained": None}, "`clip_pretrained`: None is no file"),
+        ({"clip_model": "local-dir:/no/where"}, "`clip_model`: the folder '/no/where' holds no"),
+        ({"detector": "shapes"}, "`colors: clip` is for a model as `detector`"),
+        ({"detector": "/no/where"}, "`detector`: the folder '/no/where' does not exist"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_loaded(
+    settings: dict[str, str | None], message: str
+) -> None:
+    config = {"detector": "some/model", "colors": "clip", **settings}
+    with pytest.raises(ValueError, match=message):
+        ImageContents(ImageContents.Config.model_validate(config))
+
+
+def test_models_are_loaded_by_load_and_a_failure_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = {"model_cfg": MODEL, "preprocess_cfg": {}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(said))
+    (tmp_path / "open_clip_model.safetensors").write_bytes(b"nothing")
+    config = {"detector": "some/model", "colors": "clip"}
+    reward = ImageContents(ImageContents.Config.model_validate(config))  # ViT-L-14 of openai
+    with pytest.raises(ValueError, match="`detector`: 'some/model' cannot be loaded: ") as first:
+        reward.load()
+    monkeypatch.setattr(reward._detector, "load", lambda: None)
+    reward._colors = ClipColors(f"local-dir:{tmp_path}", None, "cpu")
+    with pytest.raises(ValueError, match=r"`clip_model`: 'local-dir:.* loaded: ") as second:
+        reward.load()
+    assert "\n" not in f"{first.value}{second.value}"

@@ -1,0 +1,60 @@
+"""The recipes train on what was published, and call right what their task calls right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from groupwise.building import build, load_target
+from groupwise.config import load_config
+from groupwise.sections import RunConfig, plugin_sections
+
+RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
+TRAINED = {
+    "sd35_geneval": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
+    "sd35_geneval_fast": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
+    "sd35_ocr": {"name": "image_text", "detect": True, "inside": True},
+    "sd35_pickscore": {"name": "preference", "preset": "pickscore"},
+    "flux_pickscore": {"name": "preference", "preset": "pickscore"},
+}
+JUDGED = {
+    "sd35_geneval": {"name": "image_contents", "mode": "geneval", "colors": "clip"},
+    "sd35_geneval_fast": {"name": "image_contents", "mode": "geneval", "colors": "clip"},
+    "sd35_ocr": {"name": "image_text", "detect": True},
+}
+
+
+def judge(config: RunConfig) -> dict[str, object] | None:
+    """The watched reward that `evaluation.accuracy` names."""
+    (section,) = [each for each in config.watch if each.title == config.evaluation.accuracy] or [
+        None
+    ]
+    return section and {"name": section.name, **section.options}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains_on_the_published_reward_and_is_judged_by_the_strict_one(
+    path: Path,
+) -> None:
+    loaded = load_config(path)
+    (reward,) = loaded.config.rewards
+    assert TRAINED[path.stem].items() <= {"name": reward.name, **reward.options}.items()
+    judged, expected = judge(loaded.config), JUDGED.get(path.stem)
+    assert (judged is None) == (expected is None)
+    if judged is not None and expected is not None:
+        assert expected.items() <= judged.items()
+        assert "inside" not in judged
+        assert judged.get("detector") == reward.options.get("detector")
+    # A preference measures; nothing it gives is right or wrong.
+    assert "threshold" not in loaded.config.evaluation.model_fields_set
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_reward_of_a_recipe_is_made_without_its_weights(path: Path) -> None:
+    loaded = load_config(path)
+    rewards = [section for section in plugin_sections(loaded.config) if section[0] == "rewards"]
+    for kind, at, section in rewards:
+        target = load_target(loaded, kind, at, section.name)
+        assert callable(build(loaded, at, target, section.name, section.options))
+    assert len(rewards) >= 3

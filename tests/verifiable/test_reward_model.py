@@ -1,0 +1,209 @@
+"""Completions scored by tiny sequence classification models."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from groupwise.rewards import SampleErrors
+from groupwise_verifiable.reward_model import RewardModel
+
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
+TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<|end|>{% endfor %}"
+SMALL = {
+    "vocab_size": len(LETTERS) + 3,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 96,
+    "initializer_range": 0.5,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+}
+
+
+def tokenizer(*, template: str | None, special: bool) -> PreTrainedTokenizerFast:
+    """A token a byte; `special`: with <|start|> before and <|end|> behind each text."""
+    vocabulary = {"<|pad|>": 0, "<|end|>": 1, "<|start|>": 2}
+    vocabulary |= {letter: number + 3 for number, letter in enumerate(LETTERS)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|pad|>", "<|end|>", "<|start|>"])
+    if special:
+        made.post_processor = processors.TemplateProcessing(
+            single="<|start|> $A <|end|>", special_tokens=[("<|start|>", 2), ("<|end|>", 1)]
+        )
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+    fast.chat_template = template
+    return fast
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Judges by the last token, names no padding, has a chat template."""
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    config = LlamaConfig(**SMALL, num_labels=1, pad_token_id=None)
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    tokenizer(template=TEMPLATE, special=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Judges by the first token, which its tokenizer adds."""
+    folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    BertForSequenceClassification(
+        BertConfig(**SMALL, num_labels=1, pad_token_id=0)
+    ).save_pretrained(folder)
+    tokenizer(template=None, special=True).save_pretrained(folder)
+    return folder
+
+
+def reward(folder: Path | str, **settings: object) -> RewardModel:
+    options = {"model": str(folder), "device": "cpu", **settings}
+    return RewardModel(RewardModel.Config.model_validate(options))
+
+
+def alone(folder: Path, text: str, **settings: Any) -> float:
+    """The model's output for one text in a batch of its own, where nothing is filled up."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt", **settings)["input_ids"]
+    with torch.no_grad():
+        return model(input_ids=ids).logits.item()
+
+
+PROMPTS = ["Say yes. ", "Say something long. ", "? "]
+COMPLETIONS = ["yes", "all of it, and then some more", "no"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_texts_score_as_each_does_alone(kind: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    expected = [alone(folder, p + c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    assert len({round(value, 4) for value in expected}) == 3
+    for batch in (1, 2, 16):
+        assert reward(folder, batch=batch)(PROMPTS, COMPLETIONS) == pytest.approx(
+            expected, abs=1e-5
+        )
+    rough = reward(folder, precision="bf16")(PROMPTS, COMPLETIONS)
+    assert rough == pytest.approx(expected, abs=0.2)
+    assert rough != expected
+
+
+def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(llama: Path) -> None:
+    """TRL's way; the template ends in the token that ends texts, which is no padding here."""
+    prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
+    completions = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
+    expected = [
+        alone(llama, f"<user>{p}<|end|><assistant>{c}<|end|>", add_special_tokens=False)
+        for p, c in zip(PROMPTS, COMPLETIONS, strict=True)
+    ]
+    scored = reward(llama)
+    assert scored(prompts, completions) == pytest.approx(expected, abs=1e-5)
+    assert scored(prompts, COMPLETIONS) == pytest.approx(expected, abs=1e-5)
+    assert scored._loaded()[0].config.pad_token_id is None
+
+
+def test_a_text_that_is_too_long_is_named_and_the_others_are_scored(llama: Path) -> None:
+    texts = ["short", "x" * 95, "x" * 96]
+    expected = [alone(llama, f"p{text}") for text in texts[:2]]
+    with pytest.raises(SampleErrors) as caught:
+        reward(llama)(["p"] * 3, texts)
+    assert list(caught.value.values[:2]) == pytest.approx(expected, abs=1e-5)
+    assert caught.value.values[2] is None
+    assert caught.value.errors == {2: "97 tokens, but the model takes 96: see `max_length`"}
+    with pytest.raises(SampleErrors) as fewer:
+        reward(llama, max_length=6)(["p"] * 3, texts)
+    assert list(fewer.value.errors) == [1, 2]
+
+
+def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: Path) -> None:
+    def saved(name: str, model: Any) -> Path:
+        model.save_pretrained(tmp_path / name)
+        tokenizer(template=None, special=False).save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    language = saved("language", LlamaForCausalLM(LlamaConfig(**SMALL, pad_token_id=None)))
+    two = saved("two", LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=2)))
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("/no/where", "`model`: the folder '/no/where' does not exist"),
+        (str(tmp_path / "empty"), "holds no model: no config.json"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            reward(name)
+    for name, message in (
+        (str(language), "is no reward model: it lacks 1 weights, 'score.weight' is one"),
+        (str(two), "has 2 outputs, expected one; for a classifier write"),
+        ("nobody/nothing", "`model`: 'nobody/nothing' cannot be loaded: "),
+    ):
+        made = reward(name)  # nothing is read yet
+        with pytest.raises(ValueError, match=message) as refused:
+            made.load()
+        assert "\n" not in str(refused.value)
+    plain = saved("plain", LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1)))
+    with pytest.raises(ValueError, match=r"prompts are messages, but .* has no chat template"):
+        reward(plain)([[{"role": "user", "content": "?"}]], ["!"])
+
+
+def test_threads_that_score_at_once_load_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    real = AutoModelForSequenceClassification.from_pretrained
+
+    def counted(name: str, **settings: Any) -> Any:
+        loads.append(name)
+        return real(name, **settings)
+
+    monkeypatch.setattr(AutoModelForSequenceClassification, "from_pretrained", counted)
+    scored, values = reward(llama), []
+    threads = [
+        threading.Thread(target=lambda: values.append(scored(PROMPTS, COMPLETIONS)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1
+    assert values == [values[0]] * 4
+
+
+def test_the_classifier_that_the_page_shows(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python no-run\n(# my_classifier.py\n.*?)```", page, re.DOTALL)
+    shown: dict[str, Any] = {}
+    exec(code, shown)
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(**SMALL, num_labels=3, pad_token_id=0))
+    model.save_pretrained(tmp_path)
+    words = tokenizer(template=None, special=True)
+    words.pad_token = "<|pad|>"
+    words.save_pretrained(tmp_path)
+    values = []
+    for label in range(3):
+        made = shown["Probability"](str(tmp_path), label)
+        made.load()
+        values.append(made(PROMPTS, COMPLETIONS))
+    assert [sum(each) for each in zip(*values, strict=True)] == pytest.approx([1.0] * 3)
+    alone = made(PROMPTS[:1], COMPLETIONS[:1])
+    assert values[2][:1] == pytest.approx(alone, abs=1e-5)
