@@ -169,13 +169,15 @@ def test_a_torn_checkpoint_costs_the_steps_after_the_former_one(project):
 
 
 def test_a_reward_that_fails_says_how_to_go_on(project, monkeypatch):
-    (project / "late.py").write_text(
+    (project / "failing_late.py").write_text(
         "calls = []\n"
         "def late(completions):\n"
         "    calls.append(1)\n"
         "    return [1.0] * (len(completions) - (len(calls) > 3))\n"
     )
-    result = call("train", "run.yaml", "output=runs/late", "rewards=[late:late]", "train.steps=9")
+    result = call(
+        "train", "run.yaml", "output=runs/late", "rewards=[failing_late:late]", "train.steps=9"
+    )
     assert result.exit_code == 2
     assert "`groupwise resume runs/late` goes on from it" in result.stderr
 

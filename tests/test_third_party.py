@@ -115,7 +115,7 @@ def test_it_trains_by_the_command_line(environment: Environment) -> None:
     assert result["steps"] == 3
     assert (result["policy"], result["algorithm"]) == ("controller", "rloo")
     for side in ("before", "after"):
-        assert {"accuracy", "rewards/arrives", "rewards/smooth_control"} <= set(result[side])
+        assert {"reward", "rewards/arrives", "rewards/smooth_control"} <= set(result[side])
         assert result[side]["prompts"] == 8
     assert (environment.folder / "run" / "model" / "model.safetensors").exists()
     assert (environment.folder / "run" / "report.html").exists()

@@ -22,7 +22,13 @@ from groupwise.policy import Policy
 from groupwise.prompts import Draw, Prompts, Row
 from groupwise.rewards import Reward
 from groupwise.scoring import Rewards
-from groupwise.sections import PluginSection, RewardSection, RunConfig, WatchSection
+from groupwise.sections import (
+    PluginSection,
+    RewardSection,
+    RunConfig,
+    WatchSection,
+    plugin_sections,
+)
 from groupwise.trainer import Trainer
 from groupwise.yaml_lines import KeyPath
 
@@ -185,13 +191,9 @@ def _draws(exam: Prompts, config: RunConfig) -> list[Draw]:
 
 
 def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
-    """What the names of policy and callbacks stand for; options are checked, nothing is built."""
-    config = loaded.config
-    sections: dict[KeyPath, tuple[str, PluginSection]] = {("policy",): ("policies", config.policy)}
-    for number, section in enumerate(config.callbacks):
-        sections["callbacks", number] = ("callbacks", section)
+    """What every name of the configuration stands for; options are checked, nothing is built."""
     targets = {}
-    for path, (kind, section) in sections.items():
+    for kind, path, section in plugin_sections(loaded.config):
         if path not in objects:
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)

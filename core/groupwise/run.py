@@ -111,8 +111,9 @@ def train_from_config(
     checkpoints = Checkpoints(folder / "checkpoints", keep=settings.keep_checkpoints)
     if resume:
         checkpoints.last()  # before anything takes its time
-    parts = build_parts(loaded, objects or {})
-    check_sections(loaded, parts.objects)
+    objects = objects or {}
+    check_sections(loaded, objects)
+    parts = build_parts(loaded, objects)
     trainer = make_trainer(parts, accelerator)
     callbacks = make_callbacks(parts, accelerator)
     if chief and not resume:

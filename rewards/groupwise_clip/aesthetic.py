@@ -28,6 +28,8 @@ class Aesthetic:
     (simple_inference.py in github.com/christophschuhmann/improved-aesthetic-predictor).
     """
 
+    judges = False
+
     class Config(ClipSettings):
         """Settings of the reward `aesthetic`."""
 

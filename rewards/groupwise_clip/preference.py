@@ -36,6 +36,8 @@ class Preference:
     does this; the function `hpsv2.score` returns the cosine itself, 0.25 to 0.29: `scale: 1`.
     """
 
+    judges = False
+
     class Config(ClipSettings):
         """Settings of the reward `preference`."""
 

@@ -18,6 +18,8 @@ class ClipSimilarity:
     each caption. The bare cosine orders images of one prompt alike, and groups are of one prompt.
     """
 
+    judges = False
+
     class Config(ClipSettings):
         """Settings of the reward `clip_similarity`."""
 

@@ -24,6 +24,8 @@ class ExactAnswer:
     compared. A completion without the asked-for tag is wrong.
     """
 
+    judges = True
+
     class Config(BaseModel):
         """Settings of the reward `exact_answer`."""
 
@@ -74,6 +76,8 @@ class NumericAnswer:
     1,234 and 1234, 0.75 and 3/4 are equal. A minus sign that follows a word, a digit or a bracket
     is an operator: the last number of "5-3" is 3.
     """
+
+    judges = True
 
     class Config(BaseModel):
         """Settings of the reward `numeric_answer`."""

@@ -34,6 +34,8 @@ class ImageContents:
     and unexpected objects are wrong (`clauses.fulfilment`), or published ones (`geneval`).
     """
 
+    judges = True
+
     class Config(BaseModel):
         """Settings of the reward `image_contents`."""
 

@@ -17,6 +17,8 @@ class ImageDiversity:
     it tells of mode collapse; with a weight it counters it.
     """
 
+    judges = False
+
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:

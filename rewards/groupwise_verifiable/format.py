@@ -12,6 +12,8 @@ from groupwise_verifiable.text import content
 class _Format(ABC):
     """A reward that looks at the text alone."""
 
+    judges = True
+
     class Config(BaseModel):
         """There is nothing to set."""
 

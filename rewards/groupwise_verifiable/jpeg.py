@@ -16,6 +16,8 @@ class JpegSize:
     1 kB = 1000 bytes, the header of about 0.6 kB included.
     """
 
+    judges = False
+
     class Config(BaseModel):
         """Settings of the reward `jpeg_size`."""
 

@@ -52,6 +52,8 @@ class LanguageConsistency:
     fixed: equal texts get equal values.
     """
 
+    judges = False
+
     class Config(BaseModel):
         """Settings of the reward `language_consistency`."""
 

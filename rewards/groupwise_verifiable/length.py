@@ -27,6 +27,8 @@ class Length:
     unreadable gold answers the value of a right one.
     """
 
+    judges = False
+
     class Config(BaseModel):
         """Settings of the reward `length`."""
 
@@ -80,6 +82,8 @@ class CosineLength:
     arXiv:2502.03373, appendix C.1; TRL's `get_cosine_scaled_reward`. open-r1's counts characters
     and does not stop at `max_length`, after which its cosine climbs again.
     """
+
+    judges = False
 
     class Config(BaseModel):
         """Settings of the reward `cosine_length`."""

@@ -21,6 +21,8 @@ class MathEquivalence:
     `reasoning_accuracy_reward`, except that what takes too long is an error here, not a 0.0.
     """
 
+    judges = True
+
     class Config(BaseModel):
         """Settings of the reward `math`."""
 

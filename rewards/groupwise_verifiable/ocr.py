@@ -26,6 +26,8 @@ class ImageText:
     (`ocr.py` in github.com/yifan123/flow_grpo); else what is too much are edits.
     """
 
+    judges = True
+
     class Config(BaseModel):
         """Settings of the reward `image_text`."""
 

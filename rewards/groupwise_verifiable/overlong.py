@@ -14,6 +14,8 @@ class SoftOverlong:
     -1.0 beyond. Equation 13 of DAPO, arXiv:2503.14476; TRL's `get_soft_overlong_punishment`.
     """
 
+    judges = False
+
     class Config(BaseModel):
         """Settings of the reward `soft_overlong`."""
 

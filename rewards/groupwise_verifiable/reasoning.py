@@ -28,6 +28,8 @@ class ReasoningGymScore:
     always run in killable workers, where only literals and elementary mathematics are evaluated.
     """
 
+    judges = True
+
     class Config(BaseModel):
         """Settings of the reward `reasoning_gym`."""
 

@@ -17,6 +17,8 @@ class Repetition:
     tokens it is TRL's `get_repetition_penalty_reward`, over words open-r1's.
     """
 
+    judges = False
+
     class Config(BaseModel):
         """Settings of the reward `repetition`."""
 

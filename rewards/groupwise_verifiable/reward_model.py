@@ -24,6 +24,8 @@ class RewardModel:
     the tokenizer adds. A text that is longer than the model takes is a named failure.
     """
 
+    judges = False
+
     class Config(BaseModel):
         """Settings of the reward `reward_model`."""
 

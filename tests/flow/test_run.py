@@ -179,8 +179,8 @@ def test_random_windows_shared_noise_and_lora_together(lab, train):
     weights = tensors(result.folder, "weights")
     assert all("lora" in name for name in weights)
     assert any(bool(value.any()) for name, value in weights.items() if "lora_B" in name)
-    (file,) = (result.folder / "model").iterdir()
-    assert file.name == "pytorch_lora_weights.safetensors"
+    names = {path.name for path in (result.folder / "model").iterdir()}
+    assert names == {"pytorch_lora_weights.safetensors", "README.md"}
 
 
 def test_a_run_is_evaluated_again_to_the_same_numbers(train, tmp_path, monkeypatch):

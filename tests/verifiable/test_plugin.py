@@ -101,3 +101,14 @@ def test_worker_modules_leave_the_core_alone() -> None:
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_rewards_say_whether_one_means_right() -> None:
+    """A run shows an accuracy by those that judge, and the reward itself by the others."""
+    registry = Registry()
+    plugin.register_rewards(registry)
+    judges = {name: loaded(target).judges for name, target in registry.targets.items()}
+    measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
+    measuring |= {"jpeg_size", "image_diversity", "reward_model"}
+    assert {name for name, judging in judges.items() if judging is False} == measuring
+    assert all(judging is True for name, judging in judges.items() if name not in measuring)
