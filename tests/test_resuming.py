@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,28 @@ def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monk
         project / "runs/run/config.yaml", resume=True, quiet=True, **{"train.steps": 4}
     )
     assert (again.steps, again.folder) == (4, project / "runs" / "run")
+
+
+def test_modules_and_paths_of_where_it_was_begun_are_there_from_elsewhere(
+    project, tmp_path, monkeypatch
+):
+    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
+    for folder in (begun, elsewhere):
+        folder.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (begun / "local_rewards.py").write_text(
+        "def short(completions): return [1.0] * len(completions)"
+    )
+    (begun / "here.jsonl").write_text((project / "ones.jsonl").read_text())
+    monkeypatch.chdir(begun)
+    line = ("rewards=[local_rewards:short]", "prompts.path=here.jsonl", "output=run", "--quiet")
+    assert call("train", project / "run.yaml", *line).exit_code == 0
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(begun)])
+    sys.modules.pop("local_rewards")
+    for words in (("resume", begun / "run", "train.steps=2"), ("eval", begun / "run")):
+        result = call(*words)
+        assert result.exit_code == 0, result.output
 
 
 def test_resuming_with_other_data_is_refused_unless_this_line_says_so(project):

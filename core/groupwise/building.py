@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
     """What a registered name, or `module:attribute`, stands for; UserError tells its line."""
     try:
-        return plugins.installed().load(kind, name, beside=loaded.folder)
+        return plugins.installed().load(kind, name, beside=_folders(loaded))
     except UserError as error:
         raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 
@@ -91,12 +91,18 @@ def validate(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     config: type[BaseModel] = target.Config
-    plugins.look_in(Path.cwd(), loaded.folder)  # options may name a module, as sections do
+    plugins.look_in(Path.cwd(), *_folders(loaded))  # options may name a module, as sections do
+    context = {"folder": loaded.folder, "begun_in": loaded.begun_in}
     try:
-        return config.model_validate(dict(options), context={"folder": loaded.folder})
+        return config.model_validate(dict(options), context=context)
     except ValidationError as error:
         known = _section_names(loaded, section_path)
         raise explain(error, config, loaded.origin, section_path, known) from error
+
+
+def _folders(loaded: "LoadedConfig") -> list[Path]:
+    """Where modules are looked for beside the current folder."""
+    return [folder for folder in (loaded.folder, loaded.begun_in) if folder is not None]
 
 
 def _section_names(loaded: "LoadedConfig", section_path: KeyPath) -> list[str]:

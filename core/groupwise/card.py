@@ -45,7 +45,7 @@ def _what(facts: Mapping[str, Any], loaded: LoadedConfig, result: Mapping[str, A
         "seed": config.seed,
     }
     lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
-    return "\n".join(["| | |", "|---|---|", *lines, ""])
+    return "\n".join(["| of the run | |", "|---|---|", *lines, ""])
 
 
 def _reward(section: RewardSection) -> str:
@@ -55,7 +55,10 @@ def _reward(section: RewardSection) -> str:
 
 def _described(name: str, options: Mapping[str, Any]) -> str:
     """A name and its options, those that are no lists of rows."""
-    shown = [f"{key}: {value}" for key, value in options.items() if len(str(value)) < 80]
+    words = {
+        key: " ".join(str(value).replace("|", "\\|").split()) for key, value in options.items()
+    }
+    shown = [f"{key}: {value}" for key, value in words.items() if 0 < len(value) < 80]
     return f"{name} ({', '.join(shown)})" if shown else name
 
 

@@ -50,12 +50,14 @@ class LoadedConfig:
     """A validated configuration, and where its values came from.
 
     folder: what relative paths in plugins' options are relative to.
+    begun_in: for a run that is gone on with, the folder in which its command was called.
     stated: dotted keys of what the command line, or the keywords of a call, laid over the file.
     """
 
     config: RunConfig
     folder: Path
     origin: Origin
+    begun_in: Path | None = None
     stated: Sequence[str] = ()
 
 

@@ -27,14 +27,14 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
     Its paths are then relative to where they were when the run began, and its folder is the run's.
     """
-    facts = path.parent / FACTS
-    if path.name != CONFIG or not facts.exists():
+    if path.name != CONFIG or not (path.parent / FACTS).exists():
         return load_config(path, overrides)
-    origin = json.loads(facts.read_text(encoding="utf-8"))["config_folder"]
-    loaded = load_config(path, overrides, folder=Path(origin))
-    if ("output",) in loaded.origin.overridden:
-        return loaded
-    return replace(loaded, config=loaded.config.model_copy(update={"output": path.parent}))
+    facts = json.loads((path.parent / FACTS).read_text(encoding="utf-8"))
+    loaded = load_config(path, overrides, folder=Path(facts["config_folder"]))
+    config = loaded.config
+    if ("output",) not in loaded.origin.overridden:
+        config = config.model_copy(update={"output": path.parent})
+    return replace(loaded, config=config, begun_in=Path(facts["begun_in"]))
 
 
 def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -79,7 +79,11 @@ def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = Non
 
     former: the name by which what config.yaml was before is kept.
     """
-    facts = {"groupwise": __version__, "config_folder": str(loaded.folder.resolve())}
+    facts = {
+        "groupwise": __version__,
+        "config_folder": str(loaded.folder.resolve()),
+        "begun_in": str(loaded.begun_in or Path.cwd()),
+    }
     _write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
     path = folder / CONFIG
     if former is not None and path.exists():

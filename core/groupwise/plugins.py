@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import (
@@ -54,15 +54,15 @@ class Registry:
     def named(self, kind: str, name: str) -> list[Entry]:
         return [entry for entry in self.entries if (entry.kind, entry.name) == (kind, name)]
 
-    def load(self, kind: str, name: str, beside: Path | None = None) -> Any:
+    def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.
 
-        beside: a folder where such modules are looked for, after the current one and the
+        beside: folders where such modules are looked for, after the current one and the
             installed packages.
         Raises UserError for unknown and doubly registered names, broken targets and missing extras.
         """
         if ":" in name:
-            look_in(Path.cwd(), *([beside] if beside else []))
+            look_in(Path.cwd(), *beside)
             return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
         found = self.named(kind, name)
         if not found:

@@ -19,17 +19,23 @@ from groupwise.yaml_lines import KeyPath
 
 
 def _inside_folder(value: str, info: ValidationInfo) -> str:
-    folder = (info.context or {}).get("folder")
-    if folder is None or not value or Path(value).is_absolute():
+    context = info.context or {}
+    if not value or Path(value).is_absolute():
         return value
-    try:
-        return str(Path(folder) / value) if (Path(folder) / value).exists() else value
-    except OSError:  # no file can have such a name
-        return value
+    for folder in filter(None, (context.get("folder"), context.get("begun_in"))):
+        try:
+            if (Path(folder) / value).exists():
+                return str(Path(folder) / value)
+        except OSError:  # no file can have such a name
+            return value
+    return value
 
 
 PathOrName = Annotated[str, AfterValidator(_inside_folder)]
-"""A path relative to the configuration file where that exists there; else a name, left alone."""
+"""A path relative to the configuration file where that exists there; else a name, left alone.
+
+A run that is gone with from another folder also finds what lay where it was begun.
+"""
 
 
 class Section(BaseModel):
