@@ -49,8 +49,9 @@ def _what(facts: Mapping[str, Any], loaded: LoadedConfig, result: Mapping[str, A
 
 
 def _reward(section: RewardSection) -> str:
+    label = f"{section.label}: " if section.label else ""
     weight = "" if section.weight == 1 else f", weight {section.weight:g}"
-    return f"{_described(section.title, section.options)}{weight}"
+    return f"{label}{_described(section.name, section.options)}{weight}"
 
 
 def _described(name: str, options: Mapping[str, Any]) -> str:
