@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.flux import Flux
+from groupwise_flow.precision import stored
 from groupwise_flow.sd3 import StableDiffusion3
 from groupwise_flow.settings import Settings
 
@@ -37,9 +38,8 @@ def load(settings: Settings) -> Adapter:
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    transformer, others = dtypes(settings)
     usual = {
-        "torch_dtype": {"transformer": transformer, "default": others},
+        "torch_dtype": dict(stored(settings.precision, lora=settings.lora is not None)),
         "use_safetensors": True,  # no pickle is loaded
     }
     with _quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
@@ -60,12 +60,6 @@ def load(settings: Settings) -> Adapter:
     for module in models:
         module.eval()  # for good, adapters too: dropout would part sampling from training
     return adapter
-
-
-def dtypes(settings: Settings) -> tuple[torch.dtype, torch.dtype]:
-    """What the transformer and the other models are stored as; what is trained is in float32."""
-    frozen = torch.bfloat16 if settings.precision == "bf16" else torch.float32
-    return torch.float32 if settings.lora is None else frozen, frozen
 
 
 def read_index(settings: Settings) -> dict[str, Any]:
