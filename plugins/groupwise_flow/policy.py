@@ -27,6 +27,7 @@ from groupwise_flow.guided import Guided
 from groupwise_flow.loading import load, save
 from groupwise_flow.memory import estimate
 from groupwise_flow.precision import HALF
+from groupwise_flow.reach import Reach
 from groupwise_flow.settings import Settings
 
 _WIDER = {
@@ -72,6 +73,7 @@ class FlowPolicy(Policy):
         if config.precision in HALF:
             self.facts = self.facts | {"log_prob_error"}  # type: ignore[misc]
             self.logged = self.logged | {"log_prob_error"}  # type: ignore[misc]
+        self._reach = Reach()
         self._step = 0
         self._error: float | None = None
 
@@ -279,7 +281,8 @@ class FlowPolicy(Policy):
         extra = {name: value for name, value in extra.items() if self.needs(name)}
         if self.needs("sampled_mean"):
             extra["sampled_mean"] = self._stack(rollouts, "sampled_mean", slice(start, stop))
-        return LogProbs(log_probs=step.log_prob.view(shape), extra=extra)
+        log_probs = self._reach(step.log_prob.view(shape), self.parameters())
+        return LogProbs(log_probs=log_probs, extra=extra)
 
     def _conditions(self, rollouts: Rollouts) -> Conditions:
         texts = [lengths.text(row) for row in rollouts.prompts]
