@@ -50,9 +50,9 @@ class FlowGRPO(GRPO):
         A policy that measures its rounding gets the clip range to measure it against.
         """
         super().prepare(policy)
-        measuring: Any = policy
-        if hasattr(policy, "clip_range"):
-            measuring.clip_range = min(self.config.clip_low, self.clip_high)
+        rounding: Any = getattr(policy, "rounding", None)
+        if rounding is not None:
+            rounding.clip_range = min(self.config.clip_low, self.clip_high)
         kind = getattr(getattr(policy, "config", None), "sde", "flow")
         if self.config.beta > 0 and self.config.kl == "published" and kind != "flow":
             raise UserError(

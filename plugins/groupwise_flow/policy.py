@@ -4,10 +4,8 @@ Flow-GRPO, arXiv:2505.05470: a deterministic sampler made stochastic with the sa
 that each step is a draw from a Gaussian and has a log-prob.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,16 +24,9 @@ from groupwise_flow.examining import examine
 from groupwise_flow.guided import Guided
 from groupwise_flow.loading import load, save
 from groupwise_flow.memory import estimate
-from groupwise_flow.precision import HALF
 from groupwise_flow.reach import Reach
+from groupwise_flow.rounding import Rounding
 from groupwise_flow.settings import Settings
-
-_WIDER = {
-    "fp16": "bf16 has a wider range, and float32 both",
-    "bf16": "fp16, where the model stays within its range, and float32 round less",
-    "float32": "a lower learning rate may help",
-}
-"""What to take instead of a precision that will not do."""
 
 
 class FlowPolicy(Policy):
@@ -45,9 +36,7 @@ class FlowPolicy(Policy):
     `sampled_mean` [b, t, ...] it was drawn with, and `interval` [b, t], the step's fall of sigma;
     those of them that are needed.
 
-    In half precision a metric, `log_prob_error`, tells how far the log-probs of a step's first
-    rollout are from those that the same weights give in float32. clip_range: what it is measured
-    against, where the algorithm says; a warning tells when it is larger.
+    In half precision a metric of every step is `log_prob_error`, see `Rounding`.
     """
 
     provides = frozenset({"log_probs", "mean", "std", "sampled_mean", "interval", "reference"})
@@ -56,7 +45,6 @@ class FlowPolicy(Policy):
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
     needed: frozenset[str] | None = None
-    clip_range: float | None = None
 
     def __init__(self, config: Settings) -> None:
         super().__init__()
@@ -70,12 +58,11 @@ class FlowPolicy(Policy):
         self.max_decisions = config.window.length(config.steps)
         self.notes: list[str] = []
         self.scale_loss = config.precision == "fp16"
-        if config.precision in HALF:
-            self.facts = self.facts | {"log_prob_error"}  # type: ignore[misc]
-            self.logged = self.logged | {"log_prob_error"}  # type: ignore[misc]
+        self.rounding = Rounding(config.precision)
+        self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
+        self.logged = self.rounding.metrics  # type: ignore[misc]
         self._reach = Reach()
         self._step = 0
-        self._error: float | None = None
 
     def train(self, mode: bool = True) -> Self:
         """Dropout stays off: it would part training from sampling."""
@@ -86,7 +73,8 @@ class FlowPolicy(Policy):
         return self.guided.device
 
     def begin(self, step: int) -> None:
-        self._step, self._error = step, None
+        self._step = step
+        self.rounding.begin()
 
     def needs(self, name: str) -> bool:
         return self.needed is None or name in self.needed
@@ -132,9 +120,11 @@ class FlowPolicy(Policy):
         texts = [lengths.text(row) for row in rows]
         done = self._denoise(texts, first, groups * group_size, seeds, training)
         if not bool(done.latents.isfinite().all()):
+            half = self.config.precision == "fp16"
             raise UserError(
-                f"policy.precision: the transformer's answers in {self.config.precision} are not "
-                f"finite, so there are no pictures; {_WIDER[self.config.precision]}"
+                f"policy.precision: the model's answers in {self.config.precision} are not finite, "
+                f"so there are no pictures; "
+                f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
             )
         images = self.guided.images(done.latents)
         pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
@@ -148,44 +138,16 @@ class FlowPolicy(Policy):
             facts={"images": list(images)},
             trajectory=self._trajectory(done, first) if training else {},
         )
-        return self._with_error(rollouts) if training else rollouts
+        return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
 
-    def _with_error(self, rollouts: Rollouts) -> Rollouts:
-        """In half precision, with how far off the log-probs of a step's first rollout are."""
-        if "log_prob_error" not in self.logged:
-            return rollouts
-        if self._error is None:
-            self._error = self._measured_error(rollouts.select([0]))
-            self._warn(self._error)
-        return replace(
-            rollouts,
-            facts={**rollouts.facts, "log_prob_error": [self._error] * len(rollouts)},
-        )
-
-    def _measured_error(self, rollouts: Rollouts) -> float:
-        """The mean distance of log-probs from those in float32, decision by decision."""
-        kept = {k: v for k, v in rollouts.trajectory.items() if k != "unconditional"}
-        rollouts = replace(rollouts, trajectory=kept)
+    def _exact_log_probs(self, rollouts: Rollouts) -> Tensor:
+        """[b, t] in float32, decision by decision."""
         with self.guided.exactly():
-            exact = [
+            parts = [
                 self(rollouts, slice(number, number + 1)).log_probs
                 for number in range(rollouts.mask.shape[1])
             ]
-        assert rollouts.log_probs is not None
-        return float((rollouts.log_probs - torch.cat(exact, dim=1)).abs().mean())
-
-    def _warn(self, error: float) -> None:
-        """Once, if rounding is more than the algorithm's clip range lets pass."""
-        if self.clip_range is None or error <= self.clip_range:
-            return
-        warnings.warn(
-            f"policy.precision: in {self.config.precision} log-probs are {error:.1e} from "
-            f"float32's, {error / self.clip_range:.1f} times the clip range of "
-            f"{self.clip_range:g}, so that from a step's second update on rounding is clipped, "
-            f"too; {_WIDER[self.config.precision]}",
-            stacklevel=2,
-        )
-        self.clip_range = None
+        return torch.cat(parts, dim=1)
 
     def _denoise(
         self,
