@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.errors import UserError
+from groupwise_flow.lengths import Limit
 
 Conditions = Mapping[str, Tensor]
 """What a prompt is to the model, by name, each [n, ...]."""
@@ -63,12 +64,27 @@ class Adapter(ABC):
     def latent_shape(self) -> tuple[int, ...]:
         """The shape of one image's latents as the model takes them, without the batch."""
 
-    def check_prompts(self, prompts: Sequence[str]) -> None:  # noqa: B027
-        """Raise UserError for prompts that are too long; called before they are encoded."""
+    @classmethod
+    def limit(cls, parts: Mapping[str, Any], prompt_tokens: int) -> Limit | None:
+        """How long a prompt may be and by whose tokens; None for prompts of any length.
+
+        parts: of the pipeline, those of them that it has, the tokenizers at least loaded.
+        """
+        return None
+
+    @classmethod
+    def takes_guidance(cls, config: Mapping[str, Any]) -> bool:
+        """Whether a transformer of this configuration can be guided."""
+        return True
 
     @abstractmethod
     def encode(self, prompts: Sequence[str]) -> Conditions:
-        """The prompts' conditions, n of each."""
+        """The prompts' conditions, n of each.
+
+        They have one width whatever the prompts. An encoder that pads to the longest of a batch
+        gives a `mask` [n, tokens], too, by which `velocity` leaves padding out: it and all
+        conditions [n, tokens, ...] of that width are then filled up to `policy.prompt_tokens`.
+        """
 
     @abstractmethod
     def velocity(
@@ -120,19 +136,3 @@ class Adapter(ABC):
         config = self.pipeline.vae.config
         shift = 0.0 if config.shift_factor is None else config.shift_factor
         return (latents / config.scaling_factor) + shift
-
-    def check_lengths(
-        self, tokenizer: Any, prompts: Sequence[str], limit: int | None = None
-    ) -> None:
-        """Raise UserError for a prompt of too many tokens.
-
-        limit: as many as the text encoder takes; `policy.prompt_tokens` if unset.
-        """
-        most = limit or self.prompt_tokens
-        for prompt, ids in zip(prompts, tokenizer(list(prompts)).input_ids, strict=True):
-            if len(ids) > most:
-                raise UserError(
-                    f"a prompt has {len(ids)} tokens, and "
-                    f"{'the text encoder' if limit else 'policy.prompt_tokens'} allows {most}: "
-                    f"{prompt[:200]!r}"
-                )

@@ -1,7 +1,7 @@
 """FlowGRPO: GRPO with what published training of flow models does differently."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -45,8 +45,14 @@ class FlowGRPO(GRPO):
             self.needs |= {"sampled_mean", "interval"}
 
     def prepare(self, policy: "Policy") -> None:
-        """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
+        """Refuse the published divisor where published code has none: it is Flow-SDE's alone.
+
+        A policy that measures its rounding gets the clip range to measure it against.
+        """
         super().prepare(policy)
+        rounding: Any = getattr(policy, "rounding", None)
+        if rounding is not None:
+            rounding.clip_range = min(self.config.clip_low, self.clip_high)
         kind = getattr(getattr(policy, "config", None), "sde", "flow")
         if self.config.beta > 0 and self.config.kl == "published" and kind != "flow":
             raise UserError(

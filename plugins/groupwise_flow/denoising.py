@@ -1,24 +1,32 @@
 """Denoising a batch: ODE steps outside the window, decisions with noise inside it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from groupwise_flow import sde
 
-Velocity = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
-"""(latents [n, ...], sigma [n], rows [n]) -> the velocity and, with guidance, its unconditional
+Rows = slice | Tensor
+"""Which rows of a batch: a slice where they lie together, so that nothing is copied, or indices."""
+
+Velocity = Callable[[Tensor, Tensor, Rows], tuple[Tensor, Tensor | None]]
+"""(latents [n, ...], sigma [n], the n rows) -> the velocity and, with guidance, its unconditional
 part."""
+
+ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a batch of B rollouts is denoised.
+    """How a batch of B rollouts is denoised. On the CPU, so that no step waits for the device.
 
-    sigmas: [steps + 1]; first: [B] the first decision of each; decisions: how many, 0 for none.
+    sigmas: [steps + 1], falling; first: [B] the first decision of each; decisions: how many, 0 for
+        none.
     source: [B] the row whose start a row shares until its first decision, itself if none.
+    noisy_end: the last step has noise, too, though it is no decision.
     """
 
     sigmas: Tensor
@@ -27,70 +35,105 @@ class Plan:
     source: Tensor
     kind: sde.Kind
     noise_level: float
-
-    def to(self, device: torch.device) -> "Plan":
-        moved = {name: getattr(self, name).to(device) for name in ("sigmas", "first", "source")}
-        return replace(self, **moved)
+    noisy_end: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
-    mean [B, decisions, ...] and log_probs [B, decisions] of the decisions; unconditional as mean,
-    or None without guidance."""
+    log_probs [B, decisions] of the decisions; mean [B, decisions, ...], None unless it was asked
+    for; unconditional as mean, or None without guidance."""
 
     latents: Tensor
     path: Tensor
-    mean: Tensor
     log_probs: Tensor
+    mean: Tensor | None
     unconditional: Tensor | None
 
 
-def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Denoised:
-    """From noise to latents.
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """Which rows do what in a step, on the device.
 
-    start: [B, ...] standard normal; noise: [B, decisions, ...], that of the decisions.
+    distinct: the rows that differ; copies: [B] the place of each row among them, None where all do.
+    deciding: the rows that take a decision, None for none; number: which of theirs it is, [n] or
+        the same for all.
+    """
+
+    distinct: Rows
+    copies: Tensor | None
+    deciding: Rows | None
+    number: int | Tensor
+
+
+def denoise(
+    velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan, *, keep_mean: bool = True
+) -> Denoised:
+    """From noise to latents, without a wait for the device.
+
+    start: [B, ...] standard normal; noise: [B, decisions, ...], that of the decisions, and with
+    `noisy_end` one more.
     """
     shape = (len(start), plan.decisions)
     path = start.new_zeros(shape[0], shape[1] + 1, *start.shape[1:])
-    mean, log_probs = torch.zeros_like(noise), start.new_zeros(shape)
+    log_probs = start.new_zeros(shape)
+    mean = torch.zeros_like(path[:, 1:]) if keep_mean else None
     unconditional: Tensor | None = None
-    x = start
-    for number, (sigma, after) in enumerate(zip(plan.sigmas[:-1], plan.sigmas[1:], strict=True)):
-        v, v_unconditional = _velocities(velocity, x, sigma, plan, number)
-        x_next = sde.step(v, x, sigma, after, kind="ode").next_sample
-        decision = number - plan.first
-        rows = ((decision >= 0) & (decision < plan.decisions)).nonzero().flatten()
-        if len(rows):
-            at = decision[rows]
-            drawn = sde.step(
-                v[rows],
-                x[rows],
-                sigma,
-                after,
-                kind=plan.kind,
-                noise_level=plan.noise_level,
-                noise=noise[rows, at],
-            )
+    draw = partial(sde.move, kind=plan.kind, noise_level=plan.noise_level)
+    x, sigmas = start, plan.sigmas.to(start.device)
+    for number, step in enumerate(list(_steps(plan, start.device))):
+        sigma, after = sigmas[number], sigmas[number + 1]
+        v, v_unconditional = _velocities(velocity, x, sigma, step)
+        if number == len(sigmas) - 2 and plan.noisy_end:
+            x = draw(v, x, sigma, after, noise=noise[:, -1]).next_sample
+            continue
+        x_next = x
+        if step.deciding is not ALL:
+            x_next = sde.move(v, x, sigma, after, kind="ode").next_sample
+        if step.deciding is not None:
+            rows, at = step.deciding, step.number
+            drawn = draw(v[rows], x[rows], sigma, after, noise=noise[rows, at])
             path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
-            mean[rows, at], log_probs[rows, at] = drawn.mean, drawn.log_prob
-            x_next[rows] = drawn.next_sample
+            log_probs[rows, at] = drawn.log_prob
+            if mean is not None:
+                mean[rows, at] = drawn.mean
             if v_unconditional is not None:
                 if unconditional is None:
-                    unconditional = torch.zeros_like(noise)
+                    unconditional = torch.zeros_like(path[:, 1:])
                 unconditional[rows, at] = v_unconditional[rows]
+            if step.deciding is ALL:
+                x_next = drawn.next_sample
+            else:
+                x_next[rows] = drawn.next_sample
         x = x_next
     return Denoised(
         latents=x, path=path, mean=mean, log_probs=log_probs, unconditional=unconditional
     )
 
 
+def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:
+    own = torch.arange(len(plan.first))
+    for step in range(len(plan.sigmas) - 1):
+        source = torch.where(step <= plan.first, plan.source, own)
+        distinct, copies = source.unique(return_inverse=True)
+        alike = len(distinct) < len(own)
+        number = step - plan.first
+        deciding = ((number >= 0) & (number < plan.decisions)).nonzero().flatten()
+        together = len(deciding) == len(own) and bool((number == number[0]).all())
+        yield _Step(
+            distinct=distinct.to(device) if alike else ALL,
+            copies=copies.to(device) if alike else None,
+            deciding=ALL if together else deciding.to(device) if len(deciding) else None,
+            number=int(number[0]) if together else number[deciding].to(device),
+        )
+
+
 def _velocities(
-    velocity: Velocity, x: Tensor, sigma: Tensor, plan: Plan, number: int
+    velocity: Velocity, x: Tensor, sigma: Tensor, step: _Step
 ) -> tuple[Tensor, Tensor | None]:
     """Velocities of all rows; those that are still alike are computed once."""
-    own = torch.arange(len(x), device=x.device)
-    source = torch.where(number <= plan.first, plan.source, own)
-    rows, which = source.unique(return_inverse=True)
-    v, unconditional = velocity(x[rows], sigma.expand(len(rows)), rows)
-    return v[which], None if unconditional is None else unconditional[which]
+    some = x[step.distinct]
+    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct)
+    if step.copies is None:
+        return v, unconditional
+    return v[step.copies], None if unconditional is None else unconditional[step.copies]

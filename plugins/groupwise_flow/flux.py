@@ -1,6 +1,6 @@
 """FLUX.1."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise_flow.adapter import Adapter, Conditions
+from groupwise_flow.lengths import Limit
 from groupwise_flow.sd3 import ATTENTION, TEXT_ATTENTION
 
 
@@ -22,9 +23,15 @@ class Flux(Adapter):
     def latent_shape(self) -> tuple[int, ...]:
         return (self.rows * self.columns, self.pipeline.transformer.config.in_channels)
 
-    def check_prompts(self, prompts: Sequence[str]) -> None:
+    @classmethod
+    def limit(cls, parts: Mapping[str, Any], prompt_tokens: int) -> Limit:
         """By T5's tokens."""
-        self.check_lengths(self.pipeline.tokenizer_2, prompts)
+        return Limit(parts["tokenizer_2"], prompt_tokens)
+
+    @classmethod
+    def takes_guidance(cls, config: Mapping[str, Any]) -> bool:
+        """FLUX.1-dev does; FLUX.1-schnell was distilled without it."""
+        return bool(config.get("guidance_embeds"))
 
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """As the pipeline does: T5 for the tokens, CLIP for the pooled embedding."""
@@ -63,11 +70,10 @@ class Flux(Adapter):
         return velocity
 
     def _places(self, like: Tensor) -> Tensor:
-        """[tokens, 3]: 0, row and column of each image token."""
-        places = torch.cartesian_prod(
-            torch.arange(1), torch.arange(self.rows), torch.arange(self.columns)
-        )
-        return places.to(like)
+        """[tokens, 3]: 0, row and column of each image token; made where it is needed."""
+        sides = (1, self.rows, self.columns)
+        places = torch.cartesian_prod(*(torch.arange(n, device=like.device) for n in sides))
+        return places.to(like.dtype)
 
     def decode(self, latents: Tensor) -> Tensor:
         channels = latents.shape[2] // 4

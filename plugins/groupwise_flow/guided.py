@@ -1,8 +1,8 @@
 """Guided: the transformer that answers, with guidance, in the precision that was asked for."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Adapter, Conditions
 from groupwise_flow.encodings import Encodings
+from groupwise_flow.precision import InFloat32, computing
 from groupwise_flow.settings import Settings
 
 
@@ -25,15 +26,31 @@ class Guided:
             )
         if config.negative_prompt and max(config.guidance, config.guidance_in_training) <= 1:
             raise UserError("policy.negative_prompt: it has no effect without guidance above 1")
+        check_guidance(type(adapter), adapter.pipeline.transformer.config, config)
         self.adapter, self.config = adapter, config
-        self.encodings = Encodings(self._encode, most=config.keep_prompts)
+        self.limit = adapter.limit(adapter.pipeline.components, config.prompt_tokens)
+        self.encodings = Encodings(
+            self._encode,
+            most=config.keep_prompts,
+            width=config.prompt_tokens,
+            name=type(adapter).__name__,
+        )
+        self._negative: Conditions | None = None
+        self._exact = False
         self._reference: nn.Module | None = None
         self._instead: nn.Module | None = None
 
     def _encode(self, prompts: Sequence[str]) -> Conditions:
         """Checked here, too: not every prompt was there to be checked before the run."""
-        self.adapter.check_prompts(prompts)
+        if self.limit is not None and self.config.long_prompts != "cut":
+            self.limit.check(prompts)
         return self.adapter.encode(prompts)
+
+    def _unconditional(self, count: int) -> Conditions:
+        """The negative prompt's conditions [n, ...]; on the device for good, as steps need them."""
+        if self._negative is None or _device_of(self._negative) != self.device:
+            self._negative = self.encodings([self.config.negative_prompt], self.device)
+        return {k: v.expand(count, *v.shape[1:]) for k, v in self._negative.items()}
 
     @property
     def transformer(self) -> nn.Module:
@@ -65,7 +82,8 @@ class Guided:
         """
 
         def predict(conditions: Conditions) -> Tensor:
-            with self._autocast():
+            precision = self.config.precision
+            with InFloat32() if self._exact else computing(precision, self.device):
                 return self.adapter.velocity(
                     self.transformer, latents, 1000 * sigma, conditions, guidance=guidance
                 ).float()
@@ -74,23 +92,23 @@ class Guided:
             return predict(conditions), None
         if unconditional is None:
             with torch.no_grad():
-                empty = self.encodings([self.config.negative_prompt], self.device)
-                unconditional = predict(
-                    {k: v.expand(len(latents), *v.shape[1:]) for k, v in empty.items()}
-                )
+                unconditional = predict(self._unconditional(len(latents)))
         guided = unconditional + guidance * (predict(conditions) - unconditional)
         return guided, unconditional
 
     def images(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width] float32 in [0, 1], of latents [B, ...]."""
-        with self._autocast():
-            parts = [self.adapter.decode(some) for some in latents.split(self.config.batch)]
+        """[B, 3, height, width] float32 in [0, 1], of latents [B, ...]; in float32 always."""
+        parts = [self.adapter.decode(some) for some in latents.split(self.config.batch)]
         return torch.cat(parts).float().clamp(0, 1)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """The same weights answer in float32, whatever the precision."""
+        self._exact = True
+        try:
+            yield
+        finally:
+            self._exact = False
 
     def keep_reference(self) -> None:
         """Keep the present weights as the reference; adapters need no copy."""
@@ -115,3 +133,21 @@ class Guided:
             yield
         finally:
             self._instead = None
+
+
+def check_guidance(adapter: type[Adapter], model: Mapping[str, Any], config: Settings) -> None:
+    """UserError for guidance of a model that takes none; model: its transformer's configuration."""
+    for key, scale in {
+        "guidance": config.guidance,
+        "training_guidance": config.guidance_in_training,
+    }.items():
+        if scale > 1 and not adapter.takes_guidance(model):
+            raise UserError(
+                f"policy.{key}: this model was made to need no guidance and takes none "
+                f"(`guidance_embeds` of its transformer is false, as FLUX.1-schnell's); leave it "
+                f"at 1, found {scale:g}"
+            )
+
+
+def _device_of(conditions: Conditions) -> torch.device:
+    return next(iter(conditions.values())).device

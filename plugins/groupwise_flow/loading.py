@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
+from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.flux import Flux
+from groupwise_flow.precision import stored
 from groupwise_flow.sd3 import StableDiffusion3
 from groupwise_flow.settings import Settings
 
@@ -22,6 +24,7 @@ ADAPTERS: dict[str, type[Adapter]] = {
     "StableDiffusion3Pipeline": StableDiffusion3,
     "FluxPipeline": Flux,
 }
+UNSAVED_OPTIONS = ("bias", "layer_replication", "modules_to_save", "target_parameters")
 
 
 def load(settings: Settings) -> Adapter:
@@ -35,9 +38,8 @@ def load(settings: Settings) -> Adapter:
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    transformer, others = dtypes(settings)
     usual = {
-        "torch_dtype": {"transformer": transformer, "default": others},
+        "torch_dtype": dict(stored(settings.precision, lora=settings.lora is not None)),
         "use_safetensors": True,  # no pickle is loaded
     }
     with _quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
@@ -58,12 +60,6 @@ def load(settings: Settings) -> Adapter:
     for module in models:
         module.eval()  # for good, adapters too: dropout would part sampling from training
     return adapter
-
-
-def dtypes(settings: Settings) -> tuple[torch.dtype, torch.dtype]:
-    """What the transformer and the other models are stored as; what is trained is in float32."""
-    frozen = torch.bfloat16 if settings.precision == "bf16" else torch.float32
-    return torch.float32 if settings.lora is None else frozen, frozen
 
 
 def read_index(settings: Settings) -> dict[str, Any]:
@@ -116,6 +112,7 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
     from peft import LoraConfig
 
     lora = settings.lora
+    _check_options(lora.options)
     options = {"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options}
     targets = list(lora.targets or adapter.targets)
     try:
@@ -134,6 +131,23 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
             parameter.data = parameter.data.to(torch.float32)
 
 
+def _check_options(options: Mapping[str, Any]) -> None:
+    """UserError for what a file of LoRA weights, read onto the model's own, would not hold."""
+    lost = [name for name in UNSAVED_OPTIONS if options.get(name) not in (None, "none")]
+    if lost:
+        raise UserError(
+            f"policy.lora.options: {lost[0]} would train what `load_lora_weights` does not read; "
+            f"leave it out, or train all of the model without `lora`"
+        )
+    init = options.get("init_lora_weights", "gaussian")
+    if init not in (True, False, "gaussian", "orthogonal"):
+        raise UserError(
+            f"policy.lora.options: init_lora_weights: {init} changes the model's own weights, so "
+            f"that the adapters would not fit them when they are loaded; expected true, false, "
+            f"gaussian or orthogonal"
+        )
+
+
 def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
     """A pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads."""
     pipeline = adapter.pipeline
@@ -142,14 +156,31 @@ def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
         if not lora:
             pipeline.save_pretrained(path)
             return
-        from peft import get_peft_model_state_dict
-
-        layers = get_peft_model_state_dict(pipeline.transformer)
+        layers, config = _of_scale_one(pipeline.transformer)
         pipeline.save_lora_weights(
-            path,
-            transformer_lora_layers={k: v.detach().cpu() for k, v in layers.items()},
-            transformer_lora_adapter_metadata=pipeline.transformer.peft_config["default"].to_dict(),
+            path, transformer_lora_layers=layers, transformer_lora_adapter_metadata=config
         )
+
+
+def _of_scale_one(transformer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The adapters' weights and configuration, their scale alpha / rank multiplied into B.
+
+    Readers that take no metadata take alpha to be the rank, and would halve adapters of twice it.
+    """
+    from peft import get_peft_model_state_dict
+
+    scales = {
+        name: module.scaling["default"]
+        for name, module in transformer.named_modules()
+        if hasattr(module, "scaling")
+    }
+    layers = {}
+    for name, weight in get_peft_model_state_dict(transformer).items():
+        layer, second, _ = name.partition(".lora_B")
+        layers[name] = (weight * scales[layer] if second else weight).detach().cpu()
+    config = transformer.peft_config["default"].to_dict()
+    ranks = {"lora_alpha": config["r"], "alpha_pattern": dict(config["rank_pattern"])}
+    return layers, {**config, **ranks, "use_rslora": False}
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import transformers
 from torch import nn
 
 from groupwise_flow.flux import Flux
-from groupwise_flow.loading import adapter_class, dtypes, explained, places, read_index
+from groupwise_flow.loading import adapter_class, explained, places, read_index
+from groupwise_flow.precision import HALF, stored
 from groupwise_flow.settings import Settings
 
 
@@ -24,13 +25,17 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
         found = {name: _component(settings, index, name) for name in index}
         parts: dict[str, Any] = {name: part for name, part in found.items() if part is not None}
     transformer = parts.pop("transformer")
-    whole = _count(transformer)
-    frozen = sum(map(_count, parts.values()))
-    of_transformer, of_others = (dtype.itemsize for dtype in dtypes(settings))
-    sizes = {"frozen models": of_others * frozen, "transformer": of_transformer * whole}
+    dtypes = stored(settings.precision, lora=settings.lora is not None)
+    frozen = {name: dtypes.get(name, dtypes["default"]) for name in parts}
+    sizes = {
+        "frozen models": sum(_bytes(part, frozen[name]) for name, part in parts.items()),
+        "transformer": _bytes(transformer, dtypes["transformer"]),
+    }
     if not training:
         return sizes
-    trained = whole if settings.lora is None else _adapters(transformer, settings, adapter)
+    trained = (
+        _count(transformer) if settings.lora is None else _adapters(transformer, settings, adapter)
+    )
     sizes |= {"gradients": 4 * trained, "optimizer": 8 * trained}
     if settings.adapter is not None:
         return sizes  # of an architecture that is not ours to know
@@ -43,7 +48,7 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
     kept = 26.0
     if settings.gradient_checkpointing:
         kept = 1.5 + kept / layers
-    bytes_each = 2 if settings.precision == "bf16" else 4
+    bytes_each = HALF.get(settings.precision, torch.float32).itemsize
     packed = issubclass(adapter, Flux)
     image_tokens = _image_tokens(settings, config, packed=packed)
     tokens = image_tokens + settings.prompt_tokens
@@ -97,3 +102,12 @@ def _adapters(transformer: nn.Module, settings: Settings, adapter: Any) -> int:
 
 def _count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
+
+
+def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
+    """Of its weights; T5 keeps some of them in float32 where the others are in fp16."""
+    wide = getattr(module, "_keep_in_fp32_modules", None) or () if dtype == torch.float16 else ()
+    return sum(
+        p.numel() * (4 if any(part in wide for part in name.split(".")) else dtype.itemsize)
+        for name, p in module.named_parameters()
+    )

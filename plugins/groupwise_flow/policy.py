@@ -16,12 +16,16 @@ from torch import Tensor, nn
 from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy, Purpose
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise_flow import sde
+from groupwise_flow import lengths, sde
 from groupwise_flow.adapter import Conditions
-from groupwise_flow.denoising import Denoised, Plan, denoise
+from groupwise_flow.card import card
+from groupwise_flow.denoising import Denoised, Plan, Rows, denoise
+from groupwise_flow.examining import examine
 from groupwise_flow.guided import Guided
 from groupwise_flow.loading import load, save
 from groupwise_flow.memory import estimate
+from groupwise_flow.reach import Reach
+from groupwise_flow.rounding import Rounding
 from groupwise_flow.settings import Settings
 
 
@@ -29,7 +33,10 @@ class FlowPolicy(Policy):
     """Trajectories hold, for each rollout, its samples from the first decision on.
 
     Extras of a decision beside its log-prob: `mean` [b, t, ...] and `std` [b, t] of its Gaussian,
-    `sampled_mean` [b, t, ...] it was drawn with, and `interval` [b, t], the step's fall of sigma.
+    `sampled_mean` [b, t, ...] it was drawn with, and `interval` [b, t], the step's fall of sigma;
+    those of them that are needed.
+
+    In half precision a metric of every step is `log_prob_error`, see `Rounding`.
     """
 
     provides = frozenset({"log_probs", "mean", "std", "sampled_mean", "interval", "reference"})
@@ -37,6 +44,7 @@ class FlowPolicy(Policy):
     unit = "denoising steps"
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
+    needed: frozenset[str] | None = None
 
     def __init__(self, config: Settings) -> None:
         super().__init__()
@@ -48,6 +56,12 @@ class FlowPolicy(Policy):
                 self.add_module(name, module)  # so that they move to a device together
         self.sigmas = self.adapter.sigmas(config.steps)
         self.max_decisions = config.window.length(config.steps)
+        self.notes: list[str] = []
+        self.scale_loss = config.precision == "fp16"
+        self.rounding = Rounding(config.precision)
+        self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
+        self.logged = self.rounding.metrics  # type: ignore[misc]
+        self._reach = Reach()
         self._step = 0
 
     def train(self, mode: bool = True) -> Self:
@@ -60,12 +74,30 @@ class FlowPolicy(Policy):
 
     def begin(self, step: int) -> None:
         self._step = step
+        self.rounding.begin()
+
+    def needs(self, name: str) -> bool:
+        return self.needed is None or name in self.needed
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """UserError for a prompt that is no text, or longer than the text encoders take."""
-        distinct = list(dict.fromkeys([self.config.negative_prompt, *map(_text, rows)]))
-        for start in range(0, len(distinct), 1024):
-            self.adapter.check_prompts(distinct[start : start + 1024])
+        """UserError for a prompt that is no text, or longer than the text encoders take, unless
+        such prompts are skipped or cut, of which a note is made."""
+        limit, long = self.guided.limit, self.config.long_prompts
+        if limit is not None and long != "cut":
+            limit.check([self.config.negative_prompt])
+        self.notes += lengths.check(rows, limit, long)
+
+    def skips(self, row: Mapping[str, Any]) -> bool:
+        """Whether the row is never drawn: its prompt is too long, with `long_prompts: skip`."""
+        limit = self.guided.limit
+        if self.config.long_prompts != "skip" or limit is None:
+            return False
+        return bool(limit.too_long([lengths.text(row)]))
+
+    @classmethod
+    def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+        """What a run would refuse, and notes on its prompts, without any weights."""
+        return examine(config, rows)
 
     # ---- sampling
 
@@ -85,11 +117,18 @@ class FlowPolicy(Policy):
         # A group has one window, that of its first seed.
         starts = self.config.window.starts(self.config.steps, seeds[::group_size], self._step)
         first = starts[groups]
-        texts = [_text(row) for row in rows]
+        texts = [lengths.text(row) for row in rows]
         done = self._denoise(texts, first, groups * group_size, seeds, training)
+        if not bool(done.latents.isfinite().all()):
+            half = self.config.precision == "fp16"
+            raise UserError(
+                f"policy.precision: the model's answers in {self.config.precision} are not finite, "
+                f"so there are no pictures; "
+                f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
+            )
         images = self.guided.images(done.latents)
         pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-        return Rollouts(
+        rollouts = Rollouts(
             prompts=rows,
             completions=[Image.fromarray(picture) for picture in pixels],
             groups=groups.to(self.device),
@@ -99,6 +138,16 @@ class FlowPolicy(Policy):
             facts={"images": list(images)},
             trajectory=self._trajectory(done, first) if training else {},
         )
+        return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
+
+    def _exact_log_probs(self, rollouts: Rollouts) -> Tensor:
+        """[b, t] in float32, decision by decision."""
+        with self.guided.exactly():
+            parts = [
+                self(rollouts, slice(number, number + 1)).log_probs
+                for number in range(rollouts.mask.shape[1])
+            ]
+        return torch.cat(parts, dim=1)
 
     def _denoise(
         self,
@@ -119,16 +168,19 @@ class FlowPolicy(Policy):
             source=source,
             kind=config.sde,
             noise_level=config.noise_level,
-        ).to(self.device)
-        drawn = [_normal(seed, plan.decisions, shape) for seed in seeds]
+            noisy_end=training and config.last_step == "noise",
+        )
+        drawn = [_normal(seed, plan.decisions + plan.noisy_end, shape) for seed in seeds]
         start = torch.stack([drawn[row][0] for row in source.tolist()]).to(self.device)
         noise = torch.stack([noise for _, noise in drawn]).to(self.device)
         conditions = self.guided.encodings(texts, self.device)
 
-        def velocity(x: Tensor, sigma: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        def velocity(x: Tensor, sigma: Tensor, rows: Rows) -> tuple[Tensor, Tensor | None]:
+            of_rows = _at(conditions, rows)
             parts = [
-                self.guided.velocity(x[some], sigma[some], _at(conditions, rows[some]), guidance)
-                for some in torch.arange(len(x), device=x.device).split(config.batch)
+                self.guided.velocity(x[some], sigma[some], _at(of_rows, some), guidance)
+                for start in range(0, len(x), config.batch)
+                for some in [slice(start, start + config.batch)]
             ]
             unconditional = [part for _, part in parts if part is not None]
             return (
@@ -136,24 +188,25 @@ class FlowPolicy(Policy):
                 torch.cat(unconditional) if unconditional else None,
             )
 
-        return denoise(velocity, start, noise, plan)
+        return denoise(velocity, start, noise, plan, keep_mean=self.needs("sampled_mean"))
 
     def _trajectory(self, done: Denoised, first: Tensor) -> dict[str, Tensor | Sequence[Tensor]]:
         """What training needs of sampling; latents wait in CPU memory."""
         kept: dict[str, Tensor | Sequence[Tensor]] = {
             "path": list(done.path.cpu()),
-            "sampled_mean": list(done.mean.cpu()),
             "first": first.to(self.device),
         }
+        if done.mean is not None:
+            kept["sampled_mean"] = list(done.mean.cpu())
         if done.unconditional is not None:
             kept["unconditional"] = list(done.unconditional.cpu())
-            kept["version"] = torch.full((len(first),), self.guided.version, device=self.device)
+            kept["version"] = [torch.tensor(self.guided.version)] * len(first)
         return kept
 
     # ---- log-probs
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs of steps, averaged over the latents' dimensions, and the extras of the class.
+        """Log-probs of steps, averaged over the latents' dimensions, and the extras needed.
 
         The unconditional branch of guidance has no gradient, as in the published training. Until
         the first update after sampling it is not computed again.
@@ -161,18 +214,19 @@ class FlowPolicy(Policy):
         start, stop, _ = decisions.indices(rollouts.mask.shape[1])
         path = self._stack(rollouts, "path", slice(start, stop + 1))
         shape = (len(rollouts), stop - start)
-        place = (rollouts.tensor("first").unsqueeze(1).cpu() + torch.arange(start, stop)).flatten()
+        steps = torch.arange(start, stop, device=self.device)
+        place = (rollouts.tensor("first").unsqueeze(1) + steps).flatten()
         sigmas = self.sigmas.to(self.device)
         sigma, after = sigmas[place], sigmas[place + 1]
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
         velocity, _ = self.guided.velocity(
             path[:, :-1].flatten(0, 1),
             sigma,
-            _at(self.guided.encodings([_text(row) for row in rollouts.prompts], self.device), rows),
+            _at(self._conditions(rollouts), rows),
             self.config.guidance_in_training,
             self._kept_unconditional(rollouts, slice(start, stop)),
         )
-        step = sde.step(
+        step = sde.move(
             velocity,
             path[:, :-1].flatten(0, 1),
             sigma,
@@ -181,21 +235,27 @@ class FlowPolicy(Policy):
             noise_level=self.config.noise_level,
             next_sample=path[:, 1:].flatten(0, 1),
         )
-        return LogProbs(
-            log_probs=step.log_prob.view(shape),
-            extra={
-                "mean": step.mean.unflatten(0, shape),
-                "std": step.std.flatten().view(shape),
-                "sampled_mean": self._stack(rollouts, "sampled_mean", slice(start, stop)),
-                "interval": (sigma - after).view(shape),
-            },
-        )
+        extra = {
+            "mean": step.mean.unflatten(0, shape),
+            "std": step.std.flatten().view(shape),
+            "interval": (sigma - after).view(shape),
+        }
+        extra = {name: value for name, value in extra.items() if self.needs(name)}
+        if self.needs("sampled_mean"):
+            extra["sampled_mean"] = self._stack(rollouts, "sampled_mean", slice(start, stop))
+        log_probs = self._reach(step.log_prob.view(shape), self.parameters())
+        return LogProbs(log_probs=log_probs, extra=extra)
+
+    def _conditions(self, rollouts: Rollouts) -> Conditions:
+        texts = [lengths.text(row) for row in rollouts.prompts]
+        return self.guided.encodings(texts, self.device)
 
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
         """[n, ...] as it was in sampling, while the weights are still those of sampling."""
         if "unconditional" not in rollouts.trajectory:
             return None
-        if bool((rollouts.tensor("version") != self.guided.version).any()):
+        now = self.guided.version
+        if any(int(version) != now for version in rollouts.trajectory["version"]):
             return None
         return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
 
@@ -229,19 +289,17 @@ class FlowPolicy(Policy):
         """A pipeline folder, or LoRA weights, as diffusers reads them."""
         save(self.adapter, path, lora=self.config.lora is not None)
 
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Facts for the model's page: what it was made of, and how it is used."""
+        return card(self.config, self.adapter)
+
     @classmethod
     def estimate(
         cls, config: Settings, *, decisions: int, rollouts: int, training: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone."""
         return estimate(config, images=min(decisions, config.batch, rollouts), training=training)
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    prompt = row["prompt"]
-    if not isinstance(prompt, str):
-        raise UserError(f"a prompt for images must be a text, found {str(prompt)[:200]!r}")
-    return prompt
 
 
 def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -251,5 +309,5 @@ def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, 
     return start, torch.randn((decisions, *shape), generator=generator)
 
 
-def _at(conditions: Conditions, rows: Tensor) -> Conditions:
+def _at(conditions: Conditions, rows: Rows) -> Conditions:
     return {name: value[rows] for name, value in conditions.items()}

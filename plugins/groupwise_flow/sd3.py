@@ -1,10 +1,12 @@
 """Stable Diffusion 3 and 3.5."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from groupwise_flow.adapter import Adapter, Conditions
+from groupwise_flow.lengths import Limit
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 TEXT_ATTENTION = ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
@@ -28,13 +30,13 @@ class StableDiffusion3(Adapter):
         channels = self.pipeline.transformer.config.in_channels
         return (channels, self.rows * self.patch, self.columns * self.patch)
 
-    def check_prompts(self, prompts: Sequence[str]) -> None:
+    @classmethod
+    def limit(cls, parts: Mapping[str, Any], prompt_tokens: int) -> Limit:
         """By T5's tokens; where there is no T5, by CLIP's."""
-        pipeline = self.pipeline
-        if pipeline.text_encoder_3 is not None:
-            self.check_lengths(pipeline.tokenizer_3, prompts)
-        else:
-            self.check_lengths(pipeline.tokenizer, prompts, pipeline.tokenizer_max_length)
+        if parts.get("text_encoder_3") is not None:
+            return Limit(parts["tokenizer_3"], prompt_tokens)
+        words = parts["tokenizer"]
+        return Limit(words, words.model_max_length, "the text encoder")
 
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """As the pipeline does: two CLIP encoders, and T5 where there is one."""

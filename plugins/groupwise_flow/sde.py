@@ -61,18 +61,46 @@ def step(
         raise ValueError(f"step: noise_level must not be negative, received {noise_level}")
     if kind == "cps" and noise_level > 1:
         raise ValueError(f"step: noise_level must be at most 1 for cps, received {noise_level}")
-    dtype = torch.promote_types(torch.promote_types(velocity.dtype, sample.dtype), torch.float32)
+    columns = [_column(value, sample.to(_dtype(velocity, sample))) for value in (sigma, sigma_next)]
+    if bool((columns[1] >= columns[0]).any()):
+        raise ValueError("step: sigma_next must be below sigma")
+    if next_sample is None and noise is None and kind != "ode":
+        noise = torch.randn_like(sample, dtype=columns[0].dtype)
+    return move(
+        velocity,
+        sample,
+        sigma,
+        sigma_next,
+        kind=kind,
+        noise_level=noise_level,
+        next_sample=next_sample,
+        noise=noise,
+    )
+
+
+def move(
+    velocity: Tensor,
+    sample: Tensor,
+    sigma: float | Tensor,
+    sigma_next: float | Tensor,
+    *,
+    kind: Kind,
+    noise_level: float = 0.0,
+    next_sample: Tensor | None = None,
+    noise: Tensor | None = None,
+) -> SdeStep:
+    """`step` for arguments that were checked before, so that nothing waits for the device.
+
+    Without `next_sample` and `noise` it goes to the mean.
+    """
+    dtype = _dtype(velocity, sample)
     v, x = velocity.to(dtype), sample.to(dtype)
     s, s_next = _column(sigma, x), _column(sigma_next, x)
-    if bool((s_next >= s).any()):
-        raise ValueError("step: sigma_next must be below sigma")
     mean, std = _moments(v, x, s, s_next, kind=kind, level=noise_level)
-    taken = next_sample.to(dtype) if next_sample is not None else None
-    if taken is None:
-        taken = mean
-        if bool((std > 0).any()):
-            drawn = torch.randn_like(x) if noise is None else noise.to(dtype)
-            taken = mean + std * drawn
+    if next_sample is not None:
+        taken = next_sample.to(dtype)
+    else:
+        taken = mean if noise is None else mean + std * noise.to(dtype)
     return SdeStep(next_sample=taken, log_prob=log_prob(taken, mean, std), mean=mean, std=std)
 
 
@@ -111,6 +139,11 @@ def _moments(
         score = -(x - (1 - s) * (x - s * v)) / s.square()
         return x + v * dt - level**2 * score * dt / 2, level * (-dt).sqrt()
     raise ValueError(f'step: kind must be "flow", "cps", "dance" or "ode", received {kind!r}')
+
+
+def _dtype(velocity: Tensor, sample: Tensor) -> torch.dtype:
+    """That of computing a step: float32 at least."""
+    return torch.promote_types(torch.promote_types(velocity.dtype, sample.dtype), torch.float32)
 
 
 def _column(sigma: float | Tensor, sample: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, ImportString, model_validator
 from pydantic_core import PydanticCustomError
 
 from groupwise.config import PathOrName
+from groupwise_flow.lengths import Long
+from groupwise_flow.precision import Precision
 from groupwise_flow.windows import Window
 
 
@@ -37,9 +39,10 @@ class Settings(BaseModel):
         None, description="`module:attribute` of an Adapter; by the pipeline's class if unset"
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
-    precision: Literal["float32", "bf16"] = Field(
+    precision: Precision = Field(
         "float32",
-        description="bf16 computes under autocast, and stores and saves what is not trained",
+        description="bf16 and fp16 compute under autocast, and store and save what is not trained "
+        "but for the autoencoder",
     )
     height: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
     width: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
@@ -55,6 +58,11 @@ class Settings(BaseModel):
         "dance",
     )
     window: Window = Field(default=Window(), description="which steps are decisions")
+    last_step: Literal["ode", "noise"] = Field(
+        "ode",
+        description="the last step, which never is a decision; noise, as published runs have it "
+        "with `window: {kind: all}`",
+    )
     shared_noise: bool = Field(
         False, description="a group starts from the same noise, and shares what is computed alike"
     )
@@ -64,6 +72,10 @@ class Settings(BaseModel):
     )
     negative_prompt: str = Field("", description="what classifier-free guidance leads away from")
     prompt_tokens: int = Field(256, ge=1, description="the pipeline's max_sequence_length")
+    long_prompts: Long = Field(
+        "error",
+        description="prompts of more tokens: refuse the run, never draw them, or cut their end off",
+    )
     keep_prompts: int = Field(
         4096, ge=1, description="encoded prompts kept in CPU memory, the latest"
     )
@@ -76,6 +88,12 @@ class Settings(BaseModel):
             self.window.length(self.steps)
         except ValueError as error:
             raise _at("window", str(error)) from error
+        if self.last_step == "noise" and self.window.kind != "all":
+            raise _at(
+                "last_step",
+                f"noise goes with window: {{kind: all}}; outside a {self.window.kind} window no "
+                f"step has any",
+            )
         if self.noise_level == 0:
             raise _at(
                 "noise_level",

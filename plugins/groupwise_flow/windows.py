@@ -5,6 +5,7 @@ The last step is never one: its Gaussian is so sharp that its log-prob says noth
 
 import hashlib
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal, Self
 
 import torch
@@ -74,9 +75,17 @@ class Window(BaseModel):
             moved = self.start + (step // self.every) * self.stride
             return torch.full((len(seeds),), moved % (last + 1))
         if self.kind == "random":
-            choices = min(last, max(0, int(self.until * steps) - 1)) + 1
+            choices = min(last + 1, max(1, _steps_within(self.until, steps)))
             return torch.tensor([_hashed(seed) % choices for seed in seeds])
         return torch.full((len(seeds),), self.start if self.kind == "fixed" else 0)
+
+
+def _steps_within(share: float, steps: int) -> int:
+    """Whole steps within a share of them; 15/22 of 22 are 15, though as floats they are not quite.
+
+    The share is read as the simplest fraction near it, exact for decimals of up to four places.
+    """
+    return int(Fraction(share).limit_denominator(10_000) * steps)
 
 
 def _hashed(seed: int) -> int:

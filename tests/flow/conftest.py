@@ -119,20 +119,22 @@ def sd3(
     )
 
 
-def flux(*, guided: bool = True) -> FluxPipeline:
+def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPipeline:
+    """parts: further arguments of the transformer."""
     words, long_words = clip_tokenizer(), t5_tokenizer()
-    transformer = FluxTransformer2DModel(
-        patch_size=1,
-        in_channels=16,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=2,
-        joint_attention_dim=16,
-        pooled_projection_dim=8,
-        guidance_embeds=guided,
-        axes_dims_rope=(2, 2, 4),
-    )
+    usual = {
+        "patch_size": 1,
+        "in_channels": 16,
+        "num_layers": 1,
+        "num_single_layers": 1,
+        "attention_head_dim": 8,
+        "num_attention_heads": 2,
+        "joint_attention_dim": 16,
+        "pooled_projection_dim": 8,
+        "guidance_embeds": guided,
+        "axes_dims_rope": (2, 2, 4),
+    }
+    transformer = FluxTransformer2DModel(**{**usual, **(parts or {})})
     return FluxPipeline(
         transformer=awake(transformer),
         vae=vae(4),
@@ -159,6 +161,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sd3 shifting": lambda: sd3(use_dynamic_shifting=True),
     "flux": flux,
     "flux unguided": lambda: flux(guided=False),
+    "flux with idle parts": lambda: flux(parts={"num_layers": 2, "num_single_layers": 0}),
 }
 
 

@@ -199,7 +199,8 @@ def test_a_window_beyond_the_steps(config, command):
         ("window", {"kind": "all", "sise": 1}, "policy.window.sise: unknown key, did you mean"),
         ("steps", 1, "policy.steps: expected at least 2, found 1"),
         ("guidence", 4, "policy.guidence: unknown key, did you mean 'guidance'?"),
-        ("precision", "fp16", "policy.precision: expected 'float32' or 'bf16', found 'fp16'"),
+        ("precision", "fp8", "expected 'float32', 'bf16' or 'fp16', found 'fp8'"),
+        ("long_prompts", "truncate", "policy.long_prompts: expected 'error', 'skip' or 'cut'"),
         ("adapter", "nowhere.at_all:Thing", "policy.adapter: "),
         ("adapter", "red:blue", "policy.adapter: "),
         ("lora", {"rank": 0}, "policy.lora.rank: expected at least 1, found 0"),
@@ -283,6 +284,24 @@ def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, lab
     shutil.copytree(lab.folders["flux"], "model")
     config["policy"] |= {"negative_prompt": "blur"}
     assert "policy.negative_prompt: this model takes guidance as an input" in refused(config)
+
+
+@pytest.mark.parametrize("key", ["guidance", "training_guidance"])
+def test_guidance_of_a_model_that_takes_none(config, lab, key):
+    shutil.rmtree("model")
+    shutil.copytree(lab.folders["flux unguided"], "model")
+    config["policy"][key] = 3.5
+    message = " ".join(refused(config).split())
+    assert f"policy.{key}: this model was made to need no guidance and takes none" in message
+    assert "leave it at 1, found 3.5" in message
+    config["policy"][key] = 1.0
+    assert call(config, "train").exit_code == 0
+
+
+def test_a_last_step_with_noise_outside_a_window(config):
+    config["policy"] |= {"last_step": "noise", "window": {"kind": "fixed", "size": 1}}
+    message = refused(config, "check")
+    assert "policy.last_step: noise goes with window: {kind: all}" in message
 
 
 def test_a_text_encoder_that_is_left_out_need_not_be_there(config):

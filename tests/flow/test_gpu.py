@@ -1,4 +1,4 @@
-"""The same on a CUDA device, in float32 and under bf16 autocast."""
+"""The same on a CUDA device, in float32 and under autocast."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),
 ]
 
-PRECISIONS = {"float32": 2e-5, "bf16": 5e-3}
+PRECISIONS = {"float32": 2e-5, "bf16": 5e-3, "fp16": 5e-3}
 SEEDS = range(6)
 
 

@@ -113,6 +113,20 @@ def test_the_extras_are_those_of_the_steps(lab):
         torch.testing.assert_close(value, extra[name][3:4, 1:2], rtol=0, atol=1e-5)
 
 
+def test_what_nothing_needs_is_neither_kept_nor_answered(lab):
+    policy, whole = lab.policy(guidance=2.0), lab.policy(guidance=2.0)
+    policy.needed = frozenset({"log_probs", "mean", "std"})
+    rollouts, others = sample(policy), sample(whole)
+    assert others.trajectory.keys() - rollouts.trajectory.keys() == {"sampled_mean"}
+    assert torch.equal(rollouts.log_probs, others.log_probs)
+    found, expected = policy(rollouts), whole(others)
+    assert found.extra.keys() == {"mean", "std"}
+    assert expected.extra.keys() == {"mean", "std", "sampled_mean", "interval"}
+    assert torch.equal(found.log_probs, expected.log_probs)
+    for name, value in found.extra.items():
+        assert torch.equal(value, expected.extra[name])
+
+
 def test_wrong_weights_and_wrong_prompts_show_in_the_ratio(lab):
     policy = lab.policy(guidance=4.0)
     rollouts = sample(policy)
@@ -231,6 +245,28 @@ def test_outside_the_window_a_step_is_the_odes(lab, start):
         assert (path[1] - drawn[0]).abs().max() > 0.1  # the decision itself has noise
 
 
+@pytest.mark.parametrize("kind", ["flow", "dance", "cps"])
+def test_the_last_step_may_have_noise_and_is_no_decision(lab, kind):
+    policies_ = [lab.policy(sde=kind, steps=3, last_step=last) for last in ("ode", "noise")]
+    latents = []
+    for policy in policies_:
+        images = policy.guided.images
+        policy.guided.images = lambda x, images=images: latents.append(x) or images(x)
+    plain, noisy = (policy.sample(lab.rows[:1], group_size=1, seeds=[3]) for policy in policies_)
+    assert torch.equal(plain.log_probs, noisy.log_probs)
+    last = torch.stack([path[-1] for path in noisy.trajectory["path"]])
+    assert torch.equal(last[0], plain.trajectory["path"][0][-1])
+    sigma, after = policies_[0].sigmas[-2:]
+    velocity = (last - latents[0]) / sigma  # the ODE's step to sigma 0, backwards
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn((1 + 2 + 1, *last.shape[1:]), generator=generator)[-1:]
+    step = sde.step(velocity, last, sigma, after, kind=kind, noise_level=0.7, noise=noise)
+    torch.testing.assert_close(latents[1], step.next_sample, rtol=0, atol=1e-5)
+    assert ((latents[1] - latents[0]).abs().max() > 0.01) == (kind != "cps")
+    finals = [sample(policy, purpose="evaluate").facts["images"] for policy in policies_]
+    assert torch.equal(torch.stack(finals[0]), torch.stack(finals[1]))
+
+
 def test_training_takes_its_own_steps_and_guidance(lab):
     policy = lab.policy(guidance=2.0, training_guidance=1.0, steps=3)
     sizes = lab.calls(policy)
@@ -273,8 +309,9 @@ def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monk
     assert (path[0, 0, 0] - path[1, 0, 0]).abs().max() > 0.1
     assert (path[:, 0, 1] - path[:, 1, 1]).abs().max() > 0.01
 
-    def unshared(velocity, start, noise, plan):
-        return denoise(velocity, start, noise, replace(plan, source=torch.arange(len(start))))
+    def unshared(velocity, start, noise, plan, **more):
+        plan = replace(plan, source=torch.arange(len(start)))
+        return denoise(velocity, start, noise, plan, **more)
 
     denoise = policies.denoise
     monkeypatch.setattr(policies, "denoise", unshared)
@@ -316,7 +353,7 @@ def test_only_the_latest_prompts_are_kept():
         asked.append(list(prompts))
         return {"length": torch.tensor([[float(len(prompt))] for prompt in prompts])}
 
-    encodings = Encodings(encode, most=2)
+    encodings = Encodings(encode, most=2, width=4, name="Lengths")
 
     def kept(prompts):
         return encodings(prompts, torch.device("cpu"))

@@ -6,7 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
+
+from groupwise_flow import reach
+from groupwise_flow.reach import unreached
 
 REWARD = """
 def redness(completions):
@@ -51,14 +55,33 @@ def run(folder, processes, settings):
     return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_two_processes_train_as_one(lab, tmp_path, lora):
-    model = {"model": str(lab.folders["sd3"]), "height": 16, "width": 16, "prompt_tokens": 12}
+def test_parts_that_no_gradient_reaches_get_one_of_zero(lab, monkeypatch):
+    """What the last block makes of the text goes nowhere in this model."""
+    policy = lab.policy("flux with idle parts", gradient_checkpointing=True)
+    rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
+    idle = unreached(policy(rollouts).log_probs, policy.parameters())
+    assert 0 < len(idle) < len(lab.trained(policy)) / 2
+    policy(rollouts).log_probs.sum().backward()
+    alone = lab.gradient(policy)
+    assert all(p.grad is None for p in idle)
+    policy.zero_grad()
+    monkeypatch.setattr(reach, "_distributed", lambda: True)
+    policy(rollouts).log_probs.sum().backward()
+    assert all(not p.grad.any() for p in idle)
+    assert torch.equal(lab.gradient(policy), alone)
+
+
+@pytest.mark.parametrize(
+    ("of", "settings"),
+    [("flux with idle parts", {"gradient_checkpointing": True}), ("sd3", {"lora": {"rank": 2}})],
+)
+def test_two_processes_train_as_one(lab, tmp_path, of, settings):
+    model = {"model": str(lab.folders[of]), "height": 16, "width": 16, "prompt_tokens": 12}
     found = []
     for processes in (1, 2):
         folder = tmp_path / str(processes)
         folder.mkdir()
-        found.append(run(folder, processes, {**model, "lora": lora}))
+        found.append(run(folder, processes, {**model, **settings}))
     (alone, end), (shared, other) = found
     assert [line["trained_decisions"] for line in alone] == [3 * 4 * 3] * 3
     assert alone[-1]["kl"] > 0

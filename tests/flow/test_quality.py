@@ -66,12 +66,12 @@ def test_noise_costs_no_quality(name, of_the_ode):
 
 
 def test_noise_without_its_drift_does(of_the_ode, monkeypatch):
-    step = sde.step
+    move = sde.move
 
     def uncorrected(velocity, sample, sigma, sigma_next, **options):
-        drawn = step(velocity, sample, sigma, sigma_next, **options)
-        straight = step(velocity, sample, sigma, sigma_next, kind="ode").next_sample
+        drawn = move(velocity, sample, sigma, sigma_next, **options)
+        straight = move(velocity, sample, sigma, sigma_next, kind="ode").next_sample
         return replace(drawn, next_sample=straight + drawn.next_sample - drawn.mean)
 
-    monkeypatch.setattr(sde, "step", uncorrected)
+    monkeypatch.setattr(sde, "move", uncorrected)
     assert quality(SAMPLERS["flow, window"]) < of_the_ode - 2 * TOLERANCE

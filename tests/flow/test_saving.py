@@ -3,6 +3,7 @@
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from safetensors.torch import load_file
 
 from groupwise.checkpoint import Checkpoint, Checkpoints, read_weights, trained_weights
 from groupwise.errors import UserError
@@ -32,29 +33,47 @@ def test_full_training_saves_a_pipeline(lab, of, tmp_path):
     assert torch.equal(evaluated(lab, again), evaluated(lab, policy))
 
 
-@pytest.mark.parametrize(
-    ("of", "lora"),
-    [
-        ("sd3", {"rank": 2, "alpha": 6}),
-        ("sd3.5", {"rank": 2, "alpha": 6}),
-        ("flux", {"rank": 3, "alpha": 1}),
-        ("sd3", {"rank": 2, "targets": ["attn.to_q", "ff.net.2"], "options": {"use_rslora": True}}),
-    ],
-)
+LORA = [
+    ("sd3", {"rank": 2}),
+    ("sd3.5", {"rank": 2, "alpha": 6}),
+    ("flux", {"rank": 3, "alpha": 1}),
+    ("sd3", {"rank": 2, "targets": ["attn.to_q", "ff.net.2"], "options": {"use_rslora": True}}),
+    ("sd3", {"rank": 2, "options": {"use_dora": True}}),
+    ("sd3", {"rank": 2, "options": {"rank_pattern": {"to_q": 3}, "alpha_pattern": {"to_q": 1.5}}}),
+]
+
+
+@pytest.mark.parametrize(("of", "lora"), LORA)
 def test_lora_saves_what_a_fresh_pipeline_loads(lab, of, lora, tmp_path):
+    """By itself, and by readers that ignore the metadata and take alpha to be the rank."""
     policy = lab.policy(of, lora=lora, guidance=2.0)
     start = evaluated(lab, policy)
     lab.nudge(policy, size=0.3)
     policy.save_pretrained(tmp_path / "model")
     (file,) = (tmp_path / "model").iterdir()
     assert file.stat().st_size < 100_000
-    pipeline = loaded(lab.folders[of], of)
-    plain = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
-    torch.testing.assert_close(plain, start, rtol=0, atol=2e-5)
-    pipeline.load_lora_weights(tmp_path / "model")
-    found = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
-    torch.testing.assert_close(found, evaluated(lab, policy), rtol=0, atol=2e-5)
-    assert (found - start).abs().max() > 0.01
+    expected = evaluated(lab, policy)
+    for source in (tmp_path / "model", load_file(file)):
+        pipeline = loaded(lab.folders[of], of)
+        plain = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
+        torch.testing.assert_close(plain, start, rtol=0, atol=2e-5)
+        pipeline.load_lora_weights(source)
+        found = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+    assert (expected - start).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"bias": "all"}, "bias would train what"),
+        ({"modules_to_save": ["proj_out"]}, "modules_to_save would train what"),
+        ({"init_lora_weights": "pissa"}, "pissa changes the model's own weights"),
+    ],
+)
+def test_lora_that_a_file_cannot_hold_is_refused(lab, options, told):
+    with pytest.raises(UserError, match=told):
+        lab.policy(lora={"rank": 2, "options": options})
 
 
 def saved(policy, folder):

@@ -45,6 +45,20 @@ def test_a_random_window_starts_within_its_share_of_the_steps(until, last):
     assert min(starts.count(start) for start in set(starts)) > 400 / (last + 1) / 2
 
 
+def test_a_share_of_k_steps_is_k_steps():
+    for steps in range(2, 61):
+        for k in range(1, steps):
+            window = Window(kind="random", size=1, until=k / steps)
+            starts = window.starts(steps, range(40 * k), 0)
+            assert int(starts.max()) == min(k, steps - 1) - 1, (k, steps)
+
+
+def test_a_share_between_two_steps_is_cut_to_whole_steps():
+    for share, steps, starts in [(0.25, 10, 2), (0.35, 10, 3), (0.3, 10, 3), (1 / 3, 30, 10)]:
+        found = Window(kind="random", size=1, until=share).starts(steps, range(400), 0)
+        assert int(found.max()) + 1 == starts
+
+
 def test_a_random_start_is_the_seeds_alone():
     window = Window(kind="random", size=3)
     together = window.starts(STEPS, range(20), 0).tolist()

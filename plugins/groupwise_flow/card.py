@@ -1,0 +1,52 @@
+"""Card: what a saved model's page says of where it comes from and how it is used."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.precision import HALF
+from groupwise_flow.settings import Settings
+
+PRIVATE = frozenset({"token", "cache_dir", "local_files_only"})
+"""Arguments of loading that are the machine's, not the model's."""
+
+
+def card(settings: Settings, adapter: Adapter) -> Mapping[str, Any]:
+    """`base_model`, `library_name`, `pipeline_tag`, and `usage`, where `{path}` is the folder."""
+    base = settings.model
+    if Path(base).exists():
+        base = str(Path(base).resolve())
+    return {
+        "base_model": base,
+        "library_name": "diffusers",
+        "pipeline_tag": "text-to-image",
+        "usage": _usage(settings, adapter, base),
+    }
+
+
+def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
+    pipeline = adapter.pipeline
+    absent = [name for name, part in pipeline.components.items() if part is None]
+    arguments = dict.fromkeys(set(absent) - set(pipeline._optional_components))
+    if settings.lora is not None:
+        arguments |= {k: v for k, v in settings.loading.items() if k not in PRIVATE}
+    dtype = HALF.get(settings.precision)
+    written = [f'"{base if settings.lora is not None else "{path}"}"']
+    written += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
+    written += [f"dtype={dtype}"] if dtype is not None else []
+    lines = ["import torch", "from diffusers import DiffusionPipeline", ""]
+    lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(written)})"]
+    if settings.lora is not None:
+        lines += ['pipeline.load_lora_weights("{path}")']
+    lines += [
+        "image = pipeline(",
+        '    "a photo of a cat",',
+        f"    height={adapter.height},",
+        f"    width={adapter.width},",
+        f"    num_inference_steps={settings.evaluation_steps},",
+        f"    guidance_scale={settings.guidance:g},",
+        f"    max_sequence_length={settings.prompt_tokens},",
+        ").images[0]",
+    ]
+    return "\n".join(lines if dtype is not None else lines[1:])

@@ -1,0 +1,69 @@
+"""Prompts longer than the text encoder takes: refused, skipped or cut, and told beforehand."""
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from groupwise.errors import UserError
+from groupwise_flow.policy import FlowPolicy
+
+LONG = "a b c d e f g h i j k l m n o"
+ROWS = [{"prompt": "a cat"}, {"prompt": LONG}, {"prompt": "two dogs"}, {"prompt": "a cat"}]
+TOLD = "policy.long_prompts: 1 of 3 prompts have more than 12 tokens and are "
+
+
+@pytest.fixture
+def weightless(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize(("long", "fate"), [("skip", "never drawn"), ("cut", "cut off there")])
+def test_the_check_counts_what_is_skipped_or_cut(lab, of, long, fate, monkeypatch):
+    policy = lab.policy(of, long_prompts=long)
+    policy.check_prompts(iter(ROWS))
+    assert policy.notes == [TOLD + fate]
+    assert [policy.skips(row) for row in ROWS] == [False, long == "skip", False, False]
+    monkeypatch.setattr(DiffusionPipeline, "from_pretrained", None)
+    assert FlowPolicy.examine(policy.config, iter(ROWS)) == (TOLD + fate,)
+    assert FlowPolicy.examine(policy.config, ROWS[:1]) == ()
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+def test_unless_set_a_long_prompt_is_refused(lab, of):
+    policy = lab.policy(of)
+    told = r"a prompt has 16 tokens, and policy.prompt_tokens allows 12: .*long_prompts"
+    for check in (policy.check_prompts, lambda rows: FlowPolicy.examine(policy.config, rows)):
+        with pytest.raises(UserError, match=told):
+            check(iter(ROWS))
+    assert not policy.skips(ROWS[1])
+    assert policy.notes == []
+
+
+def test_without_t5_clip_is_what_cuts(lab):
+    policy = lab.policy("sd3 without t5", long_prompts="cut", prompt_tokens=4)
+    policy.check_prompts([*ROWS, {"prompt": "a " * 20}])
+    (note,) = policy.notes
+    assert "2 of 4 prompts have more than 16 tokens" in note
+    assert FlowPolicy.examine(policy.config, [*ROWS, {"prompt": "a " * 20}]) == (note,)
+
+
+def test_cut_is_what_the_pipeline_makes_of_a_long_prompt(lab):
+    policy = lab.policy(guidance=2.0, long_prompts="cut")
+    rows = [ROWS[1]]
+    found = policy.sample(rows, group_size=1, seeds=[5], purpose="evaluate")
+    pipeline = DiffusionPipeline.from_pretrained(lab.folders["sd3"])
+    expected = lab.pipelines_images(pipeline, policy, rows, [5])
+    torch.testing.assert_close(lab.images_of(found), expected, rtol=0, atol=2e-5)
+
+
+def test_examining_refuses_what_loading_would(lab, weightless):
+    schnell = lab.settings("flux unguided", guidance=3.5)
+    with pytest.raises(UserError, match=r"policy.guidance: this model was made to need no"):
+        FlowPolicy.examine(schnell, ROWS[:1])
+    blur = lab.settings(guidance=2.0, negative_prompt="blur " * 20)
+    with pytest.raises(UserError, match="allows 12: 'blur"):
+        FlowPolicy.examine(blur, ROWS[:1])

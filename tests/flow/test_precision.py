@@ -1,0 +1,88 @@
+"""Half precision: what it does to log-probs is measured, and told where it matters."""
+
+import warnings
+
+import pytest
+import torch
+
+from groupwise.errors import UserError
+from groupwise_flow.algorithm import FlowGRPO
+
+pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+
+
+def sample(policy, rows):
+    policy.begin(0)
+    return policy.sample(rows, group_size=2, seeds=range(4))
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_exactly_is_the_same_model_in_float32(lab, of, lora):
+    """The weights as bf16 stores them, computed as if they had been loaded in float32."""
+    half = lab.policy(of, precision="bf16", lora=lora, guidance=2.0)
+    whole = lab.policy(of, lora=lora, guidance=2.0)
+    whole.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+    x = torch.randn(2, *half.adapter.latent_shape, generator=torch.Generator().manual_seed(0))
+    sigma, texts = torch.tensor([0.9, 0.4]), ["a cat", "two dogs"]
+    conditions = half.guided.encodings(texts, half.device)
+    answers = [half.guided.velocity(x, sigma, conditions, 1.0)[0]]
+    with torch.no_grad(), half.guided.exactly():
+        answers.append(half.guided.velocity(x, sigma, conditions, 1.0)[0])
+    wide = {name: value.float() for name, value in conditions.items()}
+    expected, _ = whole.guided.velocity(x, sigma, wide, 1.0)
+    torch.testing.assert_close(answers[1], expected, rtol=0, atol=1e-5)
+    assert (answers[0] - expected).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_error_of_log_probs_is_a_metric(lab, precision):
+    policy = lab.policy(precision=precision, lora={"rank": 2}, guidance=2.0)
+    assert policy.logged == {"log_prob_error"} <= policy.facts
+    first = sample(policy, lab.rows)
+    error = first.facts["log_prob_error"]
+    assert len(set(error)) == 1
+    with policy.guided.exactly(), torch.no_grad():
+        known = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
+        exact = policy(type(first)(**{**vars(first), "trajectory": known})).log_probs
+    assert error[0] == pytest.approx(float((exact - first.log_probs)[0].abs().mean()), rel=0.01)
+    policy._exact_log_probs = None  # once a step: the others are as far off as its first
+    again = policy.sample(lab.rows, group_size=2, seeds=range(4, 8))
+    assert again.facts["log_prob_error"] == error
+    assert "log_prob_error" not in lab.policy().sample(lab.rows, group_size=1, seeds=[0, 1]).facts
+
+
+def test_fp16_is_nearer_to_float32_than_bf16(lab):
+    errors = {}
+    for precision in ("bf16", "fp16"):
+        policy = lab.policy(precision=precision, lora={"rank": 2})
+        errors[precision] = sample(policy, lab.rows).facts["log_prob_error"][0]
+    assert 0 < errors["fp16"] < errors["bf16"] / 3
+
+
+def test_an_error_above_the_clip_range_is_told_once(lab):
+    policy = lab.policy(precision="bf16", lora={"rank": 2})
+    FlowGRPO(FlowGRPO.Config(clip_low=1e-3, clip_high=1e-9)).prepare(policy)
+    with pytest.warns(UserWarning, match=r"in bf16 log-probs are .* the clip range of 1e-09"):
+        sample(policy, lab.rows)
+    within = lab.policy(precision="bf16", lora={"rank": 2})
+    FlowGRPO(FlowGRPO.Config(clip_low=0.2)).prepare(within)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        sample(policy, lab.rows)
+        sample(within, lab.rows)
+
+
+def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
+    policy = lab.policy(precision="fp16")
+    with torch.no_grad():
+        policy.adapter.pipeline.transformer.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504
+    with pytest.raises(UserError, match=r"answers in fp16 are not finite.* bf16 has a wider range"):
+        sample(policy, lab.rows)
+
+
+def test_pictures_are_decoded_in_float32(lab):
+    policy = lab.policy(precision="fp16", lora={"rank": 2})
+    latents = torch.randn(2, *policy.adapter.latent_shape)
+    expected = lab.policy().guided.images(latents)
+    assert torch.equal(policy.guided.images(latents), expected)
