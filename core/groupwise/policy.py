@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,9 +37,6 @@ class Policy(nn.Module, ABC):
         anything is sampled, None where it needs all. A policy may leave out the others.
     scale_loss: True where gradients are computed in float16 and may underflow: the loss is then
         scaled by torch's GradScaler.
-    card: facts for the model card of what is saved: `base_model` (hub name or absolute path),
-        `library_name`, `pipeline_tag`, and `usage`, Python that loads it, where `{path}` stands
-        for the folder.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
@@ -52,7 +48,6 @@ class Policy(nn.Module, ABC):
     notes: Sequence[str] = ()
     needed: frozenset[str] | None = None
     scale_loss: bool = False
-    card: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def sample(
@@ -132,6 +127,15 @@ class Policy(nn.Module, ABC):
     def using(self, name: str) -> AbstractContextManager[None]:
         """Answer with other weights inside the context; the core asks for "reference"."""
         raise ValueError(f"{type(self).__name__} keeps no {name!r} weights")
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Facts for the card of the saved model.
+
+        `base_model` (hub name or absolute path), `library_name`, `pipeline_tag`, and `usage`,
+        Python that loads it, where `{path}` stands for the folder.
+        """
+        return {}
 
     def save_pretrained(self, path: Path) -> None:
         """Write the trained weights in the ecosystem's own format; the default is safetensors."""
