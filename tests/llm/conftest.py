@@ -1,5 +1,7 @@
 """Tiny models of real architectures with random weights, and a tokenizer, made from nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -107,6 +109,22 @@ def make(saved):
         return LanguageModel(Settings(model=str(folder), **settings)).to(device)
 
     return policy
+
+
+@pytest.fixture
+def allow():
+    """allow(policy, shared_training=..., **way): let this be what the model is found to allow."""
+
+    def change(policy, shared_training=None, **way):
+        ability = policy.ability
+        if shared_training is None:
+            shared_training = ability.shared_training
+        changed = replace(
+            ability, decoding=replace(ability.decoding, **way), shared_training=shared_training
+        )
+        policy._ability = (policy.device, changed)
+
+    return change
 
 
 @pytest.fixture

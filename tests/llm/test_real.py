@@ -49,8 +49,8 @@ def rollouts(policy):
 
 def test_it_is_used_as_intended(policy):
     assert policy.notes == []
-    assert policy.plain_head
-    assert policy.share_prompt
+    assert policy.body.plain_head
+    assert policy.ability.shared_training
 
 
 def test_chat_template_and_end_tokens(policy, rollouts):

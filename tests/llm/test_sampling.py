@@ -1,10 +1,12 @@
 """Sampling: against transformers' generate and processors, and the laws of seeds and ratios."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import LogitsProcessorList
 
-from groupwise_llm import sampling
+from groupwise_llm import drawing, sampling
 from groupwise_llm.settings import Settings
 
 ARCHITECTURES = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
@@ -41,13 +43,13 @@ FILTERS = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 6, "top_p": 0
 
 @pytest.mark.parametrize("settings", FILTERS, ids=str)
 def test_the_tokens_allowed_are_those_of_transformers_processors(settings):
-    filters = sampling.filters_for(Settings(model="m", **settings))
+    filters = drawing.filters_for(Settings(model="m", **settings))
     logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(0)) * 2
     filtered = filters(None, logits.clone())
     allowed = set((filtered[0] > -torch.inf).nonzero().flatten().tolist())
     draws = torch.linspace(0, 1, 20_001, dtype=torch.float64)[:-1]
-    weights = sampling._softmax(filtered)[0].expand(len(draws), -1)
-    assert set(sampling._inverse_cdf(weights, draws).tolist()) == allowed
+    weights = drawing.softmax(filtered)[0].expand(len(draws), -1)
+    assert set(drawing.inverse_cdf(weights, draws).tolist()) == allowed
     assert 0 < len(allowed) < 24
 
 
@@ -59,7 +61,7 @@ def test_frequencies_follow_the_distribution(make, settings):
     prompt = rollouts.trajectory["prompt_ids"][0].unsqueeze(0)
     with torch.no_grad():
         logits = policy.model(prompt).logits[:, -1] / policy.config.temperature
-    expected = policy._filters(prompt, logits).softmax(-1)[0].double() * size
+    expected = policy._decoder("train").filters(prompt, logits).softmax(-1)[0].double() * size
     counts = torch.bincount(torch.tensor(ids_of(rollouts)).flatten(), minlength=len(expected))
     assert not counts[expected == 0].any()
     common = expected >= 5
@@ -83,14 +85,14 @@ def test_inverse_cdf_in_two_levels_is_that_in_one(size):
     running = weights.double().cumsum(-1)
     target = draws.unsqueeze(1) * running[:, -1:]
     expected = torch.searchsorted(running, target, right=True).squeeze(1)
-    assert torch.equal(sampling._inverse_cdf(weights, draws), expected)
+    assert torch.equal(drawing.inverse_cdf(weights, draws), expected)
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
     weights = torch.zeros(2, 600)
     weights[:, 300], weights[:, 301] = 1.0, 1e-30
     draws = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
-    chosen = sampling._inverse_cdf(weights, draws)
+    chosen = drawing.inverse_cdf(weights, draws)
     assert (weights.gather(1, chosen.unsqueeze(1)) > 0).all()
 
 
@@ -100,7 +102,7 @@ def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=str)
 def test_a_seed_gives_its_tokens_whatever_else_is_in_the_batch(
-    make, rows, monkeypatch, architecture, settings
+    make, rows, allow, architecture, settings
 ):
     policy = make(architecture, temperature=0.8, max_new_tokens=20, **settings)
     together = ids_of(sample(policy, rows))
@@ -113,11 +115,17 @@ def test_a_seed_gives_its_tokens_whatever_else_is_in_the_batch(
         rows[::-1], group_size=4, seeds=[*range(8, 12), *range(4, 8), *range(4)]
     )
     assert ids_of(backwards) == together[8:] + together[4:8] + together[:4]
-    for share in (0.0, 1.0):
-        monkeypatch.setattr(sampling, "COMPACT_AT", share)
+    for way in ({"shared": False}, {"padded": False}, {"cached": False}):
+        allow(policy, **way)
         assert ids_of(sample(policy, rows)) == together
-    policy.share_prompt = False
-    assert ids_of(sample(policy, rows)) == together
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_when_rows_leave_the_batch_changes_nothing(make, rows, monkeypatch, share):
+    policy = make(max_new_tokens=20)
+    expected = ids_of(sample(policy, rows))
+    monkeypatch.setattr(sampling, "COMPACT_AT", share)
+    assert ids_of(sample(policy, rows)) == expected
 
 
 def test_padding_does_not_count_as_repetition(make):
@@ -182,7 +190,10 @@ def forced(policy, script):
                 chosen[row, script[step] if step < len(script) else 5] = 0.0
             return chosen
 
-    policy._filters = LogitsProcessorList([Force()])
+    decoder = policy._decoder
+    policy._decoder = lambda purpose: replace(
+        decoder(purpose), filters=LogitsProcessorList([Force()])
+    )
     return policy
 
 
@@ -223,13 +234,14 @@ def rows_seen(monkeypatch):
     """The shape of every batch of tokens that the model is given."""
 
     def watch(policy):
-        shapes, original = [], policy.hidden
+        assert policy.notes == []  # probed
+        shapes, original = [], policy.body.hidden
 
         def hidden(ids, *rest, **options):
             shapes.append(tuple(ids.shape))
             return original(ids, *rest, **options)
 
-        monkeypatch.setattr(policy, "hidden", hidden)
+        monkeypatch.setattr(policy.body, "hidden", hidden)
         return shapes
 
     return watch
