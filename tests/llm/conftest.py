@@ -112,6 +112,21 @@ def make(saved):
 
 
 @pytest.fixture
+def make_of(tmp_path):
+    """make_of(configuration, **settings) -> a policy of a model with random weights."""
+
+    def policy(config, *, tokenizer=None, **settings):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+        (tokenizer or make_tokenizer()).save_pretrained(tmp_path / "model")
+        settings = {"max_new_tokens": 12, **settings}
+        return LanguageModel(Settings(model=str(tmp_path / "model"), **settings))
+
+    return policy
+
+
+@pytest.fixture
 def allow():
     """allow(policy, shared_training=..., **way): let this be what the model is found to allow."""
 
@@ -138,7 +153,7 @@ def plain():
             count = int(rollouts.lengths[row])
             answer = rollouts.trajectory["completion_ids"][row, :count].to(policy.device)
             ids = torch.cat([prompt, answer]).unsqueeze(0)
-            logits = policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+            logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
             scores = (logits / policy.config.temperature).log_softmax(-1)
             filled[row, :count] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
         return filled
