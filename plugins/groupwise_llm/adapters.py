@@ -31,6 +31,8 @@ def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             # GPT-2's transposed layers, which it then treats as they are.
             warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)
+            # Of experts, which are no linear layers and get adapters only by their names.
+            warnings.filterwarnings("ignore", ".*_pattern keys did not match", RuntimeWarning)
             return get_peft_model(model, config, autocast_adapter_dtype=True, revision=revision)
     except (TypeError, ValueError) as error:
         raise UserError(f"policy.lora: {error}") from error

@@ -104,11 +104,7 @@ def cached(body: Body, tokens: int) -> int:
     cache = body.new_cache()
     with torch.no_grad():
         body.hidden(_ids(1, tokens), cache=cache, keep=1)
-    return sum(
-        value.untyped_storage().nbytes()
-        for layer in cache.layers
-        for value in _tensors(list(vars(layer).values()))
-    )
+    return sum(value.nbytes for layer in cache.layers for value in _tensors(vars(layer)))
 
 
 def _shared(body: Body, shape: Shape) -> Tensor:

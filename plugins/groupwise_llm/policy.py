@@ -51,6 +51,8 @@ class LanguageModel(Policy):
         if config.gradient_checkpointing:
             checkpoint_activations(self.model)
         self.body = Body(self.model, precision=config.precision)
+        # Frozen weights in float16 pass gradients on in float16.
+        self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
         self._answering = self.body
         self._reference: Body | None = None
         self._ability: tuple[torch.device, probes.Ability] | None = None

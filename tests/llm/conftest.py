@@ -153,7 +153,9 @@ def plain():
             count = int(rollouts.lengths[row])
             answer = rollouts.trajectory["completion_ids"][row, :count].to(policy.device)
             ids = torch.cat([prompt, answer]).unsqueeze(0)
-            logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+            logits = (
+                policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+            )
             scores = (logits / policy.config.temperature).log_softmax(-1)
             filled[row, :count] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
         return filled

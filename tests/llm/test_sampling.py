@@ -96,6 +96,25 @@ def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
     assert (weights.gather(1, chosen.unsqueeze(1)) > 0).all()
 
 
+def test_sums_in_float64_are_taken_where_there_is_float64():
+    assert drawing.place(torch.device("mps")) == torch.device("cpu")
+    assert drawing.place(torch.device("cuda", 1)) == torch.device("cuda", 1)
+
+
+def test_a_device_without_float64_draws_the_same(make, rows, monkeypatch):
+    expected = ids_of(sample(make(), rows))
+    monkeypatch.setattr(drawing, "place", lambda device: torch.device("cpu"))
+    moved, original = [], drawing.inverse_cdf
+
+    def inverse_cdf(weights, uniform):
+        moved.append((weights.dtype, uniform.device.type))
+        return original(weights, uniform)
+
+    monkeypatch.setattr(drawing, "inverse_cdf", inverse_cdf)
+    assert ids_of(sample(make(), rows)) == expected
+    assert set(moved) == {(torch.float32, "cpu")}
+
+
 # ---- seeds name samples
 
 
@@ -175,6 +194,66 @@ def test_kept_mass_is_what_the_filters_leave(make, rows):
         assert mass == pytest.approx(float(probabilities.topk(2).values.sum()), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"repetition_penalty": 3.0}, {"repetition_penalty": 1.5, "top_k": 4}], ids=str
+)
+def test_kept_mass_counts_what_a_penalty_moves(make, rows, settings):
+    policy = make(max_new_tokens=1, **settings)
+    rollouts = sample(policy, rows)
+    filters = policy._decoder("train").filters
+    for prompt, mass in zip(
+        rollouts.trajectory["prompt_ids"], rollouts.facts["kept_mass"], strict=True
+    ):
+        with torch.no_grad():
+            logits = policy.model(prompt.unsqueeze(0)).logits[:, -1]
+        full, drawn = logits.softmax(-1), filters(prompt.unsqueeze(0), logits).softmax(-1)
+        distance = 0.5 * (full - drawn).abs().sum()
+        assert mass == pytest.approx(1 - float(distance), abs=1e-5)
+        assert mass < 0.999
+
+
+# ---- evaluation
+
+
+def test_evaluation_chooses_by_settings_of_its_own(make, rows, plain):
+    cold = {"temperature": 1e-4, "repetition_penalty": 1.0}
+    policy = make(repetition_penalty=1.4, evaluation=cold)
+    greedy = ids_of(sample(make(), rows, 1, "greedy"))
+    evaluated = sample(policy, rows, 1, "evaluate")
+    assert ids_of(evaluated) == greedy
+    # Log-probs stay those of `forward`.
+    with torch.no_grad():
+        torch.testing.assert_close(evaluated.log_probs, plain(policy, evaluated), rtol=0, atol=1e-4)
+    assert ids_of(sample(policy, rows, 1, "greedy")) == greedy
+    trained = sample(policy, rows)
+    assert ids_of(trained) == ids_of(sample(make(repetition_penalty=1.4), rows))
+    assert ids_of(trained) == ids_of(sample(make(repetition_penalty=1.4), rows, purpose="evaluate"))
+
+
+# ---- a bound on the cache
+
+
+@pytest.mark.parametrize("way", [{}, {"shared": False}, {"padded": False}, {"cached": False}])
+@pytest.mark.parametrize("cache_tokens", [1, 60, 150, 400])
+def test_a_bound_on_the_cache_changes_no_completion(make, allow, rows_seen, cache_tokens, way):
+    rows = [{"prompt": "a longer prompt: 12+34="}, {"prompt": "Hi"}, {"prompt": "7-5"}]
+    expected = sample(make(), rows, 3)
+    policy = make(cache_tokens=cache_tokens)
+    allow(policy, **way)
+    shapes = rows_seen(policy, probed=False)
+    rollouts = sample(policy, rows, 3)
+    assert ids_of(rollouts) == ids_of(expected)
+    torch.testing.assert_close(rollouts.log_probs, expected.log_probs, rtol=0, atol=1e-4)
+    longest = max(len(ids) for ids in rollouts.trajectory["prompt_ids"])
+    widest = max(rows for rows, _ in shapes)
+    assert widest == 1 or widest * 14 <= cache_tokens
+    if cache_tokens == 400 and not way:
+        assert shapes[0] == (3, longest)
+    # Groups stay together where one fits: 3 x (2 + 12) tokens, but not 3 x (23 + 12).
+    if cache_tokens == 60 and not way:
+        assert [n for n, t in shapes if t > 1] == [1] * 5
+
+
 # ---- where completions end
 
 
@@ -233,8 +312,8 @@ def test_a_stop_string_ends_a_completion_and_the_prompt_does_not_count(make):
 def rows_seen(monkeypatch):
     """The shape of every batch of tokens that the model is given."""
 
-    def watch(policy):
-        assert policy.notes == []  # probed
+    def watch(policy, probed=True):
+        assert not probed or policy.notes == []
         shapes, original = [], policy.body.hidden
 
         def hidden(ids, *rest, **options):
