@@ -7,6 +7,7 @@ code runs on tensors without data, and every tensor that autograd keeps is added
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from groupwise.errors import first_line
 from groupwise_llm import modes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.body import Body
@@ -51,28 +53,40 @@ def estimate(
             parameter.data = parameter.data.float()
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
-    prompt, completion = _lengths(config, settings)
     if training:
         sizes |= {"gradients": trained, "optimizer": 2 * trained}
-    with _without_data(model, settings) as body:
-        if training:
-            if settings.gradient_checkpointing:  # which computes each row's prompt
-                rows = max(1, budget // (prompt + completion))
-            else:
-                rows = max(1, (budget - prompt) // completion)
-            shape = Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
-            checkpoints = settings.gradient_checkpointing
-            sizes["activations"] = saved(body, shape, checkpoints=checkpoints)
-            if checkpoints:
-                layers = config.get_text_config().num_hidden_layers
-                sizes["activations of a layer"] = saved(body, shape, checkpoints=False) // layers
-        if body.cache_argument is not None:
-            rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
-            sizes["cache of the sampler"] = rows * cached(body, prompt + completion)
+    try:
+        with _without_data(model, settings) as body:
+            sizes |= _counted(body, config, settings, budget if training else 0, rollouts)
+    except Exception as error:  # of code that looks at values, which there are none of
+        reason = shorten(first_line(error), 60, placeholder=" ...")
+        sizes[f"activations and cache: not counted ({reason})"] = 0
     if training:
         text = config.get_text_config()
         block = min(budget, TOKENS) * min(text.vocab_size, VOCABULARY)
         sizes["logits, a block at a time"] = 4 * 3 * block
+    return sizes
+
+
+def _counted(
+    body: Body, config: Any, settings: Settings, budget: int, rollouts: int
+) -> Mapping[str, int]:
+    """What runs of the model's code tell: a micro-batch of `budget` tokens, and a row's cache."""
+    sizes = {}
+    prompt, completion = _lengths(config, settings)
+    checkpoints = settings.gradient_checkpointing
+    if budget:
+        # Under gradient checkpointing each row's prompt is computed with it.
+        tokens = budget if checkpoints else budget - prompt
+        rows = max(1, tokens // (completion + (prompt if checkpoints else 0)))
+        shape = Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
+        sizes["activations"] = saved(body, shape, checkpoints=checkpoints)
+        if checkpoints:
+            layers = config.get_text_config().num_hidden_layers
+            sizes["activations of a layer"] = saved(body, shape, checkpoints=False) // layers
+    if body.cache_argument is not None:
+        rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
+        sizes["cache of the sampler"] = rows * cached(body, prompt + completion)
     return sizes
 
 
@@ -104,7 +118,8 @@ def cached(body: Body, tokens: int) -> int:
     cache = body.new_cache()
     with torch.no_grad():
         body.hidden(_ids(1, tokens), cache=cache, keep=1)
-    return sum(value.nbytes for layer in cache.layers for value in _tensors(vars(layer)))
+    states = [value for layer in cache.layers for value in _tensors(vars(layer))]
+    return sum(state.nbytes for state in states if state.ndim > 1)
 
 
 def _shared(body: Body, shape: Shape) -> Tensor:

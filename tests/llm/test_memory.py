@@ -91,7 +91,7 @@ def test_the_cache_is_that_of_decoding(name):
     with torch.device("meta"):
         model = built(name, settings)
     with memory._without_data(model, settings) as body:
-        assert 3 * memory.cached(body, 40) == pytest.approx(truth, rel=1e-3)
+        assert 3 * memory.cached(body, 40) == truth
 
 
 CONFIG = Qwen2Config(**TABLE["qwen2"])
@@ -128,3 +128,11 @@ def test_larger_micro_batches_keep_more():
     checkpoints = estimate(budget=4000, gradient_checkpointing=True)
     assert checkpoints["activations"] < large / 5
     assert checkpoints["activations of a layer"] > checkpoints["activations"]
+
+
+def test_a_model_that_does_not_run_without_data_is_said_not_to_be_counted(monkeypatch):
+    def looks(*_, **__):
+        raise RuntimeError("a value is looked at")
+
+    monkeypatch.setattr(Body, "hidden", looks)
+    assert estimate()["activations and cache: not counted (a value is looked at)"] == 0

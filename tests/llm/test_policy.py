@@ -12,6 +12,7 @@ from groupwise.algorithm import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.update import Updater
+from groupwise_llm import probes
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -191,3 +192,40 @@ def test_training_mode_keeps_dropout_off(make):
     rollouts = policy.sample([{"prompt": "ab"}], group_size=2, seeds=[1, 2])
     assert policy.training
     torch.testing.assert_close(policy(rollouts).log_probs, rollouts.log_probs, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_model_allows_is_tried_at_first_use_and_where_it_lies(make, rows, monkeypatch):
+    tried, original = [], probes.ability
+
+    def ability(body, **options):
+        tried.append(body.device)
+        return original(body, **options)
+
+    monkeypatch.setattr(probes, "ability", ability)
+    policy = make().train()
+    # A kernel may run on the device alone that the policy is yet to move to.
+    assert not tried
+    policy.sample(rows, group_size=1, seeds=range(3))
+    assert policy.notes == []
+    assert tried == [torch.device("cpu")]
+    monkeypatch.setattr(LanguageModel, "device", property(lambda self: torch.device("cuda", 0)))
+    assert policy.notes == []
+    assert len(tried) == 2
+
+
+def test_a_model_that_does_not_run_is_a_users_error(make, monkeypatch):
+    def broken(**_):
+        raise IndexError("no such layer")
+
+    policy = make()
+    monkeypatch.setattr(policy.model, "forward", broken)
+    with pytest.raises(UserError, match="the model does not run: no such layer"):
+        policy.sample([{"prompt": "ab"}], group_size=1, seeds=[1])
+
+
+def test_a_model_that_looks_ahead_is_refused(make, monkeypatch):
+    policy = make()
+    embed = policy.model.model.embed_tokens
+    embed.register_forward_hook(lambda _, __, output: output + output.mean(dim=1, keepdim=True))
+    with pytest.raises(UserError, match="so it is no causal language model"):
+        policy.sample([{"prompt": "ab"}], group_size=1, seeds=[1])
