@@ -102,7 +102,8 @@ class Body:
         if not self.plain_head:
             return hidden.float()
         head = self.causal.get_output_embeddings()
-        with self.computing():
+        # As `likelihood` computes it: in the hidden states' own precision.
+        with torch.autocast(hidden.device.type, enabled=False):
             return project(hidden, head.weight, head.bias)
 
     def likelihood(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -108,6 +109,9 @@ class Prompts:
                 f"{model}: the prompt is a list of messages, but this model's "
                 f"tokenizer has no chat template; give a plain string"
             )
+        if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
+            said = shorten(repr(messages), 200, placeholder=" ...")
+            raise UserError(f"a prompt is a text or a list of messages, found {said}")
         opened = bool(messages) and messages[-1].get("role") == "assistant"
         options = {
             "add_generation_prompt": not opened,

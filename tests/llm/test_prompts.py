@@ -81,6 +81,12 @@ def test_an_empty_prompt_is_seen_before_the_run(make):
         make().check_prompts([SHORT, {"prompt": ""}])
 
 
+@pytest.mark.parametrize("prompt", [None, 7, ["Hi"]])
+def test_a_prompt_that_is_neither_text_nor_messages_is_named(make, prompt):
+    with pytest.raises(UserError, match="a text or a list of messages, found"):
+        make().check_prompts([SHORT, {"prompt": prompt}])
+
+
 def test_looking_at_many_rows_is_quick(make):
     tokenizer = make().tokenizer
     prompts = Prompts(tokenizer, Settings(model="m", max_new_tokens=8), positions=4096)
