@@ -35,7 +35,9 @@ def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any
             warnings.filterwarnings("ignore", ".*_pattern keys did not match", RuntimeWarning)
             return get_peft_model(model, config, autocast_adapter_dtype=True, revision=revision)
     except (TypeError, ValueError) as error:
-        raise UserError(f"policy.lora: {error}") from error
+        raise UserError(
+            f"policy.lora: {error} (lora.options: {{exclude_modules: [...]}} leaves modules out)"
+        ) from error
 
 
 def _excluded(model: Any, own: str | list[str] | None) -> str | list[str] | None:

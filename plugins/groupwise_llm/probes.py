@@ -16,16 +16,16 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from groupwise.errors import UserError, first_line
-from groupwise_llm import drawing, modes, passes, sampling
+from groupwise_llm import drawing, modes, sampling
 from groupwise_llm.body import Body
 from groupwise_llm.stepping import Way
+from groupwise_llm.trial import STEPS, Trial, gap_of, log_probs, scaled, truth
 
 TOLERANCE = (1e-4, 1e-3)
 """In nats, for what computes in float32: NOISE times what batching alone changes, within these."""
 NOISE = 20.0
 ROUNDED = 0.2
 """The same for bf16, which rounds in every layer."""
-STEPS = 6
 OWN_HEAD = (
     "this model does more than multiply by its output embedding: its own logits are used, which "
     "takes more memory"
@@ -56,72 +56,46 @@ def ability(body: Body, *, share: bool, checkpoints: bool, name: str) -> Ability
     name: what the model is called in messages. `body.plain_head` is settled on the way,
     and the model is left in eval mode.
     """
-    probe = _Probe.of(body)
+    trial = Trial.of(body)
     modes.set_training(body.model, False)
     notes: list[str] = []
-    with _float32(body, probe, name):
-        tolerance = _settle_head(body, probe, name)
+    with _float32(body, trial, name):
+        tolerance = _settle_head(body, trial, name)
         if not body.plain_head:
             notes.append(OWN_HEAD)
         if checkpoints:
-            _check_training(body, probe, tolerance, name)
+            _check_training(body, trial, tolerance, name)
+        if body.model is not body.causal:
+            _check_adapters(body, trial)
         shared = False
         if share and checkpoints:
             notes.append(
                 "prompts are shared in sampling only: gradient checkpointing drops the cache"
             )
         elif share:
-            reason = _sharing_fails(body, probe, tolerance)
+            reason = _sharing_fails(body, trial, tolerance)
             shared = reason is None
             if reason:
                 notes.append(f"prompts are not shared in training: {reason}")
-        decoding, reason = _decoding(body, probe, tolerance, share=share)
+        decoding, reason = _decoding(body, trial, tolerance, share=share)
         if reason:
             notes.append(f"completions are sampled {_manner(decoding)}: {reason}")
     return Ability(decoding, shared, tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """Two short prompts of different length with two random completions each, and what the model
-    says of them."""
-
-    prompts: Sequence[Tensor]
-    ids: Tensor
-    mask: Tensor
-
-    @staticmethod
-    def of(body: Body) -> "_Probe":
-        generator = torch.Generator().manual_seed(0)
-        size = body.causal.config.get_text_config().vocab_size
-
-        def tokens(*shape: int) -> Tensor:
-            return torch.randint(size, shape, generator=generator)
-
-        mask = torch.ones(4, STEPS, dtype=torch.bool)
-        mask[1, STEPS // 2 :] = False
-        return _Probe(
-            [tokens(5), tokens(3)], tokens(4, STEPS).to(body.device), mask.to(body.device)
-        )
-
-    @property
-    def rows(self) -> list[Tensor]:
-        return [self.prompts[0]] * 2 + [self.prompts[1]] * 2
-
-
 @contextmanager
-def _float32(body: Body, probe: _Probe, name: str) -> Iterator[None]:
+def _float32(body: Body, trial: Trial, name: str) -> Iterator[None]:
     """Probe without autocast, whose rounding would hide a lot; kernels that refuse float32 get
     what they will be given."""
     precision = body.precision
     body.precision = "float32"
     try:
         try:
-            _truth(body, probe.rows, probe.ids, probe.mask)
+            truth(body, trial.rows, trial.ids, trial.mask)
         except Exception:
             body.precision = precision
             try:
-                _truth(body, probe.rows, probe.ids, probe.mask)
+                truth(body, trial.rows, trial.ids, trial.mask)
             except Exception as error:
                 raise UserError(f"{name}: the model does not run: {_short(error)}") from error
         yield
@@ -129,41 +103,18 @@ def _float32(body: Body, probe: _Probe, name: str) -> Iterator[None]:
         body.precision = precision
 
 
-@torch.no_grad()
-def _truth(body: Body, prompts: Sequence[Tensor], ids: Tensor, mask: Tensor) -> Tensor:
-    """Log-probs [k] of the mask's tokens by the model's own forward, called on each row alone."""
-    answers = []
-    for prompt, row, own in zip(prompts, ids, mask, strict=True):
-        completion = row[own]
-        whole = torch.cat([prompt.to(body.device), completion]).unsqueeze(0)
-        with body.computing():
-            logits = body.causal(input_ids=whole, use_cache=False).logits[0].float()
-        scores = logits[len(prompt) - 1 : -1].log_softmax(dim=-1)
-        answers.append(scores.gather(1, completion.unsqueeze(1)).squeeze(1))
-    return torch.cat(answers)
-
-
-def _log_probs(body: Body, probe: _Probe, *, share: bool) -> Tensor:
-    prompts, groups = probe.rows, torch.tensor([0, 0, 1, 1])
-    if share:
-        hidden = passes.shared(body, prompts, groups, probe.ids, probe.mask)
-    else:
-        hidden = passes.plain(body, prompts, probe.ids, probe.mask)
-    return body.likelihood(hidden, probe.ids[probe.mask], temperature=1.0)[0]
-
-
-def _settle_head(body: Body, probe: _Probe, name: str) -> float:
+def _settle_head(body: Body, trial: Trial, name: str) -> float:
     """Take the model's own logits where ours are not the same; the tolerance of all that follows.
 
     Rows are computed together and padded on the right here, which changes rounding alone.
     """
-    truth = _truth(body, probe.rows, probe.ids, probe.mask)
+    right = truth(body, trial.rows, trial.ids, trial.mask)
     least, most = (ROUNDED, ROUNDED) if body.rounds else TOLERANCE
     for plain in (True, False) if body.plain_head else (False,):
         body.plain_head = plain
         try:
             with torch.no_grad():
-                gap = _gap(_log_probs(body, probe, share=False), truth)
+                gap = gap_of(log_probs(body, trial, share=False), right)
         except Exception as error:
             if not plain:
                 raise UserError(
@@ -178,12 +129,12 @@ def _settle_head(body: Body, probe: _Probe, name: str) -> float:
     )
 
 
-def _check_training(body: Body, probe: _Probe, tolerance: float, name: str) -> None:
+def _check_training(body: Body, trial: Trial, tolerance: float, name: str) -> None:
     """Hold the layers' training mode, which gradient checkpointing needs, against eval mode."""
-    truth = _truth(body, probe.rows, probe.ids, probe.mask)
+    right = truth(body, trial.rows, trial.ids, trial.mask)
     modes.set_training(body.model, True)
     try:
-        gap = _gap(_log_probs(body, probe, share=False).detach(), truth)
+        gap = gap_of(log_probs(body, trial, share=False).detach(), right)
     except Exception as error:
         raise UserError(
             f"{name}: gradient checkpointing fails ({_short(error)}); set "
@@ -198,20 +149,38 @@ def _check_training(body: Body, probe: _Probe, tolerance: float, name: str) -> N
         )
 
 
-def _sharing_fails(body: Body, probe: _Probe, tolerance: float) -> str | None:
+def _check_adapters(body: Body, trial: Trial) -> None:
+    """Raise UserError for adapters beside weights that the model reads past its own layers.
+
+    They would learn nothing, and training on several processes stops at them. Experts that no
+    token chose are left alone.
+    """
+    trained = {n: p for n, p in body.model.named_parameters() if p.requires_grad}
+    total = log_probs(body, trial, share=False).sum()
+    gradients = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+    names = [n for n, g in zip(trained, gradients, strict=True) if g is None and "expert" not in n]
+    idle = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
+    if idle:
+        raise UserError(
+            f"policy.lora: adapters on {', '.join(idle)} have no effect, as the model reads these "
+            f"weights by itself; set lora.options: {{exclude_modules: [{', '.join(idle)}]}}"
+        )
+
+
+def _sharing_fails(body: Body, trial: Trial, tolerance: float) -> str | None:
     """Why training must not share prompts, by log-probs and their gradient; None if it may."""
     try:
         answers = []
         for share in (False, True):
-            with _scaled(body) as scale:
-                log_probs = _log_probs(body, probe, share=share)
-                slopes = torch.linspace(-1, 1, len(log_probs), device=log_probs.device)
-                (gradient,) = torch.autograd.grad((slopes * log_probs).sum(), scale)
-            answers.append((log_probs.detach(), gradient))
+            with scaled(body) as scale:
+                values = log_probs(body, trial, share=share)
+                slopes = torch.linspace(-1, 1, len(values), device=values.device)
+                (gradient,) = torch.autograd.grad((slopes * values).sum(), scale)
+            answers.append((values.detach(), gradient))
     except Exception as error:
         return f"this model's cache refuses ({_short(error)})"
     (plain, slope), (shared, other) = answers
-    gap = _gap(shared, plain)
+    gap = gap_of(shared, plain)
     if gap > tolerance:
         return f"log-probs differ by {gap:.2g} with this model's cache"
     off = float((slope - other).norm() / slope.norm().clamp(min=1e-12))
@@ -220,21 +189,8 @@ def _sharing_fails(body: Body, probe: _Probe, tolerance: float) -> str | None:
     return None
 
 
-@contextmanager
-def _scaled(body: Body) -> Iterator[Tensor]:
-    """A factor of 1 on every channel of every embedded token, whose gradient sums up a pass's."""
-    embedding = body.causal.get_input_embeddings()
-    scale = torch.ones((), device=body.device).expand(embedding.weight.shape[1])
-    scale = scale.clone().requires_grad_()
-    hook = embedding.register_forward_hook(lambda _, __, output: output * scale.to(output.dtype))
-    try:
-        yield scale
-    finally:
-        hook.remove()
-
-
 @torch.no_grad()
-def _decoding(body: Body, probe: _Probe, tolerance: float, *, share: bool) -> tuple[Way, str]:
+def _decoding(body: Body, trial: Trial, tolerance: float, *, share: bool) -> tuple[Way, str]:
     """The first way whose log-probs are right, and why not the quickest."""
     reason = ""
     ways = [way for way in WAYS if share or not way.shared]
@@ -243,7 +199,7 @@ def _decoding(body: Body, probe: _Probe, tolerance: float, *, share: bool) -> tu
             reason = reason or "this model takes no cache of transformers' kind"
             continue
         try:
-            gap = _decoding_gap(body, probe, way)
+            gap = _decoding_gap(body, trial, way)
         except Exception as error:
             reason = reason or f"this model's cache refuses ({_short(error)})"
             continue
@@ -256,7 +212,7 @@ def _decoding(body: Body, probe: _Probe, tolerance: float, *, share: bool) -> tu
     )
 
 
-def _decoding_gap(body: Body, probe: _Probe, way: Way) -> float:
+def _decoding_gap(body: Body, trial: Trial, way: Way) -> float:
     """How far the log-probs of tokens are off that were sampled this way; a row ends midway."""
 
     def stop(ids: Tensor, _: Any) -> Tensor:
@@ -275,15 +231,11 @@ def _decoding_gap(body: Body, probe: _Probe, way: Way) -> float:
         cache_tokens=2**30,
     )
     # Of three rows two go on, so that it shows if they are mixed up.
-    draws = drawing.uniforms(range(3 * len(probe.prompts)), STEPS)
-    sampled = sampling.decode(decoder, probe.prompts, 3, draws)
-    rows = [prompt for prompt in probe.prompts for _ in range(3)]
-    truth = _truth(body, rows, sampled.ids, sampled.mask)
-    return _gap(sampled.log_probs[sampled.mask], truth)
-
-
-def _gap(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().nan_to_num(nan=torch.inf).max())
+    draws = drawing.uniforms(range(3 * len(trial.prompts)), STEPS)
+    sampled = sampling.decode(decoder, trial.prompts, 3, draws)
+    rows = [prompt for prompt in trial.prompts for _ in range(3)]
+    right = truth(body, rows, sampled.ids, sampled.mask)
+    return gap_of(sampled.log_probs[sampled.mask], right)
 
 
 def _short(error: Exception) -> str:

@@ -115,6 +115,27 @@ def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
     torch.testing.assert_close(rollouts.log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
 
 
+def test_adapters_that_have_no_effect_are_refused(make_of):
+    config = CONFIG_MAPPING["jamba"](**TABLES["RECURRENT"]["jamba"])
+    with pytest.raises(UserError, match=r"exclude_modules: \[dt_proj\]"):
+        make_of(config, lora=LORA).sample(ROWS, group_size=1, seeds=[1, 2])
+    policy = make_of(config, lora={**LORA, "options": {"exclude_modules": ["dt_proj"]}})
+    rollouts = policy.sample(ROWS, group_size=1, seeds=[1, 2])
+    policy(rollouts).log_probs.sum().backward()
+    assert all(p.grad is not None for p in policy.parameters() if p.requires_grad)
+
+
+def test_modules_that_peft_refuses_can_be_left_out(make_of):
+    config = CONFIG_MAPPING["mamba2"](**TABLES["RECURRENT"]["mamba2"])
+    with pytest.raises(UserError, match="exclude_modules"):
+        make_of(config, lora=LORA)
+    policy = make_of(config, lora={**LORA, "options": {"exclude_modules": ["out_proj"]}})
+    rollouts = policy.sample(ROWS, group_size=1, seeds=[1, 2])
+    torch.testing.assert_close(
+        policy(rollouts).log_probs.detach(), rollouts.log_probs, rtol=0, atol=1e-4
+    )
+
+
 # ---- several modalities
 
 
