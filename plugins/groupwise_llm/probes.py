@@ -59,12 +59,12 @@ def ability(body: Body, *, share: bool, checkpoints: bool, name: str) -> Ability
     trial = Trial.of(body)
     modes.set_training(body.model, False)
     notes: list[str] = []
-    with _float32(body, trial, name):
-        tolerance = _settle_head(body, trial, name)
+    with _float32(body, trial, name) as right:
+        tolerance = _settle_head(body, trial, right, name)
         if not body.plain_head:
             notes.append(OWN_HEAD)
         if checkpoints:
-            _check_training(body, trial, tolerance, name)
+            _check_training(body, trial, right, tolerance=tolerance, name=name)
         if body.model is not body.causal:
             _check_adapters(body, trial)
         shared = False
@@ -84,31 +84,30 @@ def ability(body: Body, *, share: bool, checkpoints: bool, name: str) -> Ability
 
 
 @contextmanager
-def _float32(body: Body, trial: Trial, name: str) -> Iterator[None]:
-    """Probe without autocast, whose rounding would hide a lot; kernels that refuse float32 get
-    what they will be given."""
+def _float32(body: Body, trial: Trial, name: str) -> Iterator[Tensor]:
+    """Without autocast, whose rounding would hide a lot; kernels that refuse float32 get what
+    they will be given. Yields the truth about the trial."""
     precision = body.precision
     body.precision = "float32"
     try:
         try:
-            truth(body, trial.rows, trial.ids, trial.mask)
+            right = truth(body, trial.rows, trial.ids, trial.mask)
         except Exception:
             body.precision = precision
             try:
-                truth(body, trial.rows, trial.ids, trial.mask)
+                right = truth(body, trial.rows, trial.ids, trial.mask)
             except Exception as error:
                 raise UserError(f"{name}: the model does not run: {_short(error)}") from error
-        yield
+        yield right
     finally:
         body.precision = precision
 
 
-def _settle_head(body: Body, trial: Trial, name: str) -> float:
+def _settle_head(body: Body, trial: Trial, right: Tensor, name: str) -> float:
     """Take the model's own logits where ours are not the same; the tolerance of all that follows.
 
     Rows are computed together and padded on the right here, which changes rounding alone.
     """
-    right = truth(body, trial.rows, trial.ids, trial.mask)
     least, most = (ROUNDED, ROUNDED) if body.rounds else TOLERANCE
     for plain in (True, False) if body.plain_head else (False,):
         body.plain_head = plain
@@ -129,9 +128,10 @@ def _settle_head(body: Body, trial: Trial, name: str) -> float:
     )
 
 
-def _check_training(body: Body, trial: Trial, tolerance: float, name: str) -> None:
+def _check_training(
+    body: Body, trial: Trial, right: Tensor, *, tolerance: float, name: str
+) -> None:
     """Hold the layers' training mode, which gradient checkpointing needs, against eval mode."""
-    right = truth(body, trial.rows, trial.ids, trial.mask)
     modes.set_training(body.model, True)
     try:
         gap = gap_of(log_probs(body, trial, share=False).detach(), right)

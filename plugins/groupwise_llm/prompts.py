@@ -110,8 +110,8 @@ class Prompts:
                 f"tokenizer has no chat template; give a plain string"
             )
         if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
-            said = shorten(repr(messages), 200, placeholder=" ...")
-            raise UserError(f"a prompt is a text or a list of messages, found {said}")
+            shown = shorten(repr(messages), 200, placeholder=" ...")
+            raise UserError(f"a prompt is a text or a list of messages, found {shown}")
         opened = bool(messages) and messages[-1].get("role") == "assistant"
         options = {
             "add_generation_prompt": not opened,

@@ -65,8 +65,8 @@ def decode(
         for batch in batches(decoder, [len(prompt) for prompt in prompts], group_size):
             rows = [row for part in batch for row in part]
             heads = [prompts[part.start // group_size] for part in batch]
-            given = None if draws is None else draws[rows]
-            parts.append(_Batch(decoder, heads, [len(part) for part in batch], given).run())
+            uniforms = None if draws is None else draws[rows]
+            parts.append(_Batch(decoder, heads, [len(part) for part in batch], uniforms).run())
             order += rows
     places = torch.tensor(order).argsort().to(decoder.ends.device)
     longest = max(part.mask.shape[1] for part in parts)

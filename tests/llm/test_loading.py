@@ -199,8 +199,8 @@ def test_dropout_stays_off_under_gradient_checkpointing(make_of, name, dropout, 
         policy(rollouts).log_probs.detach(), rollouts.log_probs, rtol=0, atol=1e-4
     )
     policy.save_pretrained(tmp_path / "saved")
-    said = json.loads((tmp_path / "saved" / "config.json").read_text())
-    assert {key: said[key] for key in dropout} == dropout
+    written = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert {key: written[key] for key in dropout} == dropout
     assert not any(getattr(policy.model.config, key) for key in dropout)
 
 
@@ -258,9 +258,9 @@ def test_an_adapter_names_its_base_and_revision(saved, tmp_path, monkeypatch):
     settings = Settings(model=base.name, lora=LORA, loading={"revision": "v2"}, max_new_tokens=12)
     policy = LanguageModel(settings)
     policy.save_pretrained(tmp_path / "model")
-    said = json.loads((tmp_path / "model" / "adapter_config.json").read_text())
-    assert said["base_model_name_or_path"] == str(base)
-    assert said["revision"] == "v2"
+    written = json.loads((tmp_path / "model" / "adapter_config.json").read_text())
+    assert written["base_model_name_or_path"] == str(base)
+    assert written["revision"] == "v2"
     assert "revision='v2'" in policy.card["usage"]
     monkeypatch.chdir(tmp_path)
     from peft import AutoPeftModelForCausalLM

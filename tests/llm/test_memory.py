@@ -76,8 +76,8 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     with torch.device("meta"):
         model = built(name, settings)
     with memory._without_data(model, settings) as body:
-        said = memory.saved(body, shape, checkpoints=checkpoints)
-    assert said == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
+        counted = memory.saved(body, shape, checkpoints=checkpoints)
+    assert counted == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3_text"])

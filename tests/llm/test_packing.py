@@ -29,15 +29,15 @@ def test_no_cut_is_cheaper(seed, shared):
     lengths = torch.randint(0, 40, (9,), generator=generator)
     groups = torch.randint(0, 3, (9,), generator=generator)
     prompts = torch.randint(1, 30, (3,), generator=generator)[groups]
-    given = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
+    columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
     parts = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
     parts = [part.tolist() for part in parts]
 
     def cost(cut):
-        return sum(tokens(part, *given) + 10 for part in cut)
+        return sum(tokens(part, *columns) + 10 for part in cut)
 
     def allowed(cut):
-        return all(len(part) == 1 or tokens(part, *given) <= 120 for part in cut)
+        return all(len(part) == 1 or tokens(part, *columns) <= 120 for part in cut)
 
     own = lengths if shared else lengths + prompts
     order = own.argsort(descending=True, stable=True).tolist()

@@ -30,21 +30,21 @@ def test_a_prompt_that_is_too_long_ends_the_run_before_it_starts(make, saved, ro
     policy = make()
     with pytest.raises(UserError) as raised:
         policy.check_prompts(iter([SHORT, row]))
-    said = str(raised.value)
+    text = str(raised.value)
     length = len(policy.tokenizer("user:" + "x" * 110 + "<|turn|>assistant:")["input_ids"])
     expected = {
         "text": f"a prompt of {17 + 110} tokens is longer than the 116 that max_new_tokens=12 "
         "leaves of the 128 positions",
         "chat": f"a prompt of {length} tokens",
     }["text" if row is LONG else "chat"]
-    assert said.startswith(expected)
+    assert text.startswith(expected)
     for part in ("policy.long_prompts: skip", "policy.long_prompts: cut", "max_new_tokens"):
-        assert part in said
-    assert str(row["prompt"])[:20].strip("[]{'") in said
+        assert part in text
+    assert str(row["prompt"])[:20].strip("[]{'") in text
     # The same from the tokenizer and the configuration alone.
     with pytest.raises(UserError) as examined:
         LanguageModel.examine(policy.config, [SHORT, row])
-    assert str(examined.value) == said
+    assert str(examined.value) == text
 
 
 @pytest.mark.parametrize(("kind", "done"), [("skip", "left out"), ("cut", "cut to their last")])
