@@ -221,7 +221,7 @@ def test_column_that_collides(config):
 
 def test_prompt_longer_than_the_model(config):
     config["prompts"]["rows"] = [{"prompt": f"{n} " * 600, "answer": "1"} for n in range(20)]
-    assert "exceed the 512 positions" in refused(config)
+    assert "leaves of the 512 positions" in refused(config)
 
 
 def test_group_of_one(config):

@@ -1,6 +1,7 @@
-"""Loading a causal language model and its tokenizer, full or with adapters."""
+"""Loading a causal language model and its tokenizer, full or with adapters; and saving it."""
 
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from groupwise.errors import UserError, first_line
+from groupwise_llm import modes
+from groupwise_llm.adapters import with_adapters
 from groupwise_llm.settings import Settings
-
-
-def load(settings: Settings) -> tuple[Any, Any]:
-    """(model in float32 and eval mode, tokenizer). Raises UserError where either cannot be had."""
-    # Progress bars of loading would tear up the run's own.
-    logging.disable_progress_bar()
-    try:
-        options = dict(settings.loading)
-        tokenizer = AutoTokenizer.from_pretrained(settings.model, **options)
-        model = AutoModelForCausalLM.from_pretrained(
-            settings.model, **{"dtype": torch.float32, **options}
-        )
-    except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
-        reason = first_line(error)
-        raise UserError(
-            f"policy.model: cannot load a causal language model from {settings.model!r}: {reason}"
-        ) from error
-    model = _as_plain(model)
-    if settings.lora is not None:
-        model = with_adapters(model, settings)
-    # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
-    return model.eval(), tokenizer
-
 
 OF_CONFIG = frozenset(
     {
@@ -46,6 +26,58 @@ OF_CONFIG = frozenset(
     }
 )
 """The arguments of loading that say where a configuration is, and may be read with it."""
+EXACT = frozenset({torch.float32, torch.float64})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """quieted: what the model's configuration said of dropout before it was switched off."""
+
+    model: Any
+    tokenizer: Any
+    quieted: list[modes.Setting] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def load(settings: Settings) -> Loaded:
+    """The model in eval mode, what is trained of it in float32. Raises UserError if it cannot be
+    had."""
+    # Progress bars of loading would tear up the run's own.
+    logging.disable_progress_bar()
+    tokenizer = tokenizer_of(settings)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            settings.model, **{"dtype": torch.float32, **settings.loading}
+        )
+    except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
+        raise UserError(
+            f"policy.model: cannot load a causal language model from {settings.model!r}: "
+            f"{first_line(error)}"
+        ) from error
+    model = _as_plain(model)
+    if settings.lora is None and getattr(model, "is_quantized", False):
+        raise UserError(
+            f"policy.lora: {settings.model} is loaded with quantised weights, which cannot be "
+            f"trained; train adapters beside them, lora: {{}}"
+        )
+    model.name_or_path = location(settings)
+    # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
+    quieted = modes.quieten(model.eval())
+    notes = freeze_unreached(model)
+    if settings.lora is not None:
+        model = with_adapters(model, settings.lora, revision=settings.loading.get("revision"))
+    notes += _hold_exactly(model, settings)
+    return Loaded(model=model.eval(), tokenizer=tokenizer, quieted=quieted, notes=notes)
+
+
+def tokenizer_of(settings: Settings) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(settings.model, **settings.loading)
+    except Exception as error:  # as many kinds
+        raise UserError(
+            f"policy.model: cannot load a causal language model from {settings.model!r}: no "
+            f"tokenizer: {first_line(error)}"
+        ) from error
 
 
 def config_of(settings: Settings) -> Any:
@@ -56,6 +88,17 @@ def config_of(settings: Settings) -> Any:
     except Exception as error:  # as many kinds
         reason = first_line(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
+
+
+def positions_of(config: Any) -> int | None:
+    """How many tokens the model has positions for, where there is such a limit."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def location(settings: Settings) -> str:
+    """Where the model is found from any folder: an absolute path, or a hub name."""
+    path = Path(settings.model)
+    return str(path.resolve()) if path.exists() else str(settings.model)
 
 
 def _as_plain(model: Any) -> Any:
@@ -75,32 +118,47 @@ def _as_plain(model: Any) -> Any:
         owner, _, leaf = name.rpartition(".")
         setattr(plain.get_submodule(owner), leaf, buffer)
     plain.generation_config = model.generation_config
-    plain.name_or_path = model.name_or_path
     return plain
 
 
-def with_adapters(model: Any, settings: Settings) -> Any:
-    """The model wrapped by peft, its adapters in float32."""
-    from peft import LoraConfig, get_peft_model
+def freeze_unreached(model: Any) -> list[str]:
+    """Freeze the parts of a model of several modalities that no text reaches; a note says which.
 
-    lora = settings.lora
-    assert lora is not None
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
-        lora_alpha=lora.alpha or 2 * lora.rank,
-        target_modules=lora.targets,
-        **{"lora_dropout": 0.0, **lora.options},
-    )
-    try:
-        with warnings.catch_warnings():
-            # peft asks transformers whether it checkpoints by a name that is about to go.
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            # GPT-2's transposed layers, which it then treats as they are.
-            warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)
-            return get_peft_model(model, config, autocast_adapter_dtype=True)
-    except ValueError as error:
-        raise UserError(f"policy.lora: {error}") from error
+    They would never get a gradient, and training on several processes stops at such parameters.
+    """
+    if model.config.get_text_config(decoder=True) is model.config:
+        return []
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    reached = {id(p) for part in parts if part is not None for p in part.parameters()}
+    frozen: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in reached:
+            parameter.requires_grad_(False)
+            part = ".".join(name.split(".")[:2])
+            frozen[part] = frozen.get(part, 0) + parameter.numel()
+    if not frozen:
+        return []
+    count = sum(frozen.values())
+    return [f"{', '.join(frozen)}: {count:,} weights that no text reaches are not trained"]
+
+
+def _hold_exactly(model: Any, settings: Settings) -> list[str]:
+    """Hold what is trained in float32: bf16 has 8 bits, and small updates would be rounded away."""
+    trained = [p for p in model.parameters() if p.requires_grad and p.dtype not in EXACT]
+    if not trained:
+        return []
+    kind = str(trained[0].dtype).removeprefix("torch.")
+    if settings.lora is not None and settings.precision == "float32":
+        raise UserError(
+            f"policy.precision: weights beside the adapters are trained, in float32, and the model "
+            f"is loaded in {kind}; set precision: bf16, or leave loading.dtype unset"
+        )
+    for parameter in trained:
+        parameter.data = parameter.data.float()
+    if settings.precision == "bf16":
+        return []
+    note = f"loading.dtype {kind}: what is trained is held in float32 and so computes in float32"
+    return [f"{note}; precision: bf16 computes in bf16"]
 
 
 def checkpoint_activations(model: Any) -> None:
@@ -109,14 +167,14 @@ def checkpoint_activations(model: Any) -> None:
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
-def save(model: Any, tokenizer: Any, path: Path) -> None:
+def save(loaded: Loaded, path: Path) -> None:
     """As transformers saves a model, or peft an adapter, with the tokenizer beside it."""
     path.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), modes.restored(loaded.quieted):
         # peft asks the hub whether the base model's vocabulary changed, and warns without one.
         warnings.simplefilter("ignore", UserWarning)
-        model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+        loaded.model.save_pretrained(path)
+    loaded.tokenizer.save_pretrained(path)
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

@@ -1,47 +1,206 @@
-"""Memory: what a run will take, from the model's configuration alone."""
+"""Memory: what a run will take, from the model's configuration alone.
 
-from collections.abc import Mapping
+What is saved for the backward pass is counted rather than computed by a formula: the model's own
+code runs on tensors without data, and every tensor that autograd keeps is added up.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from groupwise.errors import first_line
+from groupwise_llm import modes
+from groupwise_llm.adapters import with_adapters
+from groupwise_llm.body import Body
 from groupwise_llm.likelihood import TOKENS, VOCABULARY
-from groupwise_llm.loading import with_adapters
+from groupwise_llm.loading import EXACT, checkpoint_activations, freeze_unreached, positions_of
 from groupwise_llm.settings import Settings
 
 
-def estimate(
-    config: Any, settings: Settings, *, decisions: int, training: bool
-) -> Mapping[str, int]:
-    """Bytes of weights, gradients, optimizer, activations and logits; an estimate, not a bound.
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A micro-batch: rows of completions that answer prompts, all of one length in tokens."""
 
-    config: transformers' configuration; decisions: tokens in one micro-batch.
+    prompts: int
+    prompt: int
+    rows: int
+    completion: int
+
+
+def estimate(
+    config: Any, settings: Settings, *, budget: int, rollouts: int, training: bool
+) -> Mapping[str, int]:
+    """Bytes of weights, gradients, optimizer, activations, logits and the sampler's cache.
+
+    config: transformers' configuration; budget: tokens in one micro-batch; rollouts: completions
+    sampled together at the most.
     """
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config, dtype=_dtype(settings))
+        freeze_unreached(model)
         if settings.lora is not None:
-            model = with_adapters(model, settings)
-    total = sum(p.numel() for p in model.parameters())
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    # A model of several modalities keeps its language model's sizes one level down.
-    text = config.get_text_config()
-    width, layers = text.hidden_size, text.num_hidden_layers
-    inner = getattr(text, "intermediate_size", None) or 4 * width
-    # Kept for the backward pass a layer: attention's inputs, projections and output, both norms,
-    # and the three products of the gated MLP.
-    kept = decisions * layers * (8 * width + 3 * inner)
-    size = 4 if settings.precision == "float32" else 2
-    sizes = {"weights": 4 * total}
+            model = with_adapters(model, settings.lora)
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.dtype not in EXACT:
+            parameter.data = parameter.data.float()
+    trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
     if training:
-        sizes |= {
-            "gradients": 4 * trained,
-            "optimizer": 8 * trained,
-            "activations": size
-            * (decisions * layers * width if settings.gradient_checkpointing else kept),
-            "logits, a block at a time": 4
-            * 3
-            * min(decisions, TOKENS)
-            * min(text.vocab_size, VOCABULARY),
-        }
+        sizes |= {"gradients": trained, "optimizer": 2 * trained}
+    try:
+        with _without_data(model, settings) as body:
+            sizes |= _counted(body, config, settings, budget if training else 0, rollouts)
+    except Exception as error:  # of code that looks at values, which there are none of
+        reason = shorten(first_line(error), 60, placeholder=" ...")
+        sizes[f"activations and cache: not counted ({reason})"] = 0
+    if training:
+        text = config.get_text_config()
+        block = min(budget, TOKENS) * min(text.vocab_size, VOCABULARY)
+        sizes["logits, a block at a time"] = 4 * 3 * block
     return sizes
+
+
+def _counted(
+    body: Body, config: Any, settings: Settings, budget: int, rollouts: int
+) -> Mapping[str, int]:
+    """What runs of the model's code tell: a micro-batch of `budget` tokens, and a row's cache."""
+    sizes = {}
+    prompt, completion = _lengths(config, settings)
+    checkpoints = settings.gradient_checkpointing
+    if budget:
+        # Under gradient checkpointing each row's prompt is computed with it.
+        tokens = budget if checkpoints else budget - prompt
+        rows = max(1, tokens // (completion + (prompt if checkpoints else 0)))
+        shape = Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
+        sizes["activations"] = saved(body, shape, checkpoints=checkpoints)
+        if checkpoints:
+            layers = config.get_text_config().num_hidden_layers
+            sizes["activations of a layer"] = saved(body, shape, checkpoints=False) // layers
+    if body.cache_argument is not None:
+        rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
+        sizes["cache of the sampler"] = rows * cached(body, prompt + completion)
+    return sizes
+
+
+def saved(body: Body, shape: Shape, *, checkpoints: bool) -> int:
+    """Bytes that a micro-batch's pass keeps for the backward pass, weights not counted.
+
+    checkpoints: whether activations are recomputed; then prompts are not shared.
+    """
+    own = {t.untyped_storage()._cdata for t in (*body.model.parameters(), *body.model.buffers())}
+    sizes: dict[int, int] = {}
+    alive = []  # a storage that is freed could give its number to another
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            sizes[storage._cdata] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    modes.set_training(body.model, checkpoints)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = _whole(body, shape) if checkpoints else _shared(body, shape)
+    del hidden
+    return sum(sizes.values())
+
+
+def cached(body: Body, tokens: int) -> int:
+    """Bytes of the cache of one row of so many tokens."""
+    cache = body.new_cache()
+    with torch.no_grad():
+        body.hidden(_ids(1, tokens), cache=cache, keep=1)
+    states = [value for layer in cache.layers for value in _tensors(vars(layer))]
+    return sum(state.nbytes for state in states if state.ndim > 1)
+
+
+def _shared(body: Body, shape: Shape) -> Tensor:
+    """As `passes.shared`, for prompts and completions of one length each."""
+    seen, cache = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64), body.new_cache()
+    positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
+    ids = _ids(shape.prompts, shape.prompt)
+    body.hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)
+    cache.reorder_cache(torch.arange(shape.rows) % shape.prompts)
+    length = shape.prompt + shape.completion - 1
+    return body.hidden(
+        _ids(shape.rows, shape.completion - 1),
+        attention=torch.ones(shape.rows, length, dtype=torch.int64),
+        positions=torch.arange(shape.prompt, length).expand(shape.rows, -1),
+        cache=cache,
+    )
+
+
+def _whole(body: Body, shape: Shape) -> Tensor:
+    return body.hidden(_ids(shape.rows, shape.prompt + shape.completion - 1))
+
+
+def _ids(rows: int, tokens: int) -> Tensor:
+    return torch.zeros(rows, tokens, dtype=torch.int64)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+def _dtype(settings: Settings) -> torch.dtype:
+    dtype = settings.loading.get("dtype", torch.float32)
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype, torch.float32)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _lengths(config: Any, settings: Settings) -> tuple[int, int]:
+    """(prompt, completion) in tokens: the longest there can be, and as long, where prompts have no
+    limit of their own."""
+    completion = settings.max_new_tokens
+    prompt = settings.max_prompt_tokens or completion
+    positions = positions_of(config)
+    if positions is not None:
+        prompt = max(1, min(prompt, positions - completion))
+    return prompt, completion
+
+
+@contextmanager
+def _without_data(model: Any, settings: Settings) -> Iterator[Body]:
+    """A body of the model on tensors that have shapes and no values, of a CPU in name."""
+    modes.quieten(model.eval())
+    if settings.gradient_checkpointing:
+        checkpoint_activations(model)
+    with FakeTensorMode(allow_non_fake_inputs=True), _Grouped(), _overwritten():
+        model.to_empty(device="cpu")
+        yield Body(model, precision=settings.precision)
+
+
+@contextmanager
+def _overwritten() -> Iterator[None]:
+    """Parameters that move to another kind of tensor are made anew."""
+    future = torch.__future__
+    before = future.get_overwrite_module_params_on_conversion()
+    future.set_overwrite_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        future.set_overwrite_module_params_on_conversion(before)
+
+
+class _Grouped(TorchDispatchMode):
+    """Experts' products, whose shapes torch knows in bf16 alone."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.ops.aten._grouped_mm.default:
+            return args[0].new_empty(args[0].shape[0], args[1].shape[-1])
+        return function(*args, **(kwargs or {}))

@@ -1,25 +1,32 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from inspect import signature
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
-from transformers import DynamicCache, StopStringCriteria
+from transformers import StopStringCriteria
 
 from groupwise.policy import Microbatch, Policy, Purpose
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise_llm import passes, probes, sampling
-from groupwise_llm.likelihood import log_probs_and_entropy, project
-from groupwise_llm.loading import checkpoint_activations, config_of, end_tokens, load, save
+from groupwise_llm import drawing, modes, passes, probes, sampling
+from groupwise_llm.body import Body
+from groupwise_llm.card import card_of
+from groupwise_llm.loading import (
+    checkpoint_activations,
+    config_of,
+    end_tokens,
+    load,
+    positions_of,
+    save,
+    tokenizer_of,
+)
 from groupwise_llm.memory import estimate
 from groupwise_llm.packing import pack
+from groupwise_llm.prompts import Prompts, decode
 from groupwise_llm.settings import Settings
-from groupwise_llm.text import decode, encode
 
 
 class LanguageModel(Policy):
@@ -34,32 +41,59 @@ class LanguageModel(Policy):
     def __init__(self, config: Settings) -> None:
         super().__init__()
         self.config = config
-        self.model, self.tokenizer = load(config)
-        self._reference: list[Any] = []  # in a list, so that nn.Module does not count its weights
-        self._answering = self.model
-        self.precision = "float32"  # of the probes; what a model can do does not hang on rounding
-        self.notes: list[str] = []
+        self._loaded = load(config)
+        self.model, self.tokenizer = self._loaded.model, self._loaded.tokenizer
+        self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.max_decisions = config.max_new_tokens
+        self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
         self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
-        self._filters = sampling.filters_for(config)
         if config.gradient_checkpointing:
             checkpoint_activations(self.model)
-        self.plain_head = probes.head_is_plain(self)
-        self.share_prompt = config.share_prompt and probes.cache_agrees(self)
-        self.precision = config.precision
-        if config.gradient_checkpointing and self.share_prompt:
-            self.notes.append(
-                "prompts are shared in sampling only: gradient checkpointing drops the cache"
+        self.body = Body(self.model, precision=config.precision)
+        # Frozen weights in float16 pass gradients on in float16.
+        self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
+        self._answering = self.body
+        self._reference: Body | None = None
+        self._ability: tuple[torch.device, probes.Ability] | None = None
+
+    # ---- how this model may be run
+
+    @property
+    def ability(self) -> probes.Ability:
+        """What the model allows where it lies; tried at the first use there."""
+        if self._ability is None or self._ability[0] != self.device:
+            tried = probes.ability(
+                self.body,
+                share=self.config.share_prompt,
+                checkpoints=self.config.gradient_checkpointing,
+                name=str(self.config.model),
             )
+            modes.set_training(self.model, self.training)
+            self._ability = (self.device, tried)
+        return self._ability[1]
+
+    @property
+    def notes(self) -> Sequence[str]:  # type: ignore[override]
+        """Of loading and of `check_prompts`, and what the model does not allow where it lies."""
+        return [*self._notes, *self.ability.notes]
+
+    def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._notes += self.prompts.check(rows)
+
+    def skips(self, row: Mapping[str, Any]) -> bool:
+        return self.config.long_prompts == "skip" and self.prompts.too_long(row)
+
+    @classmethod
+    def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+        """What `check_prompts` would say, from the tokenizer and the configuration alone."""
+        positions = positions_of(config_of(config))
+        return Prompts(tokenizer_of(config), config, positions=positions).check(rows)
 
     def train(self, mode: bool = True) -> Self:
         """Dropout stays off; only gradient checkpointing needs the model's training mode."""
         super().train(mode)
-        for module in self.model.modules():
-            # Not `model.train(mode)`: dropout would part training from sampling.
-            checkpoints = getattr(module, "gradient_checkpointing", False)
-            module.training = bool(mode and checkpoints)
+        modes.set_training(self.model, mode)
         return self
 
     # ---- sampling
@@ -73,14 +107,14 @@ class LanguageModel(Policy):
         purpose: Purpose = "train",
     ) -> Rollouts:
         """Completions of text prompts or chat messages; see `Policy.sample`."""
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        ids = [encode(self.tokenizer, row["prompt"], self.config, limit=limit) for row in prompts]
+        ids = [self.prompts.encode(row) for row in prompts]
         draws = None
         if purpose != "greedy":
-            draws = sampling.uniforms(seeds, self.config.max_new_tokens)
+            draws = drawing.uniforms(seeds, self.config.max_new_tokens)
+        decoder = self._decoder(purpose)
         training = self.training
         self.train(False)  # in training mode gradient checkpointing drops the cache
-        sampled = sampling.decode(self._decoder(), ids, group_size, draws)
+        sampled = sampling.decode(decoder, ids, group_size, draws)
         self.train(training)
         rows = [row for row in prompts for _ in range(group_size)]
         tokens = [
@@ -108,17 +142,18 @@ class LanguageModel(Policy):
             },
         )
 
-    def _decoder(self) -> sampling.Decoder:
+    def _decoder(self, purpose: Purpose) -> sampling.Decoder:
+        choice = self.config if purpose == "train" else self.config.for_evaluation()
         return sampling.Decoder(
-            hidden=self.hidden,
-            logits=self.logits,
-            new_cache=self.new_cache,
-            filters=self._filters,
+            way=self.ability.decoding,
+            body=self._answering,
+            filters=drawing.filters_for(choice),
             ends=torch.tensor(self.ends, device=self.device),
             stop=self._stop,
             temperature=self.config.temperature,
+            drawn_at=choice.temperature,
             max_new_tokens=self.config.max_new_tokens,
-            share_prompt=self.share_prompt,
+            cache_tokens=self.config.cache_tokens,
         )
 
     # ---- log-probs
@@ -130,24 +165,17 @@ class LanguageModel(Policy):
         stop = decisions.indices(completions.shape[1])[1]
         ids = completions[:, :stop].to(self.device)
         mask = rollouts.mask[:, :stop].to(self.device)
-        if self._shares_in_training:
-            hidden = passes.shared(self, prompts, rollouts.groups, ids, mask)
+        shares, body = self.ability.shared_training, self._answering
+        if shares:
+            hidden = passes.shared(body, prompts, rollouts.groups, ids, mask)
         else:
-            hidden = passes.plain(self, prompts, ids, mask)
-        chosen = mask.flatten()
-        log_probs, entropy = self._likelihood(
-            hidden.reshape(-1, hidden.shape[-1])[chosen], ids.flatten()[chosen]
-        )
-        shape = ids.numel()
-        spread = [
-            torch.zeros(shape, device=ids.device).index_put((chosen,), values).view_as(ids)
-            for values in (log_probs, entropy)
+            hidden = passes.plain(body, prompts, ids, mask)
+        answers = body.likelihood(hidden, ids[mask], temperature=self.config.temperature)
+        log_probs, entropy = [
+            torch.zeros(ids.shape, device=ids.device).masked_scatter(mask, values)
+            for values in answers
         ]
-        return LogProbs(log_probs=spread[0][:, decisions], entropy=spread[1][:, decisions])
-
-    @property
-    def _shares_in_training(self) -> bool:
-        return self.share_prompt and not self.config.gradient_checkpointing
+        return LogProbs(log_probs=log_probs[:, decisions], entropy=entropy[:, decisions])
 
     def microbatches(
         self,
@@ -156,98 +184,31 @@ class LanguageModel(Policy):
         *,
         cut_decisions: bool,
     ) -> Sequence[Microbatch]:
-        """Rollouts of like length together, cut where padding would cost more than prompts do."""
+        """Rollouts of like length together; the budget counts their prompts' tokens, too."""
         lengths = rollouts.lengths.cpu()
-        order = lengths.argsort(descending=True, stable=True)
         prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
-        distinct = dict(zip(rollouts.groups.tolist(), prompts.tolist(), strict=True))
         parts = pack(
-            lengths[order],
-            prompts[order],
-            once=sum(distinct.values()) if self._shares_in_training else 0,
+            lengths,
+            prompts,
+            groups=rollouts.groups.cpu() if self.ability.shared_training else None,
             budget=budget,
             # What starting another pass is worth: a GPU needs thousands of tokens to be busy.
             overhead=64 if self.device.type == "cpu" else 4096,
         )
-        return [
-            (order[start:stop], slice(0, max(1, int(lengths[order[start]]))))
-            for start, stop in parts
-        ]
+        return [(rows, slice(0, max(1, int(lengths[rows].max())))) for rows in parts]
 
-    def _likelihood(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        if self.plain_head:
-            head = self.causal.get_output_embeddings()
-            bias = getattr(head, "bias", None)
-            return log_probs_and_entropy(
-                hidden, head.weight, bias, tokens, temperature=self.config.temperature
-            )
-        log_p = (hidden.float() / self.config.temperature).log_softmax(dim=-1)
-        entropy = -(log_p.exp() * log_p).sum(dim=-1)
-        return log_p.gather(1, tokens.unsqueeze(1)).squeeze(1), entropy
-
-    # ---- the model underneath
+    # ---- other weights, saving, memory
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = next(self.model.parameters()).device
-        return device
-
-    @property
-    def causal(self) -> Any:
-        """The causal model whose weights answer, adapters unwrapped (they stay in its layers)."""
-        model = self._answering
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-    def new_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.causal.config)
-
-    def hidden(
-        self,
-        ids: Tensor,
-        attention: Tensor,
-        positions: Tensor,
-        cache: DynamicCache | None,
-        *,
-        keep: int = 0,
-    ) -> Tensor:
-        """Last hidden states [n, t, h]; or logits [n, t, v], where the head is no plain product.
-
-        keep: how many of the last positions are wanted, 0 for all; only logits are worth the cut.
-        """
-        inputs = {
-            "input_ids": ids,
-            "attention_mask": attention,
-            "position_ids": positions,
-            "past_key_values": cache,
-            "use_cache": cache is not None,
-        }
-        with self._autocast():
-            if self.plain_head:
-                hidden: Tensor = self.causal.base_model(**inputs).last_hidden_state
-                return hidden[:, -keep:]
-            if "logits_to_keep" in signature(self.causal.forward).parameters:
-                inputs["logits_to_keep"] = keep
-            logits: Tensor = self.causal(**inputs).logits
-            return logits[:, -keep:]
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        if not self.plain_head:
-            return hidden.float()
-        head = self.causal.get_output_embeddings()
-        return project(hidden, head.weight, getattr(head, "bias", None))
-
-    # ---- other weights, saving, memory
+        return self.body.device
 
     def keep(self, name: str) -> None:
         """Keep the present weights as the reference; adapters need no copy."""
         if name == "reference" and self.config.lora is None:
             frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
-            self._reference = [frozen]
+            # A body is no module, so nn.Module does not count its weights.
+            self._reference = Body(frozen, precision=self.config.precision)
 
     @contextmanager
     def using(self, name: str) -> Iterator[None]:
@@ -259,22 +220,30 @@ class LanguageModel(Policy):
             with self.model.disable_adapter():
                 yield
         else:
-            if not self._reference:
+            if self._reference is None:
                 raise RuntimeError("using('reference') before keep('reference')")
-            self._answering = self._reference[0].to(self.device)
+            self._reference.model.to(self.device)
+            self._reference.plain_head = self.body.plain_head
+            self._answering = self._reference
             try:
                 yield
             finally:
-                self._answering = self.model
+                self._answering = self.body
 
     def save_pretrained(self, path: Path) -> None:
         """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""
-        save(self.model, self.tokenizer, path)
+        save(self._loaded, path)
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the saved model's card says: the base model, and how to load the folder."""
+        return card_of(self.config)
 
     @classmethod
     def estimate(
         cls, config: Settings, *, decisions: int, rollouts: int, training: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
-        tokens = min(decisions, rollouts * config.max_new_tokens)
-        return estimate(config_of(config), config, decisions=tokens, training=training)
+        return estimate(
+            config_of(config), config, budget=decisions, rollouts=rollouts, training=training
+        )

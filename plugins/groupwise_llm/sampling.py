@@ -1,29 +1,30 @@
-"""Sampling completions in process: prompts prefilled once, decoding with a key-value cache.
+"""Sampling completions in process, batch by batch, token by token.
 
 Rows that have ended leave the batch. A row's tokens are a function of its own seed: a table of
 uniforms is filled by one generator a row, and turned into tokens by the inverse of the cumulative
 distribution, so batching changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LogitsProcessorList, StopStringCriteria
+from transformers import LogitsProcessorList
 
-Forward = Callable[..., Tensor]
+from groupwise_llm import drawing
+from groupwise_llm.body import Body
+from groupwise_llm.passes import left_padded
+from groupwise_llm.stepping import Way, begin
+
 COMPACT_AT = 0.85
 """The share of rows alive below which the others leave the batch: dropping copies the cache."""
-BLOCK = 256
-"""Tokens of the vocabulary whose weights are summed at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
     """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N] and
-    kept [N], the mean probability mass that the filters left."""
+    kept [N], the mean mass that the distribution sampled from shares with that of the log-probs."""
 
     ids: Tensor
     log_probs: Tensor
@@ -36,42 +37,21 @@ class Sampled:
 class Decoder:
     """Everything of decoding that does not change from batch to batch.
 
-    hidden: (ids, attention_mask, position_ids, cache) -> last hidden states [n, t, h].
-    logits: hidden states [n, h] -> float32 logits [n, v].
+    temperature: of the log-probs; drawn_at: that at which tokens are drawn.
     filters: processors that choose among tokens; log-probs never see them.
+    stop: which rows of ids [n, t] end with their last token, beside those that end by `ends`.
+    cache_tokens: the most tokens, prompts and room for completions, in the cache at once.
     """
 
-    hidden: Forward
-    logits: Callable[[Tensor], Tensor]
-    new_cache: Callable[[], DynamicCache]
+    body: Body
+    way: Way
     filters: LogitsProcessorList
     ends: Tensor
-    stop: StopStringCriteria | None
+    stop: Callable[[Tensor, None], Tensor] | None
     temperature: float
+    drawn_at: float
     max_new_tokens: int
-    share_prompt: bool
-
-
-def uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """[N, length] float64 in [0, 1): row i drawn by a generator seeded with seeds[i]."""
-    generator = torch.Generator()
-    rows = [
-        torch.rand(length, generator=generator.manual_seed(seed), dtype=torch.float64)
-        for seed in seeds
-    ]
-    return torch.stack(rows)
-
-
-def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids, attention mask, positions), each [P, L], padded on the left with 0."""
-    longest = max(len(prompt) for prompt in prompts)
-    ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = prompt
-        mask[row, longest - len(prompt) :] = 1
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    return ids.to(device), mask.to(device), positions.to(device)
+    cache_tokens: int
 
 
 @torch.no_grad()
@@ -79,22 +59,54 @@ def decode(
     decoder: Decoder, prompts: Sequence[Tensor], group_size: int, draws: Tensor | None
 ) -> Sampled:
     """`group_size` completions for each prompt; `draws` [N, T] uniforms, or None for greedy."""
-    device = decoder.ends.device
-    rows = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
-    if not decoder.share_prompt:
-        prompts = [prompts[row] for row in rows.tolist()]
-    ids, attention, positions = left_padded(prompts, device)
-    cache = decoder.new_cache()
-    last = decoder.hidden(ids, attention, positions, cache, keep=1)[:, 0]
-    # Padding for the filters' eyes: a token that the prompt has anyway.
-    ids = torch.where(attention.bool(), ids, ids[:, -1:])
-    if decoder.share_prompt and group_size > 1:
-        cache.batch_select_indices(rows)
-        ids, attention, positions, last = ids[rows], attention[rows], positions[rows], last[rows]
-    batch = _Batch(
-        decoder, cache, prompt_ids=ids, attention=attention, position=positions[:, -1], draws=draws
-    )
-    return batch.run(last)
+    order, parts = [], []
+    # Held open for all steps, so that a weight is cast once and not at every token.
+    with decoder.body.computing():
+        for batch in batches(decoder, [len(prompt) for prompt in prompts], group_size):
+            rows = [row for part in batch for row in part]
+            heads = [prompts[part.start // group_size] for part in batch]
+            uniforms = None if draws is None else draws[rows]
+            parts.append(_Batch(decoder, heads, [len(part) for part in batch], uniforms).run())
+            order += rows
+    places = torch.tensor(order).argsort().to(decoder.ends.device)
+    longest = max(part.mask.shape[1] for part in parts)
+
+    def joined(name: str) -> Tensor:
+        columns = [getattr(part, name) for part in parts]
+        padded = [
+            torch.nn.functional.pad(column, (0, longest - column.shape[1]))
+            if column.ndim > 1
+            else column
+            for column in columns
+        ]
+        return torch.cat(padded)[places]
+
+    names = ("ids", "log_probs", "mask", "truncated", "kept")
+    return Sampled(**{name: joined(name) for name in names})
+
+
+def batches(decoder: Decoder, lengths: Sequence[int], group_size: int) -> Iterator[list[range]]:
+    """The rows of each batch, by prompt; lengths: of the prompts, row i answers i // group_size.
+
+    A batch's rows times its longest prompt and completion stay within `cache_tokens`, unless it
+    is one row. Groups are cut only where one alone would not fit.
+    """
+    mixed = decoder.way.padded or not decoder.way.cached
+    batch: list[range] = []
+    for prompt in sorted(range(len(lengths)), key=lengths.__getitem__):
+        tokens = lengths[prompt] + decoder.max_new_tokens
+        size = min(group_size, max(1, decoder.cache_tokens // tokens))
+        for start in range(0, group_size, size):
+            rows = range(
+                prompt * group_size + start, prompt * group_size + min(start + size, group_size)
+            )
+            count = sum(map(len, batch)) + len(rows)
+            alike = mixed or all(lengths[prompt] == lengths[b.start // group_size] for b in batch)
+            if batch and not (alike and count * tokens <= decoder.cache_tokens):
+                yield batch
+                batch = []
+            batch.append(rows)
+    yield batch
 
 
 class _Batch:
@@ -103,38 +115,37 @@ class _Batch:
     def __init__(
         self,
         decoder: Decoder,
-        cache: DynamicCache,
-        *,
-        prompt_ids: Tensor,
-        attention: Tensor,
-        position: Tensor,
+        prompts: Sequence[Tensor],
+        copies: Sequence[int],
         draws: Tensor | None,
     ) -> None:
-        size, device = len(prompt_ids), prompt_ids.device
-        limit = decoder.max_new_tokens
-        self.decoder, self.cache = decoder, cache
-        self.draws = None if draws is None else draws.to(device)
+        self.decoder, self.rows = decoder, begin(decoder.body, prompts, copies, decoder.way)
+        device, limit = decoder.ends.device, decoder.max_new_tokens
+        size = sum(copies)
+        self.draws = None if draws is None else draws.to(drawing.place(device))
         self.alive = torch.arange(size, device=device)
         self.ended = torch.zeros(size, dtype=torch.bool, device=device)
-        self.attention, self.position = attention, position
-        # Filters such as the repetition penalty look at the prompt, too.
-        self.history = prompt_ids
+        # Filters such as the repetition penalty look at the prompt, too; padding is for their eyes
+        # a token that the prompt has anyway.
+        ids, attention, _ = left_padded(prompts, device)
+        rows = torch.tensor(copies, device=device)
+        self.history = torch.where(attention.bool(), ids, ids[:, -1:]).repeat_interleave(rows, 0)
         self.ids = torch.zeros(size, limit, dtype=torch.int64, device=device)
         self.log_probs = torch.zeros(size, limit, dtype=torch.float32, device=device)
         self.length = torch.zeros(size, dtype=torch.int64, device=device)
         self.kept = torch.zeros(size, dtype=torch.float32, device=device)
 
-    def run(self, hidden: Tensor) -> Sampled:
+    def run(self) -> Sampled:
+        hidden = self.rows.start()
         for step in range(self.decoder.max_new_tokens):
             tokens = self._choose(hidden, step)
             living = ~self.ended[self.alive]
             count = int(living.sum())
             if count == 0 or step + 1 == self.decoder.max_new_tokens:
                 break
-            # Where the cache is not trusted to repeat rows, it is not trusted to drop them.
-            if self.decoder.share_prompt and count <= COMPACT_AT * len(living):
+            if count <= COMPACT_AT * len(living):
                 tokens = self._drop(living.nonzero().flatten(), tokens)
-            hidden = self._advance(tokens)
+            hidden = self.rows.advance(tokens)
         longest = int(self.length.max())
         mask = torch.arange(longest, device=self.ids.device) < self.length.unsqueeze(1)
         return Sampled(
@@ -148,18 +159,19 @@ class _Batch:
     def _choose(self, hidden: Tensor, step: int) -> Tensor:
         """Pick the next token of every row in the batch and record it for the living."""
         decoder, alive = self.decoder, self.alive
-        logits = decoder.logits(hidden) / decoder.temperature
-        powers, total, normaliser = _softmax(logits)
-        kept = torch.ones_like(total)
-        weights = powers
-        if decoder.filters:
-            filtered = decoder.filters(self.history, logits)
-            kept = powers.masked_fill(filtered == -torch.inf, 0.0).sum(dim=1) / total
-            weights, _, _ = _softmax(filtered)
+        raw = decoder.body.logits(hidden)
+        logits = raw / decoder.temperature
+        powers, total, normaliser = drawing.softmax(logits)
+        kept, weights = torch.ones_like(total), powers
+        if decoder.filters or decoder.drawn_at != decoder.temperature:
+            weights, mass, _ = drawing.softmax(
+                decoder.filters(self.history, raw / decoder.drawn_at)
+            )
+            kept = drawing.overlap((powers, total), (weights, mass))
         if self.draws is None:
             tokens = weights.argmax(dim=-1)
         else:
-            tokens = _inverse_cdf(weights, self.draws[alive, step])
+            tokens = drawing.inverse_cdf(weights, self.draws[alive.to(self.draws.device), step])
         living = ~self.ended[alive]
         chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normaliser
         self.ids[alive, step] = tokens.where(living, 0)
@@ -180,72 +192,8 @@ class _Batch:
 
     def _drop(self, keep: Tensor, tokens: Tensor) -> Tensor:
         """Leave only the rows `keep` of the batch."""
-        self.cache.batch_select_indices(keep)
-        self.alive, self.attention = self.alive[keep], self.attention[keep]
-        self.position = self.position[keep]
+        self.rows.keep(keep)
+        self.alive = self.alive[keep]
         if self.decoder.filters:
             self.history = self.history[keep]
         return tokens[keep]
-
-    def _advance(self, tokens: Tensor) -> Tensor:
-        self.position = self.position + 1
-        self.attention = torch.cat([self.attention, self.attention.new_ones(len(tokens), 1)], dim=1)
-        return self.decoder.hidden(
-            tokens.unsqueeze(1), self.attention, self.position.unsqueeze(1), self.cache
-        )[:, -1]
-
-
-def _softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(exp(z - peak) [n, v], its sum [n], logsumexp(z) [n]) of logits z, by one exponential."""
-    peak = logits.amax(dim=1)
-    powers = (logits - peak.unsqueeze(1)).exp()
-    total = powers.sum(dim=1)
-    return powers, total, peak + total.log()
-
-
-def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
-    """[n] tokens: the first whose cumulative share of the weights [n, v] exceeds the row's uniform.
-
-    Summed in float64, since in float32 the sum over a large vocabulary errs by more than the
-    rarest tokens' whole probability; and in two levels, block then token, since running sums in
-    float64 over all of it would take longer than everything else here.
-    """
-    size = weights.shape[1]
-    block = min(BLOCK, size)
-    blocks = torch.nn.functional.pad(weights, (0, -size % block)).unflatten(1, (-1, block))
-    running = blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
-    target = uniform.unsqueeze(1) * running[:, -1:]
-    index = _first_above(running, target)
-    inside = blocks.gather(1, index.unsqueeze(2).expand(-1, -1, block)).squeeze(1).double()
-    target = target - (running.gather(1, index) - inside.sum(dim=1, keepdim=True))
-    token = _first_above(inside.cumsum(dim=1), target)
-    return (index * block + token).squeeze(1)
-
-
-def _first_above(running: Tensor, target: Tensor) -> Tensor:
-    """[n, 1] the first place of each row's running sum above target, of those where it rises."""
-    found = torch.searchsorted(running, target.clamp(min=0.0), right=True)
-    # Rounding at the very end could step past the last place with any weight.
-    last = torch.searchsorted(running, running[:, -1:].contiguous())
-    return torch.minimum(found, last)
-
-
-def filters_for(settings: Any) -> LogitsProcessorList:
-    """transformers' own processors, in the order its `generate` applies them."""
-    from transformers import (
-        MinPLogitsWarper,
-        RepetitionPenaltyLogitsProcessor,
-        TopKLogitsWarper,
-        TopPLogitsWarper,
-    )
-
-    processors = LogitsProcessorList()
-    if settings.repetition_penalty != 1.0:
-        processors.append(RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
-    if settings.top_k:
-        processors.append(TopKLogitsWarper(settings.top_k))
-    if settings.top_p < 1.0:
-        processors.append(TopPLogitsWarper(settings.top_p))
-    if settings.min_p > 0.0:
-        processors.append(MinPLogitsWarper(settings.min_p))
-    return processors

@@ -1,5 +1,7 @@
 """Tiny models of real architectures with random weights, and a tokenizer, made from nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -110,6 +112,37 @@ def make(saved):
 
 
 @pytest.fixture
+def make_of(tmp_path):
+    """make_of(configuration, **settings) -> a policy of a model with random weights."""
+
+    def policy(config, *, tokenizer=None, **settings):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+        (tokenizer or make_tokenizer()).save_pretrained(tmp_path / "model")
+        settings = {"max_new_tokens": 12, **settings}
+        return LanguageModel(Settings(model=str(tmp_path / "model"), **settings))
+
+    return policy
+
+
+@pytest.fixture
+def allow():
+    """allow(policy, shared_training=..., **way): let this be what the model is found to allow."""
+
+    def change(policy, shared_training=None, **way):
+        ability = policy.ability
+        if shared_training is None:
+            shared_training = ability.shared_training
+        changed = replace(
+            ability, decoding=replace(ability.decoding, **way), shared_training=shared_training
+        )
+        policy._ability = (policy.device, changed)
+
+    return change
+
+
+@pytest.fixture
 def plain():
     """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward, a rollout at a time."""
 
@@ -120,7 +153,9 @@ def plain():
             count = int(rollouts.lengths[row])
             answer = rollouts.trajectory["completion_ids"][row, :count].to(policy.device)
             ids = torch.cat([prompt, answer]).unsqueeze(0)
-            logits = policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+            logits = (
+                policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+            )
             scores = (logits / policy.config.temperature).log_softmax(-1)
             filled[row, :count] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
         return filled

@@ -53,10 +53,10 @@ def test_the_ratio_is_one(policy, rollouts, precision):
     assert gap < PRECISIONS[precision]
 
 
-def test_shared_and_plain_gradients_agree(policy, rollouts, precision):
+def test_shared_and_plain_gradients_agree(policy, rollouts, allow, precision):
     gradients = []
     for share in (True, False):
-        policy.share_prompt = share
+        allow(policy, shared_training=share)
         policy.zero_grad(set_to_none=True)
         (policy(rollouts).log_probs * rollouts.mask).sum().backward()
         gradients.append(torch.cat([p.grad.flatten().double() for p in policy.parameters()]))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from groupwise.rollouts import Rollouts
-from groupwise_llm import passes, probes
+from groupwise_llm import body, passes
 
 SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
 
@@ -48,11 +48,11 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("architecture", SHARING)
-def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(make, plain, architecture):
+def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(make, plain, allow, architecture):
     policy, rollouts = make(architecture), hand_made()
-    assert policy.share_prompt, policy.notes
+    assert policy.ability.shared_training, policy.notes
     shared, shared_gradient = answer(policy, rollouts)
-    policy.share_prompt = False
+    allow(policy, shared_training=False)
     alone, alone_gradient = answer(policy, rollouts)
     torch.testing.assert_close(shared[rollouts.mask], alone[rollouts.mask], rtol=5e-6, atol=5e-6)
     close(shared_gradient, alone_gradient)
@@ -121,9 +121,9 @@ def test_only_rollouts_without_decisions(make):
 
 def test_softcapped_logits_take_the_models_own_head(make):
     policy = make("gemma2")
-    assert not policy.plain_head
     assert any("own logits" in note for note in policy.notes)
-    assert make("gemma3").plain_head
+    assert not policy.body.plain_head
+    assert make("gemma3").notes == []
 
 
 def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
@@ -131,37 +131,40 @@ def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
     monkeypatch.setattr(
         policy.model.lm_head, "forward", lambda hidden: kept.append(hidden.shape) or hidden
     )
+    policy.body.plain_head = False
     passes.plain(
-        policy,
+        policy.body,
         rollouts.trajectory["prompt_ids"],
         rollouts.trajectory["completion_ids"],
         rollouts.mask,
     )
-    assert kept[0][:2] == (6, 9)
+    # The longest row has 11 + 9 tokens, of which the last predicts nothing; the shortest prompt 2.
+    assert kept[0][:2] == (6, 11 + 9 - 1 - (2 - 1))
 
 
 def test_large_logits_in_bf16_still_take_the_plain_head(make):
     policy = make("llama", model={"initializer_range": 1.0}, precision="bf16")
-    assert policy.plain_head
-    assert policy.share_prompt
-    assert policy.precision == "bf16"
+    assert policy.notes == []
+    assert policy.body.plain_head
+    assert policy.body.precision == "bf16"
 
 
 @pytest.mark.parametrize("error", [ValueError("no cache here"), None])
 def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, monkeypatch, error):
-    from groupwise_llm import policy as module
-
-    class Bad(module.DynamicCache):
-        def batch_select_indices(self, indices):
+    class Bad(body.DynamicCache):
+        def reorder_cache(self, rows):
             if error:
                 raise error
-            super().batch_select_indices(indices.flip(0))
+            super().reorder_cache(rows.flip(0))
 
-    monkeypatch.setattr(module, "DynamicCache", Bad)
+    monkeypatch.setattr(body, "DynamicCache", Bad)
     policy = make()
-    assert not policy.share_prompt
-    expected = "refused (no cache here)" if error else "log-probs differ by"
-    assert any("prompts are not shared" in note and expected in note for note in policy.notes)
+    training, sampling = policy.notes
+    assert training.startswith("prompts are not shared in training: ")
+    assert ("refuses (no cache here)" if error else "log-probs differ by") in training
+    # Rows that have ended leave the batch by the same method.
+    assert sampling.startswith("completions are sampled without a cache, which is slow: ")
+    assert not policy.ability.decoding.cached
     rollouts = hand_made()
     torch.testing.assert_close(
         policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
@@ -170,14 +173,20 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
     torch.testing.assert_close(policy(sampled).log_probs, sampled.log_probs, rtol=1e-4, atol=1e-4)
 
 
-def test_a_head_that_cannot_be_tried_is_told(make, monkeypatch):
-    def broken(*args, **kwargs):
-        raise AttributeError("no such part")
+def test_a_head_that_cannot_be_had_apart_is_left_to_the_model(make, plain, monkeypatch):
+    policy, original = make(), body.Body.hidden
 
-    policy = make()
-    monkeypatch.setattr(policy, "hidden", broken)
-    assert not probes.head_is_plain(policy)
-    assert "no such part" in policy.notes[-1]
+    def hidden(self, *args, **options):
+        if self.plain_head:
+            raise AttributeError("no such part")
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(body.Body, "hidden", hidden)
+    assert "own logits" in policy.notes[0]
+    rollouts = hand_made()
+    torch.testing.assert_close(
+        policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])

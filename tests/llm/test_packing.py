@@ -8,53 +8,61 @@ import torch
 from groupwise_llm.packing import pack
 
 
-def cost(parts, lengths, prompts, once, overhead):
-    total = 0
-    for start, stop in parts:
-        total += (
-            (stop - start) * max(1, lengths[start]) + min(once, sum(prompts[start:stop])) + overhead
-        )
-    return total
+def tokens(rows, lengths, prompts, groups):
+    """What a pass over these rows computes, padding included."""
+    if groups is None:
+        return len(rows) * max(lengths[row] + prompts[row] for row in rows)
+    heads = len({groups[row] for row in rows}) * max(prompts[row] for row in rows)
+    return heads + len(rows) * max(1, *(lengths[row] for row in rows))
 
 
-def every_cut(size):
-    for flags in itertools.product([0, 1], repeat=size - 1):
-        edges = [0, *(n + 1 for n, flag in enumerate(flags) if flag), size]
-        yield list(itertools.pairwise(edges))
+def every_cut(order):
+    for flags in itertools.product([0, 1], repeat=len(order) - 1):
+        edges = [0, *(n + 1 for n, flag in enumerate(flags) if flag), len(order)]
+        yield [order[a:b] for a, b in itertools.pairwise(edges)]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_cut_is_cheaper(seed):
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_cut_is_cheaper(seed, shared):
     generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(0, 40, (9,), generator=generator).sort(descending=True).values
-    prompts = torch.randint(1, 30, (9,), generator=generator)
-    settings = {"once": 35, "overhead": 10}
-    parts = pack(lengths, prompts, budget=90, **settings)
+    lengths = torch.randint(0, 40, (9,), generator=generator)
+    groups = torch.randint(0, 3, (9,), generator=generator)
+    prompts = torch.randint(1, 30, (3,), generator=generator)[groups]
+    columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
+    parts = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
+    parts = [part.tolist() for part in parts]
+
+    def cost(cut):
+        return sum(tokens(part, *columns) + 10 for part in cut)
 
     def allowed(cut):
-        return all(b - a == 1 or (b - a) * max(1, int(lengths[a])) <= 90 for a, b in cut)
+        return all(len(part) == 1 or tokens(part, *columns) <= 120 for part in cut)
 
-    best = min(
-        cost(cut, lengths.tolist(), prompts.tolist(), **settings)
-        for cut in every_cut(9)
-        if allowed(cut)
-    )
+    own = lengths if shared else lengths + prompts
+    order = own.argsort(descending=True, stable=True).tolist()
     assert allowed(parts)
-    assert [row for a, b in parts for row in range(a, b)] == list(range(9))
-    assert cost(parts, lengths.tolist(), prompts.tolist(), **settings) == best
+    assert [row for part in parts for row in part] == order
+    assert cost(parts) == min(cost(cut) for cut in every_cut(order) if allowed(cut))
 
 
-def test_equal_lengths_stay_together():
-    assert pack(torch.full((8,), 10), torch.full((8,), 5), once=20, budget=1000, overhead=1) == [
-        (0, 8)
-    ]
+def test_the_budget_counts_prompts():
+    lengths, prompts = torch.full((8,), 10), torch.full((8,), 100)
+    apart = pack(lengths, prompts, groups=None, budget=440, overhead=1)
+    assert [len(part) for part in apart] == [4, 4]
+    one = pack(lengths, prompts, groups=torch.zeros(8), budget=180, overhead=1)
+    assert [len(part) for part in one] == [8]
+    several = pack(lengths, prompts, groups=torch.arange(8) // 4, budget=180, overhead=1)
+    assert [sorted(part.tolist()) for part in several] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_rollout_beyond_the_budget_goes_alone():
-    parts = pack(torch.tensor([50, 4, 4]), torch.tensor([1, 1, 1]), once=0, budget=10, overhead=1)
-    assert parts == [(0, 1), (1, 3)]
+    parts = pack(
+        torch.tensor([4, 50, 4]), torch.tensor([1, 1, 1]), groups=None, budget=10, overhead=1
+    )
+    assert [part.tolist() for part in parts] == [[1], [0, 2]]
 
 
 def test_nothing_to_pack():
     empty = torch.zeros(0, dtype=torch.int64)
-    assert pack(empty, empty, once=0, budget=10, overhead=1) == []
+    assert pack(empty, empty, groups=None, budget=10, overhead=1) == []

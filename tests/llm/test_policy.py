@@ -12,6 +12,7 @@ from groupwise.algorithm import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.update import Updater
+from groupwise_llm import probes
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -59,7 +60,8 @@ def test_a_template_that_refuses_is_a_users_error(make):
 
 def test_a_prompt_that_does_not_fit_is_a_users_error(make):
     with pytest.raises(
-        UserError, match=r"120 tokens and max_new_tokens=12 exceed the 128 positions"
+        UserError,
+        match=r"120 tokens is longer than the 116 that max_new_tokens=12 leaves of the 128",
     ):
         make().sample([{"prompt": "x" * 120}], group_size=1, seeds=[1])
     make().sample([{"prompt": "x" * 116}], group_size=1, seeds=[1])
@@ -155,7 +157,7 @@ def test_the_estimate_counts_the_parameters_that_there_are(make, architecture, l
     assert sizes["optimizer"] == 2 * trained
     assert set(
         LanguageModel.estimate(policy.config, decisions=64, rollouts=64, training=False)
-    ) == {"weights"}
+    ) == {"weights", "cache of the sampler"}
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": LORA}, {"precision": "bf16"}])
@@ -190,3 +192,40 @@ def test_training_mode_keeps_dropout_off(make):
     rollouts = policy.sample([{"prompt": "ab"}], group_size=2, seeds=[1, 2])
     assert policy.training
     torch.testing.assert_close(policy(rollouts).log_probs, rollouts.log_probs, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_model_allows_is_tried_at_first_use_and_where_it_lies(make, rows, monkeypatch):
+    tried, original = [], probes.ability
+
+    def ability(body, **options):
+        tried.append(body.device)
+        return original(body, **options)
+
+    monkeypatch.setattr(probes, "ability", ability)
+    policy = make().train()
+    # A kernel may run on the device alone that the policy is yet to move to.
+    assert not tried
+    policy.sample(rows, group_size=1, seeds=range(3))
+    assert policy.notes == []
+    assert tried == [torch.device("cpu")]
+    monkeypatch.setattr(LanguageModel, "device", property(lambda self: torch.device("cuda", 0)))
+    assert policy.notes == []
+    assert len(tried) == 2
+
+
+def test_a_model_that_does_not_run_is_a_users_error(make, monkeypatch):
+    def broken(**_):
+        raise IndexError("no such layer")
+
+    policy = make()
+    monkeypatch.setattr(policy.model, "forward", broken)
+    with pytest.raises(UserError, match="the model does not run: no such layer"):
+        policy.sample([{"prompt": "ab"}], group_size=1, seeds=[1])
+
+
+def test_a_model_that_looks_ahead_is_refused(make, monkeypatch):
+    policy = make()
+    embed = policy.model.model.embed_tokens
+    embed.register_forward_hook(lambda _, __, output: output + output.mean(dim=1, keepdim=True))
+    with pytest.raises(UserError, match="so it is no causal language model"):
+        policy.sample([{"prompt": "ab"}], group_size=1, seeds=[1])

@@ -4,8 +4,10 @@ The model is kept in a folder of the system's temporary files, so that it is dow
 """
 
 import importlib.util
+import json
+import subprocess
+import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import pytest
@@ -49,8 +51,8 @@ def rollouts(policy):
 
 def test_it_is_used_as_intended(policy):
     assert policy.notes == []
-    assert policy.plain_head
-    assert policy.share_prompt
+    assert policy.body.plain_head
+    assert policy.ability.shared_training
 
 
 def test_chat_template_and_end_tokens(policy, rollouts):
@@ -96,15 +98,19 @@ def test_an_update_rewards_and_peft_reloads_it(policy, rollouts, folder, tmp_pat
         after = policy(rewarded).log_probs.sum()
     assert after > before.detach()
 
-    from peft import PeftModel
-
+    # What the card says loads it, from any folder.
     policy.save_pretrained(tmp_path / "adapter")
-    base = LanguageModel(Settings(model=str(folder), loading={"gguf_file": "model.gguf"}))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        loaded = PeftModel.from_pretrained(base.model, tmp_path / "adapter").eval()
     ids = rollouts.trajectory["prompt_ids"][0].unsqueeze(0)
+    code = policy.card["usage"].replace("{path}", str(tmp_path / "adapter"))
+    code += f"""
+import json, torch
+with torch.no_grad():
+    print(json.dumps(model(input_ids=torch.tensor({ids.tolist()})).logits[0, -1].tolist()))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    theirs = torch.tensor(json.loads(done.stdout.splitlines()[-1]))
     with torch.no_grad():
-        torch.testing.assert_close(
-            loaded(input_ids=ids).logits, policy.model(input_ids=ids).logits, rtol=1e-5, atol=1e-5
-        )
+        ours = policy.model(input_ids=ids).logits[0, -1]
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)

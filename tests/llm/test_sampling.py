@@ -1,10 +1,13 @@
 """Sampling: against transformers' generate and processors, and the laws of seeds and ratios."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 
-from groupwise_llm import sampling
+from groupwise_llm import drawing, sampling
 from groupwise_llm.settings import Settings
 
 ARCHITECTURES = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
@@ -41,13 +44,13 @@ FILTERS = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 6, "top_p": 0
 
 @pytest.mark.parametrize("settings", FILTERS, ids=str)
 def test_the_tokens_allowed_are_those_of_transformers_processors(settings):
-    filters = sampling.filters_for(Settings(model="m", **settings))
+    filters = drawing.filters_for(Settings(model="m", **settings))
     logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(0)) * 2
     filtered = filters(None, logits.clone())
     allowed = set((filtered[0] > -torch.inf).nonzero().flatten().tolist())
     draws = torch.linspace(0, 1, 20_001, dtype=torch.float64)[:-1]
-    weights = sampling._softmax(filtered)[0].expand(len(draws), -1)
-    assert set(sampling._inverse_cdf(weights, draws).tolist()) == allowed
+    weights = drawing.softmax(filtered)[0].expand(len(draws), -1)
+    assert set(drawing.inverse_cdf(weights, draws).tolist()) == allowed
     assert 0 < len(allowed) < 24
 
 
@@ -59,7 +62,7 @@ def test_frequencies_follow_the_distribution(make, settings):
     prompt = rollouts.trajectory["prompt_ids"][0].unsqueeze(0)
     with torch.no_grad():
         logits = policy.model(prompt).logits[:, -1] / policy.config.temperature
-    expected = policy._filters(prompt, logits).softmax(-1)[0].double() * size
+    expected = policy._decoder("train").filters(prompt, logits).softmax(-1)[0].double() * size
     counts = torch.bincount(torch.tensor(ids_of(rollouts)).flatten(), minlength=len(expected))
     assert not counts[expected == 0].any()
     common = expected >= 5
@@ -83,15 +86,34 @@ def test_inverse_cdf_in_two_levels_is_that_in_one(size):
     running = weights.double().cumsum(-1)
     target = draws.unsqueeze(1) * running[:, -1:]
     expected = torch.searchsorted(running, target, right=True).squeeze(1)
-    assert torch.equal(sampling._inverse_cdf(weights, draws), expected)
+    assert torch.equal(drawing.inverse_cdf(weights, draws), expected)
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
     weights = torch.zeros(2, 600)
     weights[:, 300], weights[:, 301] = 1.0, 1e-30
     draws = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
-    chosen = sampling._inverse_cdf(weights, draws)
+    chosen = drawing.inverse_cdf(weights, draws)
     assert (weights.gather(1, chosen.unsqueeze(1)) > 0).all()
+
+
+def test_sums_in_float64_are_taken_where_there_is_float64():
+    assert drawing.place(torch.device("mps")) == torch.device("cpu")
+    assert drawing.place(torch.device("cuda", 1)) == torch.device("cuda", 1)
+
+
+def test_a_device_without_float64_draws_the_same(make, rows, monkeypatch):
+    expected = ids_of(sample(make(), rows))
+    monkeypatch.setattr(drawing, "place", lambda device: torch.device("cpu"))
+    moved, original = [], drawing.inverse_cdf
+
+    def inverse_cdf(weights, uniform):
+        moved.append((weights.dtype, uniform.device.type))
+        return original(weights, uniform)
+
+    monkeypatch.setattr(drawing, "inverse_cdf", inverse_cdf)
+    assert ids_of(sample(make(), rows)) == expected
+    assert set(moved) == {(torch.float32, "cpu")}
 
 
 # ---- seeds name samples
@@ -100,7 +122,7 @@ def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=str)
 def test_a_seed_gives_its_tokens_whatever_else_is_in_the_batch(
-    make, rows, monkeypatch, architecture, settings
+    make, rows, allow, architecture, settings
 ):
     policy = make(architecture, temperature=0.8, max_new_tokens=20, **settings)
     together = ids_of(sample(policy, rows))
@@ -113,11 +135,17 @@ def test_a_seed_gives_its_tokens_whatever_else_is_in_the_batch(
         rows[::-1], group_size=4, seeds=[*range(8, 12), *range(4, 8), *range(4)]
     )
     assert ids_of(backwards) == together[8:] + together[4:8] + together[:4]
-    for share in (0.0, 1.0):
-        monkeypatch.setattr(sampling, "COMPACT_AT", share)
+    for way in ({"shared": False}, {"padded": False}, {"cached": False}):
+        allow(policy, **way)
         assert ids_of(sample(policy, rows)) == together
-    policy.share_prompt = False
-    assert ids_of(sample(policy, rows)) == together
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_when_rows_leave_the_batch_changes_nothing(make, rows, monkeypatch, share):
+    policy = make(max_new_tokens=20)
+    expected = ids_of(sample(policy, rows))
+    monkeypatch.setattr(sampling, "COMPACT_AT", share)
+    assert ids_of(sample(policy, rows)) == expected
 
 
 def test_padding_does_not_count_as_repetition(make):
@@ -155,6 +183,31 @@ def test_in_bf16_the_ratio_stays_near_one(make, rows):
     assert gap.mean() < 0.02
 
 
+class Casts(TorchDispatchMode):
+    """How often each of the tensors watched is cast to another dtype."""
+
+    def __init__(self, watched):
+        super().__init__()
+        self.names = {value.data_ptr(): name for name, value in watched}
+        self.counts = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.names:
+            name = self.names[args[0].data_ptr()]
+            self.counts[name] = self.counts.get(name, 0) + 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_in_bf16_a_weight_is_cast_once_for_all_tokens(make, rows):
+    policy = make(precision="bf16", max_new_tokens=8)
+    assert policy.notes == []
+    with Casts(policy.named_parameters()) as casts:
+        rollouts = sample(policy, rows)
+    assert rollouts.mask.shape[1] == 8
+    assert casts.counts
+    assert set(casts.counts.values()) == {1}
+
+
 def test_kept_mass_is_what_the_filters_leave(make, rows):
     assert sample(make(), rows).facts["kept_mass"] == pytest.approx([1.0] * 12)
     policy = make(top_k=2, max_new_tokens=1)
@@ -165,6 +218,66 @@ def test_kept_mass_is_what_the_filters_leave(make, rows):
         with torch.no_grad():
             probabilities = policy.model(prompt.unsqueeze(0)).logits[0, -1].softmax(-1)
         assert mass == pytest.approx(float(probabilities.topk(2).values.sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"repetition_penalty": 3.0}, {"repetition_penalty": 1.5, "top_k": 4}], ids=str
+)
+def test_kept_mass_counts_what_a_penalty_moves(make, rows, settings):
+    policy = make(max_new_tokens=1, **settings)
+    rollouts = sample(policy, rows)
+    filters = policy._decoder("train").filters
+    for prompt, mass in zip(
+        rollouts.trajectory["prompt_ids"], rollouts.facts["kept_mass"], strict=True
+    ):
+        with torch.no_grad():
+            logits = policy.model(prompt.unsqueeze(0)).logits[:, -1]
+        full, drawn = logits.softmax(-1), filters(prompt.unsqueeze(0), logits).softmax(-1)
+        distance = 0.5 * (full - drawn).abs().sum()
+        assert mass == pytest.approx(1 - float(distance), abs=1e-5)
+        assert mass < 0.999
+
+
+# ---- evaluation
+
+
+def test_evaluation_chooses_by_settings_of_its_own(make, rows, plain):
+    cold = {"temperature": 1e-4, "repetition_penalty": 1.0}
+    policy = make(repetition_penalty=1.4, evaluation=cold)
+    greedy = ids_of(sample(make(), rows, 1, "greedy"))
+    evaluated = sample(policy, rows, 1, "evaluate")
+    assert ids_of(evaluated) == greedy
+    # Log-probs stay those of `forward`.
+    with torch.no_grad():
+        torch.testing.assert_close(evaluated.log_probs, plain(policy, evaluated), rtol=0, atol=1e-4)
+    assert ids_of(sample(policy, rows, 1, "greedy")) == greedy
+    trained = sample(policy, rows)
+    assert ids_of(trained) == ids_of(sample(make(repetition_penalty=1.4), rows))
+    assert ids_of(trained) == ids_of(sample(make(repetition_penalty=1.4), rows, purpose="evaluate"))
+
+
+# ---- a bound on the cache
+
+
+@pytest.mark.parametrize("way", [{}, {"shared": False}, {"padded": False}, {"cached": False}])
+@pytest.mark.parametrize("cache_tokens", [1, 60, 150, 400])
+def test_a_bound_on_the_cache_changes_no_completion(make, allow, rows_seen, cache_tokens, way):
+    rows = [{"prompt": "a longer prompt: 12+34="}, {"prompt": "Hi"}, {"prompt": "7-5"}]
+    expected = sample(make(), rows, 3)
+    policy = make(cache_tokens=cache_tokens)
+    allow(policy, **way)
+    shapes = rows_seen(policy, probed=False)
+    rollouts = sample(policy, rows, 3)
+    assert ids_of(rollouts) == ids_of(expected)
+    torch.testing.assert_close(rollouts.log_probs, expected.log_probs, rtol=0, atol=1e-4)
+    longest = max(len(ids) for ids in rollouts.trajectory["prompt_ids"])
+    widest = max(rows for rows, _ in shapes)
+    assert widest == 1 or widest * 14 <= cache_tokens
+    if cache_tokens == 400 and not way:
+        assert shapes[0] == (3, longest)
+    # Groups stay together where one fits: 3 x (2 + 12) tokens, but not 3 x (23 + 12).
+    if cache_tokens == 60 and not way:
+        assert [n for n, t in shapes if t > 1] == [1] * 5
 
 
 # ---- where completions end
@@ -182,7 +295,10 @@ def forced(policy, script):
                 chosen[row, script[step] if step < len(script) else 5] = 0.0
             return chosen
 
-    policy._filters = LogitsProcessorList([Force()])
+    decoder = policy._decoder
+    policy._decoder = lambda purpose: replace(
+        decoder(purpose), filters=LogitsProcessorList([Force()])
+    )
     return policy
 
 
@@ -222,14 +338,15 @@ def test_a_stop_string_ends_a_completion_and_the_prompt_does_not_count(make):
 def rows_seen(monkeypatch):
     """The shape of every batch of tokens that the model is given."""
 
-    def watch(policy):
-        shapes, original = [], policy.hidden
+    def watch(policy, probed=True):
+        assert not probed or policy.notes == []
+        shapes, original = [], policy.body.hidden
 
         def hidden(ids, *rest, **options):
             shapes.append(tuple(ids.shape))
             return original(ids, *rest, **options)
 
-        monkeypatch.setattr(policy, "hidden", hidden)
+        monkeypatch.setattr(policy.body, "hidden", hidden)
         return shapes
 
     return watch

@@ -1,0 +1,134 @@
+"""Body: a causal language model as it is called: token ids in, hidden states and log-probs out.
+
+Architectures differ in what they call their cache, in which arguments they take and in what their
+head does; whatever runs a model here runs it by a Body and need not know.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from groupwise_llm.likelihood import log_probs_and_entropy, project
+
+CACHES = ("past_key_values", "cache_params")
+"""What models call an argument that takes a `DynamicCache`."""
+
+
+class Body:
+    """model: as transformers or peft made it; precision: "float32" or "bf16", by autocast.
+
+    plain_head: whether logits are the output embedding times the last hidden state. The
+        likelihood then never holds all of them.
+    """
+
+    def __init__(self, model: Any, *, precision: str) -> None:
+        self.model = model
+        self.precision = precision
+        self.plain_head = head_is_linear(self.causal)
+
+    @property
+    def causal(self) -> Any:
+        """The causal model, adapters unwrapped (they stay in its layers)."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it computes in fewer digits than float32 has."""
+        kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
+        return self.precision != "float32" or not kinds <= {torch.float32, torch.float64}
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """The context that every pass is made in; held open, it casts each weight but once."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    @cached_property
+    def _arguments(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that the model without its head takes, and those of the whole."""
+        parts = (self.causal.base_model, self.causal)
+        first, second = (frozenset(signature(part.forward).parameters) for part in parts)
+        return first, second
+
+    @property
+    def cache_argument(self) -> str | None:
+        return next((name for name in CACHES if name in self._arguments[0]), None)
+
+    def new_cache(self) -> DynamicCache:
+        return DynamicCache(config=self.causal.config)
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        attention: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: DynamicCache | None = None,
+        keep: int = 0,
+    ) -> Tensor:
+        """Last hidden states [n, t, h]; or logits [n, t, v], where the head is not plain.
+
+        attention: [n, s] mask of everything seen so far; keep: how many of the last positions are
+        wanted, 0 for all; only logits are worth the cut.
+        """
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": attention,
+            "position_ids": positions,
+            "use_cache": cache is not None,
+            "logits_to_keep": keep or None,
+            self.cache_argument: cache,
+        }
+        names = self._arguments[0 if self.plain_head else 1]
+        inputs = {name: value for name, value in inputs.items() if value is not None}
+        call = self.causal.base_model if self.plain_head else self.causal
+        with self.computing():
+            output = call(**{name: value for name, value in inputs.items() if name in names})
+        answer: Tensor = output.last_hidden_state if self.plain_head else output.logits
+        return answer[:, -keep:]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, v] float32 of hidden states [n, h], or of logits that the model made itself."""
+        if not self.plain_head:
+            return hidden.float()
+        head = self.causal.get_output_embeddings()
+        # As `likelihood` computes it: in the hidden states' own precision.
+        with torch.autocast(hidden.device.type, enabled=False):
+            return project(hidden, head.weight, head.bias)
+
+    def likelihood(
+        self, hidden: Tensor, tokens: Tensor, *, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs of tokens [n] and entropies [n], from hidden states [n, h] or own logits."""
+        if self.plain_head:
+            head = self.causal.get_output_embeddings()
+            return log_probs_and_entropy(
+                hidden, head.weight, head.bias, tokens, temperature=temperature
+            )
+        log_p = (hidden.float() / temperature).log_softmax(dim=-1)
+        entropy = -(log_p.exp() * log_p).sum(dim=-1)
+        return log_p.gather(1, tokens.unsqueeze(1)).squeeze(1), entropy
+
+
+def head_is_linear(causal: Any) -> bool:
+    """Whether the output embedding is a linear layer and nothing else.
+
+    Adapters, quantisation, parametrizations and hooks change what a head does beside its weight;
+    as adapters start at zero, a comparison of values would not see them.
+    """
+    head = causal.get_output_embeddings()
+    return (
+        type(head) is nn.Linear
+        and head.weight.is_floating_point()
+        and not (head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head))
+    )

@@ -1,0 +1,40 @@
+"""Every architecture is sampled from and trained by one distribution, whatever its cache can do."""
+
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+TABLES = run_path(str(Path(__file__).with_name("architectures.py")))
+ATTENTION = TABLES["ATTENTION"]
+TABLE = ATTENTION | TABLES["RECURRENT"]
+ROWS = [{"prompt": text} for text in ("a longer prompt: 12+34=", "Hi", "7-5", "9*5")]
+OWN_HEADS = {"gemma2", "cohere2", "recurrent_gemma"}
+
+
+@pytest.fixture
+def policy(request, make_of):
+    config = CONFIG_MAPPING[request.param](**TABLE[request.param])
+    return make_of(config, temperature=0.8, max_new_tokens=10)
+
+
+@pytest.mark.parametrize("policy", TABLE, indirect=True, ids=str)
+def test_sampled_and_trained_log_probs_are_those_of_each_row_alone(policy, plain, request):
+    name = request.node.callspec.params["policy"]
+    before = {key: value.clone() for key, value in policy.state_dict().items()}
+    rollouts = policy.train().sample(ROWS, group_size=2, seeds=range(8))
+    trained = policy(rollouts).log_probs
+    with torch.no_grad():
+        truth = plain(policy, rollouts)
+    torch.testing.assert_close(rollouts.log_probs, truth, rtol=0, atol=2e-4)
+    torch.testing.assert_close(trained.detach(), truth, rtol=0, atol=2e-4)
+    (trained * rollouts.mask).sum().backward()
+    assert policy.body.plain_head == (name not in OWN_HEADS)
+    if name in ATTENTION:
+        assert policy.ability.shared_training
+        assert policy.ability.decoding == type(policy.ability.decoding)()
+    # RWKV halves its weights at its first pass in eval mode unless it is told not to.
+    for key, value in policy.state_dict().items():
+        assert torch.equal(value, before[key]), key

@@ -1,0 +1,138 @@
+"""What `check` says a micro-batch keeps, against what autograd keeps; and the sampler's cache."""
+
+import itertools
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
+
+from groupwise_llm import memory, modes, passes
+from groupwise_llm.adapters import with_adapters
+from groupwise_llm.body import Body
+from groupwise_llm.loading import checkpoint_activations
+from groupwise_llm.memory import Shape
+from groupwise_llm.settings import Settings
+
+TABLE = run_path(str(Path(__file__).with_name("architectures.py")))["ATTENTION"]
+SETTINGS = {
+    "full": {},
+    "checkpoints": {"gradient_checkpointing": True},
+    "adapters on bf16": {"lora": {"rank": 4}, "loading": {"dtype": "bfloat16"}},
+    "autocast": {"precision": "bf16"},
+}
+SHAPES = {
+    "long completions": Shape(prompts=2, prompt=20, rows=4, completion=60),
+    "long prompts": Shape(prompts=2, prompt=90, rows=8, completion=10),
+}
+
+
+def built(name, settings):
+    config = CONFIG_MAPPING[name](**TABLE[name])
+    model = AutoModelForCausalLM.from_config(config, dtype=memory._dtype(settings))
+    return with_adapters(model, settings.lora) if settings.lora else model
+
+
+def measured(body, shape, *, checkpoints):
+    """Bytes that autograd keeps in the passes of training, on real tensors."""
+    weights = {
+        t.untyped_storage()._cdata for t in (*body.model.parameters(), *body.model.buffers())
+    }
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    # One prompt is a token shorter, so that attention has something to mask.
+    prompts = [torch.full((shape.prompt - number % 2,), 7) for number in range(shape.prompts)]
+    groups = torch.arange(shape.rows) % shape.prompts
+    rows = [prompts[group] for group in groups.tolist()]
+    ids = torch.full((shape.rows, shape.completion), 9)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        if checkpoints:
+            passes.plain(body, rows, ids, mask)
+        else:
+            passes.shared(body, rows, groups, ids, mask)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "qwen3_moe"])
+def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
+    settings = Settings(model="m", **settings)
+    checkpoints = settings.gradient_checkpointing
+    model = built(name, settings)
+    modes.quieten(model.eval())
+    if checkpoints:
+        checkpoint_activations(model)
+        modes.set_training(model, True)
+    truth = measured(Body(model, precision=settings.precision), shape, checkpoints=checkpoints)
+    with torch.device("meta"):
+        model = built(name, settings)
+    with memory._without_data(model, settings) as body:
+        counted = memory.saved(body, shape, checkpoints=checkpoints)
+    assert counted == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3_text"])
+def test_the_cache_is_that_of_decoding(name):
+    settings = Settings(model="m")
+    body = Body(built(name, settings).eval(), precision="float32")
+    cache = body.new_cache()
+    with torch.no_grad():
+        body.hidden(torch.ones(3, 40, dtype=torch.int64), cache=cache)
+    truth = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
+    with torch.device("meta"):
+        model = built(name, settings)
+    with memory._without_data(model, settings) as body:
+        assert 3 * memory.cached(body, 40) == truth
+
+
+CONFIG = Qwen2Config(**TABLE["qwen2"])
+
+
+def estimate(budget=1000, rollouts=100, training=True, **settings):
+    settings = Settings(**{"model": "m", "max_new_tokens": 40, "max_prompt_tokens": 60, **settings})
+    return memory.estimate(CONFIG, settings, budget=budget, rollouts=rollouts, training=training)
+
+
+def test_the_dtype_of_loading_holds_for_what_is_frozen():
+    full, rounded = estimate(), estimate(loading={"dtype": "bfloat16"})
+    assert rounded["weights"] == full["weights"]
+    lora = {"rank": 2}
+    full, rounded = estimate(lora=lora), estimate(lora=lora, loading={"dtype": "bfloat16"})
+    adapters = full["gradients"]
+    assert rounded["weights"] - adapters == (full["weights"] - adapters) / 2
+    assert rounded["gradients"] == adapters
+
+
+def test_the_cache_is_bounded_by_rollouts_and_by_its_setting():
+    of = [
+        estimate(rollouts=n, cache_tokens=t)["cache of the sampler"]
+        for n, t in itertools.product((10, 20), (1500, 10**6))
+    ]
+    assert of[1] == of[0]
+    assert of[3] == 2 * of[1]
+    assert of[2] == 1.5 * of[0]
+
+
+def test_larger_micro_batches_keep_more():
+    small, large = (estimate(budget=n)["activations"] for n in (1000, 4000))
+    assert 3 * small < large < 5 * small
+    checkpoints = estimate(budget=4000, gradient_checkpointing=True)
+    assert checkpoints["activations"] < large / 5
+    assert checkpoints["activations of a layer"] > checkpoints["activations"]
+
+
+def test_a_model_that_does_not_run_without_data_is_said_not_to_be_counted(monkeypatch):
+    def looks(*_, **__):
+        raise RuntimeError("a value is looked at")
+
+    monkeypatch.setattr(Body, "hidden", looks)
+    assert estimate()["activations and cache: not counted (a value is looked at)"] == 0

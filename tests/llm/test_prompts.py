@@ -1,0 +1,131 @@
+"""Prompts: how long they may be, what is done about those that are longer, and chat prefixes."""
+
+import time
+
+import pytest
+
+from groupwise.errors import UserError
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.prompts import Prompts
+from groupwise_llm.settings import Settings
+
+LONG = {"prompt": "The start of it. " + "x" * 110}
+SHORT = {"prompt": "Hi"}
+
+
+def chat(text, *, reply=None):
+    messages = [{"role": "user", "content": text}]
+    return {
+        "prompt": messages
+        if reply is None
+        else [*messages, {"role": "assistant", "content": reply}]
+    }
+
+
+# ---- too long
+
+
+@pytest.mark.parametrize("row", [LONG, chat("x" * 110)], ids=["text", "chat"])
+def test_a_prompt_that_is_too_long_ends_the_run_before_it_starts(make, saved, row):
+    policy = make()
+    with pytest.raises(UserError) as raised:
+        policy.check_prompts(iter([SHORT, row]))
+    text = str(raised.value)
+    length = len(policy.tokenizer("user:" + "x" * 110 + "<|turn|>assistant:")["input_ids"])
+    expected = {
+        "text": f"a prompt of {17 + 110} tokens is longer than the 116 that max_new_tokens=12 "
+        "leaves of the 128 positions",
+        "chat": f"a prompt of {length} tokens",
+    }["text" if row is LONG else "chat"]
+    assert text.startswith(expected)
+    for part in ("policy.long_prompts: skip", "policy.long_prompts: cut", "max_new_tokens"):
+        assert part in text
+    assert str(row["prompt"])[:20].strip("[]{'") in text
+    # The same from the tokenizer and the configuration alone.
+    with pytest.raises(UserError) as examined:
+        LanguageModel.examine(policy.config, [SHORT, row])
+    assert str(examined.value) == text
+
+
+@pytest.mark.parametrize(("kind", "done"), [("skip", "left out"), ("cut", "cut to their last")])
+def test_rows_that_are_skipped_or_cut_are_counted(make, kind, done):
+    policy = make(long_prompts=kind)
+    rows = [SHORT, LONG, chat("x" * 110), SHORT]
+    expected = f"2 of 4 prompts are longer than 116 tokens and are {done}"
+    policy.check_prompts(rows)
+    assert any(note.startswith(expected) for note in policy.notes)
+    assert LanguageModel.examine(policy.config, rows)[0].startswith(expected)
+    assert [policy.skips(row) for row in rows] == [kind == "skip" and r != SHORT for r in rows]
+
+
+def test_a_prompt_that_is_cut_keeps_its_last_tokens(make):
+    policy = make(long_prompts="cut", max_prompt_tokens=20)
+    rollouts = policy.sample([LONG, SHORT], group_size=1, seeds=[1, 2])
+    whole = policy.tokenizer(LONG["prompt"])["input_ids"]
+    ids = [ids.tolist() for ids in rollouts.trajectory["prompt_ids"]]
+    assert ids == [whole[-20:], policy.tokenizer("Hi")["input_ids"]]
+
+
+def test_a_limit_of_ones_own_is_named(make):
+    with pytest.raises(UserError, match=r"127 tokens is longer than policy.max_prompt_tokens: 100"):
+        make(max_prompt_tokens=100).check_prompts([LONG])
+
+
+def test_completions_that_leave_no_room_are_refused_at_once(make):
+    with pytest.raises(UserError, match="leave no room for a prompt among the 128 positions"):
+        make(max_new_tokens=128)
+
+
+def test_an_empty_prompt_is_seen_before_the_run(make):
+    with pytest.raises(UserError, match="a prompt has no tokens"):
+        make().check_prompts([SHORT, {"prompt": ""}])
+
+
+@pytest.mark.parametrize("prompt", [None, 7, ["Hi"]])
+def test_a_prompt_that_is_neither_text_nor_messages_is_named(make, prompt):
+    with pytest.raises(UserError, match="a text or a list of messages, found"):
+        make().check_prompts([SHORT, {"prompt": prompt}])
+
+
+def test_looking_at_many_rows_is_quick(make):
+    tokenizer = make().tokenizer
+    prompts = Prompts(tokenizer, Settings(model="m", max_new_tokens=8), positions=4096)
+    calls = []
+
+    def counted(texts, **options):
+        calls.append(len(texts))
+        return tokenizer(texts, **options)
+
+    counted.chat_template = None
+    prompts.tokenizer = counted
+    rows = [{"prompt": f"What is {n} + {n}?"} for n in range(50_000)]
+    rows += [{"prompt": "word " * 500} for _ in range(5)]
+    started = time.process_time()
+    assert prompts.check(rows) == []
+    # Short ones fit whatever the tokenizer says.
+    assert sum(calls) == 5
+    assert time.process_time() - started < 2.0
+
+
+# ---- a prefix to go on from
+
+
+def test_a_last_message_of_the_assistant_is_gone_on_with(make):
+    policy = make()
+    rollouts = policy.sample([chat("3+4?", reply="The sum")], group_size=2, seeds=[1, 2])
+    ids = rollouts.trajectory["prompt_ids"][0].tolist()
+    assert ids == policy.tokenizer("user:3+4?<|turn|>assistant:The sum")["input_ids"]
+    # Rewards see what was written, as in TRL: without the prefix.
+    (message,) = rollouts.completions[0]
+    written = rollouts.facts["completion_ids"][0]
+    assert message["role"] == "assistant"
+    assert message["content"] == policy.tokenizer.decode(written, skip_special_tokens=True)
+
+
+def test_templates_may_be_told_otherwise(make):
+    options = {"continue_final_message": False, "add_generation_prompt": True}
+    policy = make(chat_template=options)
+    rollouts = policy.sample([chat("3+4?", reply="No.")], group_size=1, seeds=[1])
+    ids = rollouts.trajectory["prompt_ids"][0].tolist()
+    expected = "user:3+4?<|turn|>assistant:No.<|turn|>assistant:"
+    assert ids == policy.tokenizer(expected)["input_ids"]
