@@ -1,7 +1,7 @@
 """Update: scored rollouts to a gradient, in micro-batches that do not change it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -125,13 +125,15 @@ class Updater:
 
 
 class _Sums:
-    """Sums over decisions of what the algorithm measures, and the worst log-ratio."""
+    """Sums over decisions of what the algorithm measures, and the worst log-ratio.
+
+    They stay on the device, in float64 where it has that, and are read once an update: a host that
+    reads waits for all that the device has still to do.
+    """
 
     def __init__(self) -> None:
-        self.sums: dict[str, float] = {}
-        self.decisions = 0.0
-        self.loss = 0.0
-        self.ratio_error = 0.0
+        self.measured: dict[str, Tensor] = {}
+        self.totals: dict[str, Tensor] = {}
 
     def add(
         self,
@@ -141,27 +143,44 @@ class _Sums:
         loss: Tensor,
     ) -> None:
         mask = batch["mask"]
-        self.decisions += float(mask.sum())
-        self.loss += float(loss.detach())
+        _join(self.totals, "loss", loss, torch.add)
+        _join(self.totals, "trained_decisions", mask.sum(), torch.add)
         for name, values in measured.items():
-            total = values.detach().masked_fill(~mask, 0.0).sum()
-            self.sums[name] = self.sums.get(name, 0.0) + float(total)
+            _join(self.measured, name, values.detach().masked_fill(~mask, 0.0).sum(), torch.add)
         if log_ratio is not None:
-            worst = float(log_ratio.masked_fill(~mask, 0.0).abs().nan_to_num(nan=math.inf).max())
-            self.ratio_error = max(self.ratio_error, worst)
+            apart = log_ratio.detach().masked_fill(~mask, 0.0).abs().nan_to_num(nan=math.inf)
+            _join(self.totals, "ratio_error", apart.max(), torch.maximum)
 
     def result(self) -> dict[str, float]:
-        parts = gather_object([self])
-        decisions = sum(part.decisions for part in parts)
-        names = dict.fromkeys(name for part in parts for name in part.sums)
+        parts = gather_object([self._numbers()])
+        loss, decisions = (
+            sum(totals.get(name, 0.0) for _, totals in parts)
+            for name in ("loss", "trained_decisions")
+        )
+        names = dict.fromkeys(name for measured, _ in parts for name in measured)
         means = {
-            name: sum(part.sums.get(name, 0.0) for part in parts) / max(1.0, decisions)
+            name: sum(measured.get(name, 0.0) for measured, _ in parts) / max(1.0, decisions)
             for name in names
         }
-        said = {"loss": sum(part.loss for part in parts), "trained_decisions": decisions}
+        said = {"loss": loss, "trained_decisions": decisions}
         if decisions:
-            said["ratio_error"] = max(part.ratio_error for part in parts)
+            said["ratio_error"] = max(totals.get("ratio_error", 0.0) for _, totals in parts)
         return means | said
+
+    def _numbers(self) -> tuple[dict[str, float], dict[str, float]]:
+        """What this process measured and its totals, in one read; empty without micro-batches."""
+        tensors = [*self.measured.values(), *self.totals.values()]
+        numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+        measured = {name: next(numbers) for name in self.measured}
+        return measured, {name: next(numbers) for name in self.totals}
+
+
+def _join(
+    sums: dict[str, Tensor], name: str, value: Tensor, join: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Put a value without dimensions to what is there, as precisely as its device can."""
+    value = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    sums[name] = join(sums[name], value) if name in sums else value
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:
