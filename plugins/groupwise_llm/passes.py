@@ -17,10 +17,10 @@ def shared(
     Each group's prompt runs once; its keys and values, gradients included, are repeated for
     the group.
     """
-    _, which = groups.unique(return_inverse=True)
-    which = which.to(ids.device)
+    _, which = groups.cpu().unique(return_inverse=True)
     first = {int(group): row for row, group in reversed(list(enumerate(which.tolist())))}
     heads = [prompts[first[group]] for group in range(len(first))]
+    which = which.to(ids.device)
     prompt_ids, attention, positions = sampling.left_padded(heads, ids.device)
     cache = policy.new_cache()
     last = policy.hidden(prompt_ids, attention, positions, cache, keep=1)[which]

@@ -134,7 +134,7 @@ class LanguageModel(Policy):
             hidden = passes.shared(self, prompts, rollouts.groups, ids, mask)
         else:
             hidden = passes.plain(self, prompts, ids, mask)
-        chosen = mask.flatten()
+        chosen = mask.flatten().nonzero().flatten()
         log_probs, entropy = self._likelihood(
             hidden.reshape(-1, hidden.shape[-1])[chosen], ids.flatten()[chosen]
         )
