@@ -104,8 +104,8 @@ class Rollouts:
         index = torch.as_tensor(rows)
         if index.dtype == torch.bool:
             index = index.nonzero().flatten()
-        index = index.to(dtype=torch.int64, device=self.mask.device)
         chosen = index.tolist()
+        index = index.to(dtype=torch.int64, device=self.mask.device)
         mask = self.mask[index]
         longest = _last_decision(mask)
 
@@ -169,8 +169,8 @@ class Rollouts:
 
 def _last_decision(mask: Tensor) -> int:
     """One past the last real decision of any row."""
-    used = mask.any(dim=0).nonzero()
-    return int(used[-1]) + 1 if len(used) else 0
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return int((places * mask.any(dim=0)).max()) if mask.shape[1] else 0
 
 
 def _pad(column: Tensor, part: Rollouts, longest: int) -> Tensor:
