@@ -70,7 +70,7 @@ def step(
     taken = next_sample.to(dtype) if next_sample is not None else None
     if taken is None:
         taken = mean
-        if bool((std > 0).any()):
+        if kind != "ode":
             drawn = torch.randn_like(x) if noise is None else noise.to(dtype)
             taken = mean + std * drawn
     return SdeStep(next_sample=taken, log_prob=log_prob(taken, mean, std), mean=mean, std=std)
