@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from runs import beside, per_microbatch, plain, run_on_both
 from simulated import Device
 
 from groupwise.algorithm import GRPO
-from groupwise_llm import packing, sampling
+from groupwise_llm import packing
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
 llm = beside("llm")
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(3)]
-PROMPTS = [torch.tensor([70, 71, 72, 73]), torch.tensor([80, 81])]
 LORA = {"full": None, "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
 VARIANTS = {
     **{name: {"lora": lora} for name, lora in LORA.items()},
@@ -70,30 +68,31 @@ def run(folder: Path, model: Path) -> None:
             run_on_both(folder / name, partial(make, model, lora=lora, top_k=200), config)
 
 
-def decoding(device: Device, policy: LanguageModel) -> float:
-    """Waits that another token adds."""
+def decoding(device: Device, policies: Sequence[LanguageModel]) -> float:
+    """Waits that another token adds, of policies that differ in how many they sample."""
     waits = []
-    for length in (1, 16, 32):  # the first makes what stop strings keep for good
-        decoder = replace(
-            policy._decoder(), max_new_tokens=length, ends=torch.tensor([0], device="cuda")
-        )
-        draws = sampling.uniforms(range(8), length)
-        call = partial(sampling.decode, decoder, PROMPTS, 4, draws)
+    for policy in policies:
+        policy.ends = [-1]  # no completion ends before
+        call = partial(policy.to("cuda").sample, ROWS[:2], group_size=4, seeds=range(8))
+        call()  # what a policy finds out at its first use
         waits.append(device.during(call).waits)
-    return (waits[2] - waits[1]) / 16
+    few, many = (policy.config.max_new_tokens for policy in policies)
+    return (waits[1] - waits[0]) / (many - few)
 
 
 def costs(model: Path) -> Mapping[str, float]:
-    policies = {name: make(model, **settings) for name, settings in VARIANTS.items()}
+    pairs = {
+        name: [make(model, max_new_tokens=length, **settings) for length in (16, 32)]
+        for name, settings in VARIANTS.items()
+    }
+    policies = {name: make(model, lora=lora) for name, lora in LORA.items()}
     algorithm = GRPO(GRPO.Config(beta=0.1, entropy=0.01))
     cost = {}
     with Device() as device, plain():
+        for name, pair in pairs.items():
+            cost[f"token, {name}"] = decoding(device, pair)
         for name, policy in policies.items():
-            policy.to("cuda")
-            cost[f"token, {name}"] = decoding(device, policy)
-            if name not in LORA:
-                continue
-            rollouts = policy.sample(ROWS[:4], group_size=4, seeds=range(16))
+            rollouts = policy.to("cuda").sample(ROWS[:4], group_size=4, seeds=range(16))
             cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
             reference = {"reference_log_probs": rollouts.log_probs.cpu()}
             cost[f"micro-batch, {name}"] = per_microbatch(
@@ -102,20 +101,19 @@ def costs(model: Path) -> Mapping[str, float]:
     return cost
 
 
-@torch.no_grad()
-def casts(model: Path) -> Mapping[str, Mapping[str, Any]]:
-    """By kind of training: how often each weight is cast in one decode step, and in twelve."""
+def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
+    """By kind of training: how often each weight is cast for one token, and for nine."""
     counted = {}
     for name, lora in LORA.items():
-        policy = make(model, lora=lora, precision="bf16")
-        ones = torch.ones(2, 5, dtype=torch.int64)
-        cache = policy.new_cache()
-        policy.hidden(ones[:, :4], ones[:, :4], ones[:, :4].cumsum(1) - 1, cache)
-        with Casts(policy) as one:
-            policy.logits(policy.hidden(ones[:, :1], ones, 4 * ones[:, :1], cache)[:, -1])
-        with Casts(policy) as many:
-            policy.sample(ROWS[:2], group_size=4, seeds=range(8))
-        counted[name] = {"step": dict(one.counts), "batch": dict(many.counts)}
+        counted[name] = []
+        for length in (1, 9):
+            policy = make(model, lora=lora, precision="bf16", max_new_tokens=length)
+            policy.ends = [-1]
+            call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
+            call()
+            with Casts(policy) as casts:
+                call()
+            counted[name].append(dict(casts.counts))
     return counted
 
 

@@ -122,6 +122,7 @@ def test_the_bounds_are_those_of_the_docs():
 
 @pytest.mark.parametrize("training", ["full", "lora"])
 def test_no_weight_is_cast_twice_in_a_decode_step(done, training):
-    casts = result(done("llm_job"))["casts"][training]
-    assert sum("weight" in name for name in casts["step"]) >= 7
-    assert set(casts["step"].values()) == {1}
+    one, nine = result(done("llm_job"))["casts"][training]
+    assert sum(name.endswith("weight") for name in one) >= 7
+    assert nine.keys() == one.keys()
+    assert all((nine[name] - one[name]) / 8 <= 1 for name in one)
