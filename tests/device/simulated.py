@@ -151,6 +151,13 @@ class OnDevice(Tensor):
     def new_tensor(self, data: Any, **kwargs: Any) -> Tensor:
         return torch.tensor(data, **{"dtype": self.dtype, "device": CUDA, **kwargs})
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            copied = OnDevice(self.content.clone()).requires_grad_(self.requires_grad)
+            copied._is_param = isinstance(self, torch.nn.Parameter)
+            memo[id(self)] = copied
+        return memo[id(self)]
+
     def data_ptr(self) -> int:
         return self.content.data_ptr()
 
@@ -264,16 +271,13 @@ def _count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def _cuda_answers() -> Iterator[None]:
     """torch.cuda's questions answered, and what passes by the dispatcher led through it."""
     torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing where there is no driver
+    ignored = ("_lazy_init", "set_device", "manual_seed", "manual_seed_all", "empty_cache")
     answers: dict[str, Callable[..., Any]] = {
-        "_lazy_init": lambda: None,
+        **dict.fromkeys(ignored, lambda *args: None),
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "manual_seed": lambda seed: None,
-        "manual_seed_all": lambda seed: None,
         "is_bf16_supported": lambda *args, **kwargs: True,
-        "empty_cache": lambda: None,
         "synchronize": lambda device=None: _device().count(reads=1),
     }
     swap = torch.__future__.get_swap_module_params_on_conversion()
