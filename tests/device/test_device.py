@@ -109,8 +109,9 @@ def test_the_host_waits_within_bounds(done, job):
     costs = result(done(f"{job}_job"))["costs"]
     measured = {name.partition(",")[0] for name in costs}
     assert measured == BOUNDS[job].keys()
+    assert costs["forward, full"] > 0
     for name, waits in costs.items():
-        assert 0 < waits <= BOUNDS[job][name.partition(",")[0]], name
+        assert waits <= BOUNDS[job][name.partition(",")[0]], name
 
 
 def test_the_bounds_are_those_of_the_docs():
