@@ -30,14 +30,8 @@ from torch.utils._pytree import tree_leaves
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 COPIES = {aten._to_copy.default, aten.copy_.default}
-INDEXING = {
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._index_put_impl_.default,
-    aten._unsafe_index.Tensor,
-    aten._unsafe_index_put.default,
-}
+INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+INDEXING |= {aten._index_put_impl_.default, aten._unsafe_index.Tensor}
 TAKES_NUMBERS = {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor}
 """Beside pointwise operations, which take a CPU tensor without dimensions as they take a number."""
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -119,10 +113,9 @@ class OnDevice(Tensor):
         self.content = content
         return self
 
-    device = property(lambda self: CUDA)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_meta = property(lambda self: False)  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    device = property(lambda self: CUDA)
+    is_cuda = property(lambda self: True)
+    is_meta = property(lambda self: False)
 
     @classmethod
     def __torch_dispatch__(
@@ -273,7 +266,7 @@ def _cuda_answers() -> Iterator[None]:
     torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing where there is no driver
     ignored = ("_lazy_init", "set_device", "manual_seed", "manual_seed_all", "empty_cache")
     answers: dict[str, Callable[..., Any]] = {
-        **dict.fromkeys(ignored, lambda *args: None),
+        **{name: lambda *args: None for name in ignored},  # each its own, as torch compares them
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
