@@ -146,5 +146,6 @@ def _grad_logits(
 
 def _scatter_chosen(grad: Tensor, tokens: Tensor, grad_log_probs: Tensor, block: slice) -> None:
     """Add the onehot part where a row's token lies in this block of the vocabulary."""
-    rows = ((tokens >= block.start) & (tokens < block.stop)).nonzero().flatten()
-    grad[rows, tokens[rows] - block.start] += grad_log_probs[rows]
+    inside = (tokens >= block.start) & (tokens < block.stop)
+    local = (tokens - block.start).clamp(0, grad.shape[1] - 1)
+    grad.scatter_add_(1, local.unsqueeze(1), grad_log_probs.where(inside, 0.0).unsqueeze(1))

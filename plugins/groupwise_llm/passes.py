@@ -39,10 +39,10 @@ def shared(
     Each group's prompt runs once; its keys and values, gradients included, are repeated for
     the group.
     """
-    _, which = groups.unique(return_inverse=True)
-    which = which.to(ids.device)
+    _, which = groups.cpu().unique(return_inverse=True)
     first = {int(group): row for row, group in reversed(list(enumerate(which.tolist())))}
     heads = [prompts[first[group]] for group in range(len(first))]
+    which = which.to(ids.device)
     prompt_ids, attention, positions = left_padded(heads, ids.device)
     cache = body.new_cache()
     hidden = body.hidden(prompt_ids, attention=attention, positions=positions, cache=cache, keep=1)[
@@ -55,7 +55,7 @@ def shared(
         positions = positions[which, -1:] + steps
         rest = body.hidden(ids[:, :-1], attention=attention, positions=positions, cache=cache)
         hidden = torch.cat([hidden, rest], dim=1)
-    return hidden[mask]
+    return hidden[mask.nonzero(as_tuple=True)]
 
 
 def plain(body: Body, prompts: Sequence[Tensor], ids: Tensor, mask: Tensor) -> Tensor:

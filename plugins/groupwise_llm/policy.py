@@ -170,9 +170,10 @@ class LanguageModel(Policy):
             hidden = passes.shared(body, prompts, rollouts.groups, ids, mask)
         else:
             hidden = passes.plain(body, prompts, ids, mask)
-        answers = body.likelihood(hidden, ids[mask], temperature=self.config.temperature)
+        places = mask.nonzero(as_tuple=True)  # once: a mask as an index is looked at at every use
+        answers = body.likelihood(hidden, ids[places], temperature=self.config.temperature)
         log_probs, entropy = [
-            torch.zeros(ids.shape, device=ids.device).masked_scatter(mask, values)
+            torch.zeros(ids.shape, device=ids.device).index_put(places, values)
             for values in answers
         ]
         return LogProbs(log_probs=log_probs[:, decisions], entropy=entropy[:, decisions])

@@ -1,0 +1,129 @@
+"""The language model's job on both devices, and what its parts cost on one of them."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from casts import Casts
+from runs import beside, per_microbatch, plain, run_on_both
+from simulated import Device
+
+from groupwise.algorithm import GRPO
+from groupwise_llm import packing
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+llm = beside("llm")
+ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(3)]
+LORA = {"full": None, "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
+VARIANTS = {
+    **{name: {"lora": lora} for name, lora in LORA.items()},
+    "filtered": {"top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1},
+    "stopped": {"stop": ["never"]},
+}
+
+
+def digits(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    pairs = zip(completions, answer, strict=True)
+    return [float(right in text) + text.count("1") - 0.1 * len(text) for text, right in pairs]
+
+
+def save_model(folder: Path) -> None:
+    """Every twentieth token ends a completion, so that rows end at all times."""
+    torch.manual_seed(7)
+    changes = {"num_hidden_layers": 1, "eos_token_id": list(range(0, llm.SIZE, 20))}
+    config = llm.Qwen2Config(**{**llm.GATED, **changes}, tie_word_embeddings=True)
+    llm.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    llm.make_tokenizer().save_pretrained(folder)
+
+
+def make(model: Path, **settings: Any) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(Settings(model=str(model), **{"max_new_tokens": 12, **settings}))
+
+
+def run(folder: Path, model: Path) -> None:
+    config = {
+        "algorithm": {"name": "grpo", "beta": 0.1, "entropy": 0.01},
+        "prompts": {"name": "rows", "rows": ROWS, "held_out": 0.4},
+        "rewards": digits,
+        "train": {"microbatch": 48},
+    }
+
+    def pack(*args: Any, overhead: int, **settings: Any) -> Any:
+        return packing.pack(*args, overhead=512, **settings)
+
+    # Where the product chooses by device, in what order gradients are summed and which rows share
+    # a matrix product, both take the same.
+    with (
+        patch("groupwise_llm.policy.pack", pack),
+        patch("groupwise_llm.sampling.look_every", lambda device: 4),
+    ):
+        for name, lora in LORA.items():
+            run_on_both(folder / name, partial(make, model, lora=lora, top_k=200), config)
+
+
+def decoding(device: Device, policies: Sequence[LanguageModel]) -> float:
+    """Waits that another token adds, of policies that differ in how many they sample."""
+    waits = []
+    for policy in policies:
+        policy.ends = [-1]  # no completion ends before
+        call = partial(policy.to("cuda").sample, ROWS[:2], group_size=4, seeds=range(8))
+        call()  # what a policy finds out at its first use
+        waits.append(device.during(call).waits)
+    few, many = (policy.config.max_new_tokens for policy in policies)
+    return (waits[1] - waits[0]) / (many - few)
+
+
+def costs(model: Path) -> Mapping[str, float]:
+    pairs = {
+        name: [make(model, max_new_tokens=length, **settings) for length in (16, 32)]
+        for name, settings in VARIANTS.items()
+    }
+    policies = {name: make(model, lora=lora) for name, lora in LORA.items()}
+    algorithm = GRPO(GRPO.Config(beta=0.1, entropy=0.01))
+    cost = {}
+    with Device() as device, plain():
+        for name, pair in pairs.items():
+            cost[f"token, {name}"] = decoding(device, pair)
+        for name, policy in policies.items():
+            rollouts = policy.to("cuda").sample(ROWS[:4], group_size=4, seeds=range(16))
+            cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
+            reference = {"reference_log_probs": rollouts.log_probs.cpu()}
+            cost[f"micro-batch, {name}"] = per_microbatch(
+                device, policy, algorithm, rollouts, reference=reference, budgets=(10_000, 40)
+            )
+    return cost
+
+
+def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
+    """By kind of training: how often each weight is cast for one token, and for nine."""
+    counted = {}
+    for name, lora in LORA.items():
+        counted[name] = []
+        for length in (1, 9):
+            policy = make(model, lora=lora, precision="bf16", max_new_tokens=length)
+            policy.ends = [-1]
+            call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
+            call()
+            with Casts(policy) as casts:
+                call()
+            counted[name].append(dict(casts.counts))
+    return counted
+
+
+def main(folder: Path) -> None:
+    model = folder / "model"
+    save_model(model)
+    run(folder, model)
+    result = {"costs": costs(model), "casts": casts(model)}
+    (folder / "result.json").write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""What the jobs share: a run on the CPU and on the simulated device, and what calls cost there."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from simulated import Device
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import groupwise
+from groupwise import Policy, Rollouts
+from groupwise.algorithm import Algorithm
+from groupwise.rewards import Scores
+from groupwise.update import Updater
+
+TRAIN = {
+    "groups_per_step": 2,
+    "group_size": 4,
+    "updates_per_rollout": 2,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 0.05,
+    "ema": 0.8,
+    "sample_batch": 8,
+}
+
+
+def beside(name: str) -> ModuleType:
+    """The conftest of another folder of tests, which makes tiny models."""
+    path = Path(__file__).parents[1] / name / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_conftest", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_on_both(folder: Path, make: Callable[[], Policy], config: Mapping[str, Any]) -> None:
+    """folder/cpu and folder/device: two steps, a checkpoint, and a third in a resumed run."""
+    for place in ("cpu", "device"):
+        for steps in (2, 3):
+            # Loaded before: loading goes by way of torch's own `meta` tensors.
+            policy = make()
+            with nullcontext() if place == "cpu" else Device(), plain(), launched(place):
+                groupwise.train(
+                    policy=policy,
+                    **{**config, "train": {**TRAIN, **config["train"], "steps": steps}},
+                    output=str(folder / place),
+                    evaluation={"prompts": 2, "every": 2},
+                    resume=steps > 2,
+                    quiet=True,
+                )
+
+
+def plain() -> AbstractContextManager[Any]:
+    """Attention as its formula: the CPU's fused kernel sums in another order."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
+@contextmanager
+def launched(place: str) -> Iterator[None]:
+    """accelerate as in a process of its own, on the CPU or wherever torch.cuda says."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    with patch.dict(os.environ, {"ACCELERATE_USE_CPU": str(place == "cpu").lower()}):
+        yield
+
+
+def per_microbatch(
+    device: Device,
+    policy: Policy,
+    algorithm: Algorithm,
+    rollouts: Rollouts,
+    *,
+    reference: Mapping[str, Any],
+    budgets: tuple[int, int],
+) -> float:
+    """Waits that another micro-batch adds to an update: two cuts of the same one compared."""
+    parts = []
+    scores = Scores(
+        names=("reward",),
+        weights=(1.0,),
+        values=torch.arange(len(rollouts), dtype=torch.float64).unsqueeze(1),
+        failed=torch.zeros(len(rollouts), dtype=torch.bool),
+    )
+    for budget in budgets:
+        passes: list[Any] = []
+        hook = policy.register_forward_hook(lambda *_, passes=passes: passes.append(None))
+        with launched("device"):
+            updater = Updater(
+                policy=policy,
+                model=policy,
+                algorithm=algorithm,
+                accelerator=Accelerator(),
+                budget=budget,
+            )
+            given = {"old_log_probs": rollouts.log_probs.cpu(), **reference}
+            cost = device.during(lambda: updater.backward(rollouts, scores, given))  # noqa: B023
+        hook.remove()
+        parts.append((len(passes), cost.waits))
+    (few, less), (many, more) = parts
+    assert many > few
+    return (more - less) / (many - few)

@@ -1,0 +1,129 @@
+"""Both main jobs on a simulated accelerator: no tensors of two devices meet, results are the CPU's
+bit for bit, and the host waits no more often than stated in docs/architecture.md."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+HERE = Path(__file__).parent
+BOUNDS = {
+    # One wait a token is transformers' own, which asks whether any prompt is padded; ours is a
+    # look at which rows are alive, every 16 tokens.
+    "llm": {"token": 1 + 1 / 16, "forward": 8, "micro-batch": 15},
+    "flow": {"denoising step": 0, "forward": 7, "micro-batch": 14},
+}
+"""Waits of the host: for another token, denoising step or micro-batch, and in one forward pass."""
+READS = [
+    *("item", "bool", "index of a list", "bound of a slice", "tolist", "to the CPU", "equal"),
+    *("nonzero", "unique", "masked_select", "mask as an index", "repeats of the device"),
+    "isin many",
+]
+UPLOADS = ["index of the CPU", "upload", "made of numbers", "new_tensor"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """done(script) -> the folder it wrote to, in a process of its own that runs once."""
+    folders: dict[str, Path] = {}
+
+    def run(script: str) -> Path:
+        if script not in folders:
+            folder = tmp_path_factory.mktemp(script)
+            environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+            path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+            finished = subprocess.run(
+                [sys.executable, HERE / f"{script}.py", folder],
+                env=os.environ | environment | path,
+                capture_output=True,
+                text=True,
+                timeout=200,
+                check=False,
+            )
+            assert finished.returncode == 0, finished.stderr[-3000:]
+            folders[script] = folder
+        return folders[script]
+
+    return run
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file but for times."""
+    timed = ("time/", "reward_time/", "decisions_per_second")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
+
+
+def test_what_counts_as_a_wait(done):
+    for name, cost in result(done("facts"))["costs"].items():
+        assert cost == [int(name in READS), int(name in UPLOADS)], name
+
+
+def test_tensors_of_two_devices_do_not_meet(done):
+    errors = result(done("facts"))["errors"]
+    assert all(errors.values()), errors
+    assert "cuda:0 and cpu [5] meet" in errors["cat of both"]
+
+
+def test_a_module_moves_and_the_device_goes_again(done):
+    told = result(done("facts"))
+    assert told["a module moves"]
+    assert told["gone"]
+
+
+@pytest.mark.parametrize("training", ["full", "lora"])
+@pytest.mark.parametrize("job", ["llm", "flow"])
+def test_a_run_is_that_of_the_cpu_bit_for_bit(done, job, training):
+    here, there = (done(f"{job}_job") / training / place for place in ("cpu", "device"))
+    lines = records(here / "metrics.jsonl")
+    assert records(there / "metrics.jsonl") == lines
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert all(line["grad_norm"] > 0 and line["trained_decisions"] for line in steps)
+    assert steps[-1]["kl"] > 0
+    saved = sorted(path.relative_to(here) for path in here.rglob("*.safetensors"))
+    assert {"average", "optimizer", "weights"} < {path.stem for path in saved}
+    assert saved == sorted(path.relative_to(there) for path in there.rglob("*.safetensors"))
+    for path in saved:
+        expected, found = load_file(here / path), load_file(there / path)
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), (path, name)
+    for when in ("before", "after"):
+        name = f"samples/{when}.jsonl"
+        assert (there / name).read_text() == (here / name).read_text()
+
+
+@pytest.mark.parametrize("job", BOUNDS)
+def test_the_host_waits_within_bounds(done, job):
+    costs = result(done(f"{job}_job"))["costs"]
+    measured = {name.partition(",")[0] for name in costs}
+    assert measured == BOUNDS[job].keys()
+    assert costs["forward, full"] > 0
+    for name, waits in costs.items():
+        assert waits <= BOUNDS[job][name.partition(",")[0]], name
+
+
+def test_the_bounds_are_those_of_the_docs():
+    text = (HERE.parents[1] / "docs" / "architecture.md").read_text()
+    table = text.partition("| the host waits at most |")[2].partition("\n\n")[0].splitlines()[2:]
+    stated = [[float(cell) for cell in row.split("|")[2:4]] for row in table]
+    assert stated == [list(row) for row in zip(*map(dict.values, BOUNDS.values()), strict=True)]
+
+
+@pytest.mark.parametrize("training", ["full", "lora"])
+def test_no_weight_is_cast_twice_in_a_decode_step(done, training):
+    one, nine = result(done("llm_job"))["casts"][training]
+    assert sum(name.endswith("weight") for name in one) >= 7
+    assert nine.keys() == one.keys()
+    assert all((nine[name] - one[name]) / 8 <= 1 for name in one)

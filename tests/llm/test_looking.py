@@ -1,0 +1,39 @@
+"""How often decoding looks at which rows are alive changes what it costs, not what comes out."""
+
+import pytest
+import torch
+
+from groupwise_llm import sampling
+
+
+def sample(policy, rows, looks, monkeypatch):
+    """What is sampled with a look every `looks` tokens, and how many tokens the model was given."""
+    tokens = []
+
+    def note(module, given, hidden):
+        tokens.append(given[0].numel())
+
+    hook = policy.model.get_input_embeddings().register_forward_hook(note)
+    with monkeypatch.context() as patch:
+        patch.setattr(sampling, "look_every", lambda device: looks)
+        rollouts = policy.sample(rows, group_size=4, seeds=range(4 * len(rows)))
+    hook.remove()
+    return rollouts, sum(tokens)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_k": 40, "repetition_penalty": 1.2}, {"stop": ["e"]}]
+)
+@pytest.mark.parametrize("looks", [3, 7, 100])
+def test_rows_that_ended_are_decoded_on_without_effect(make, rows, monkeypatch, settings, looks):
+    policy = make(model={"eos_token_id": list(range(40))}, max_new_tokens=24, **settings)
+    sample(policy, rows, 1, monkeypatch)  # what a policy finds out at its first use
+    expected, tokens = sample(policy, rows, 1, monkeypatch)
+    assert len(set(expected.lengths.tolist())) > 2
+    found, more = sample(policy, rows, looks, monkeypatch)
+    assert more > tokens
+    assert found.facts["completion_ids"] == expected.facts["completion_ids"]
+    assert found.facts["kept_mass"] == pytest.approx(expected.facts["kept_mass"], abs=1e-5)
+    assert torch.equal(found.mask, expected.mask)
+    assert torch.equal(found.truncated, expected.truncated)
+    torch.testing.assert_close(found.log_probs, expected.log_probs)
