@@ -161,7 +161,8 @@ class TrainSection(Section):
     microbatch: int = Field(
         default=16384,
         ge=1,
-        description="decisions in one forward and backward pass, padding included",
+        description="decisions in one forward and backward pass, padding included; of a language "
+        "model tokens, those of prompts too",
     )
     sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
     max_refills: int = Field(
