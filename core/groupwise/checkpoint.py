@@ -47,7 +47,10 @@ class Checkpoints:
         self.folder, self.keep = folder, keep
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
-        """Write the checkpoint of a step; those before go when it is whole."""
+        """Write the checkpoint of a step; when it is whole, all others go but the last before it.
+
+        Later ones go, too: they are of a run that was gone on with from before them, or torn.
+        """
         target = self.folder / f"step_{step}"
         if not _is_whole(target):
             fresh = self.folder / f"step_{step}.new"
@@ -57,8 +60,10 @@ class Checkpoints:
             _write(fresh, checkpoint)
             fresh.rename(target)
             _sync(self.folder)
-        for path in self._all()[: -self.keep]:
-            _remove(path)
+        whole = [path for path in self._all() if _step(path) <= step and _is_whole(path)]
+        for path in _inside(self.folder):
+            if _step(path) >= 0 and path not in whole[-self.keep :]:
+                _remove(path)
         return target
 
     def last(self) -> Path:
@@ -70,19 +75,17 @@ class Checkpoints:
         return whole[-1]
 
     def load(self) -> Checkpoint:
-        """What the last whole one holds; what was torn after it is removed."""
+        """What the last whole one holds."""
         path = self.last()
         files = [Path(name).stem for name in _sizes(path) if name.endswith(".safetensors")]
         tensors = {name: load_file(path / f"{name}.safetensors") for name in files}
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        for later in self._all()[self._all().index(path) + 1 :]:
-            _remove(later)
         return Checkpoint(tensors=tensors, state=decode(state, tensors.get("state", {})))
 
     def _all(self) -> list[Path]:
         """By step, those that are not whole included."""
-        named = [(re.fullmatch(r"step_(\d+)", path.name), path) for path in _inside(self.folder)]
-        return [path for _, path in sorted((int(match[1]), path) for match, path in named if match)]
+        named = [path for path in _inside(self.folder) if _step(path) >= 0 and not path.suffix]
+        return sorted(named, key=_step)
 
 
 def read_weights(policy: nn.Module, checkpoint: Checkpoint, *, averaged: bool = False) -> None:
@@ -112,6 +115,12 @@ def read_weights(policy: nn.Module, checkpoint: Checkpoint, *, averaged: bool = 
 def trained_weights(policy: nn.Module) -> dict[str, Tensor]:
     """The parameters that are trained, by name."""
     return {name: p for name, p in policy.named_parameters() if p.requires_grad}
+
+
+def _step(path: Path) -> int:
+    """The step of a checkpoint, or of what was to become one; -1 for anything else."""
+    match = re.fullmatch(r"step_(\d+)(\.new)?", path.name)
+    return int(match[1]) if match else -1
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,9 @@ def train(
         for key, value in {**data, **overrides}.items():
             data[key] = set_aside(key, laid_over(key, data.get(key), value), objects)
         stated = [] if config is None else list(overrides)
+        begun_in = None if loaded is None else loaded.begun_in
         loaded = configuration.parse_config(data, dotted, folder=folder, stated=stated)
+        loaded = replace(loaded, begun_in=begun_in)
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
     )
@@ -116,6 +118,9 @@ def train_from_config(
     parts = build_parts(loaded, objects)
     trainer = make_trainer(parts, accelerator)
     callbacks = make_callbacks(parts, accelerator)
+    idle = idle_processes(loaded.config, accelerator.num_processes)
+    # A policy may find out by now what its model does not allow, and refuse it.
+    notes = [*trainer.policy.notes, *([idle] if idle else [])]
     if chief and not resume:
         # Only now: a mistake in the configuration must not cost the run that is being replaced.
         make_folder(folder)
@@ -135,10 +140,7 @@ def train_from_config(
         done=trainer.step,
     )
     with display:
-        for change in changed:
-            display.say(f"note: resumed with {change}")
-        idle = idle_processes(loaded.config, accelerator.num_processes)
-        for note in (*trainer.policy.notes, *([idle] if idle else [])):
+        for note in (*(f"resumed with {change}" for change in changed), *notes):
             display.say(f"note: {note}")
         return run.go(display, started)
 

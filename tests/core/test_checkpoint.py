@@ -241,6 +241,22 @@ def test_a_torn_checkpoint_is_never_loaded(lab, tmp_path, name, damage):
     assert torch.equal(fresh.policy.table, trainer.policy.table)
 
 
+def test_torn_and_later_ones_go_and_whole_ones_before_stay(lab, tmp_path):
+    trainer = lab.trainer(steps=9)
+    for _ in range(4):
+        run(trainer, 1)
+        save(trainer, tmp_path, keep=4)
+    (tmp_path / "step_4" / "weights.safetensors").unlink()
+    (tmp_path / "step_2" / "files.json").unlink()
+    (tmp_path / "step_7.new").mkdir()
+    (tmp_path / "mine").mkdir()
+    trainer.step = 3  # gone on with from before the torn one
+    save(trainer, tmp_path, keep=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"step_1", "step_3", "mine"}
+    save(trainer, tmp_path, keep=1)
+    assert Checkpoints(tmp_path).last().name == "step_3"
+
+
 def test_no_checkpoint_is_told(lab, tmp_path):
     trainer = lab.trainer()
     with pytest.raises(UserError, match=r"no checkpoint in .*nowhere$"):
