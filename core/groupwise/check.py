@@ -89,10 +89,15 @@ def _memory(loaded: LoadedConfig, policy: Any, own: Any, algorithm: Any) -> str:
     """
     estimate = getattr(policy, "estimate", None)
     decisions = loaded.config.train.microbatch
-    rollouts = derive(loaded.config)["rollouts per update"]
+    counts = derive(loaded.config)
+    rollouts = counts["rollouts per update"]
+    evaluated = counts["rollouts per evaluation"]
+    together = min(loaded.config.train.sample_batch, max(counts["rollouts per step"], evaluated))
     sizes: dict[str, int] = {}
     if estimate:
-        sizes |= estimate(own, decisions=decisions, rollouts=rollouts, training=True)
+        sizes |= estimate(
+            own, decisions=decisions, rollouts=rollouts, sampled=together, training=True
+        )
     if not sizes:
         return f"memory\n  policy {loaded.config.policy.name!r} makes no estimate\n"
     trained = sizes.get("gradients", 0)

@@ -146,11 +146,11 @@ class Policy(nn.Module, ABC):
 
     @classmethod
     def estimate(
-        cls, config: Any, *, decisions: int, rollouts: int, training: bool
+        cls, config: Any, *, decisions: int, rollouts: int, sampled: int, training: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose ("weights", "optimizer", ...) without loading anything.
 
-        decisions: the micro-batch budget; rollouts: as many as an update has at the most. The
-        default knows nothing and says so with {}.
+        decisions: the micro-batch budget; rollouts: as many as an update has at the most; sampled:
+        as many as are sampled at once. The default knows nothing and says so with {}.
         """
         return {}

@@ -296,7 +296,7 @@ class FlowPolicy(Policy):
 
     @classmethod
     def estimate(
-        cls, config: Settings, *, decisions: int, rollouts: int, training: bool
+        cls, config: Settings, *, decisions: int, rollouts: int, sampled: int, training: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone."""
         return estimate(config, images=min(decisions, config.batch, rollouts), training=training)

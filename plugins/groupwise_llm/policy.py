@@ -242,9 +242,9 @@ class LanguageModel(Policy):
 
     @classmethod
     def estimate(
-        cls, config: Settings, *, decisions: int, rollouts: int, training: bool
+        cls, config: Settings, *, decisions: int, rollouts: int, sampled: int, training: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
         return estimate(
-            config_of(config), config, budget=decisions, rollouts=rollouts, training=training
+            config_of(config), config, budget=decisions, rollouts=sampled, training=training
         )

@@ -34,7 +34,7 @@ class Toy:
 
     @classmethod
     def estimate(
-        cls, config: Config, *, decisions: int, rollouts: int, training: bool
+        cls, config: Config, *, decisions: int, rollouts: int, sampled: int, training: bool
     ) -> dict[str, int]:
         assert training
         return {"weights": config.width * 2**30, "activations": decisions * 512}

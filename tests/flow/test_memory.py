@@ -100,7 +100,7 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         raise AssertionError("weights were loaded")
 
     monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
-    told = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, training=True)
+    told = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, sampled=8, training=True)
     activations = told["activations"]
     assert activations > 0
     assert dict(told) == {
@@ -112,20 +112,20 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     }
     for name, number in [("decisions", 2), ("rollouts", 2)]:
         fewer = {"decisions": 1000, "rollouts": 8, name: number}
-        found = FlowPolicy.estimate(policy.config, **fewer, training=True)
+        found = FlowPolicy.estimate(policy.config, **fewer, sampled=1, training=True)
         assert found["activations"] == pytest.approx(activations / 4, abs=1)
-    only = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, training=False)
+    only = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, sampled=8, training=False)
     assert dict(only) == {k: told[k] for k in ("frozen models", "transformer")}
 
 
 def test_the_estimate_of_activations_is_of_the_right_size(lab):
     for of in ("sd3", "flux"):
         policy = lab.policy(of)
-        told = FlowPolicy.estimate(policy.config, decisions=4, rollouts=4, training=True)
+        told = FlowPolicy.estimate(policy.config, decisions=4, rollouts=4, sampled=4, training=True)
         kept = update(lab, policy)
         assert kept / 1.5 < told["activations"] < 1.5 * kept
         frugal = policy.config.model_copy(update={"gradient_checkpointing": True})
-        less = FlowPolicy.estimate(frugal, decisions=4, rollouts=4, training=True)
+        less = FlowPolicy.estimate(frugal, decisions=4, rollouts=4, sampled=4, training=True)
         assert told["activations"] / 20 < less["activations"] < told["activations"] / 1.5
 
 

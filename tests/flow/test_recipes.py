@@ -154,7 +154,9 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     loaded = load_config(RECIPES / name)
     settings = FlowPolicy.Config(**{**loaded.config.policy.options, "model": str(tmp_path)})
-    sizes = FlowPolicy.estimate(settings, decisions=16384, rollouts=1152, training=True)
+    sizes = FlowPolicy.estimate(
+        settings, decisions=16384, rollouts=1152, sampled=1152, training=True
+    )
     assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
     # A quarter is left for the reward models, the autoencoder's pass and the allocator.
     assert sum(sizes.values()) < 60e9

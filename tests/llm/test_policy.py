@@ -77,7 +77,7 @@ def test_a_model_that_cannot_be_loaded_is_a_users_error(tmp_path):
         LanguageModel(Settings(model=str(tmp_path)))
     with pytest.raises(UserError, match=r"policy\.model: cannot read"):
         LanguageModel.estimate(
-            Settings(model=str(tmp_path)), decisions=10, rollouts=1, training=True
+            Settings(model=str(tmp_path)), decisions=10, rollouts=1, sampled=1, training=True
         )
 
 
@@ -150,13 +150,15 @@ def test_a_reference_that_was_not_kept_is_an_error(make):
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_the_estimate_counts_the_parameters_that_there_are(make, architecture, lora):
     policy = make(architecture, lora=lora)
-    sizes = LanguageModel.estimate(policy.config, decisions=64, rollouts=64, training=True)
+    sizes = LanguageModel.estimate(
+        policy.config, decisions=64, rollouts=64, sampled=64, training=True
+    )
     assert sizes["weights"] == sum(p.numel() * 4 for p in policy.parameters())
     trained = sum(p.numel() * 4 for p in policy.parameters() if p.requires_grad)
     assert sizes["gradients"] == trained
     assert sizes["optimizer"] == 2 * trained
     assert set(
-        LanguageModel.estimate(policy.config, decisions=64, rollouts=64, training=False)
+        LanguageModel.estimate(policy.config, decisions=64, rollouts=64, sampled=64, training=False)
     ) == {"weights", "cache of the sampler"}
 
 
