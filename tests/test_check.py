@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from groupwise.cli import app
+from groupwise.errors import UserError
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
@@ -117,6 +118,12 @@ def test_more_processes_than_groups_are_told(config):
     assert "idle" not in check(config, "--processes", "2").stdout
 
 
+def test_options_of_the_default_algorithm_need_no_name(config):
+    config["algorithm"] = {"beta": 0.1}
+    assert "beta > 0" in check(config).stdout
+    assert "did you mean 'beta'?" in check({**config, "algorithm": {"betta": 0.1}}).stderr
+
+
 def test_a_callback_is_appended_by_its_number(config):
     config["train"]["steps"] = 0
     config["evaluation"] = {"prompts": 1}
@@ -137,12 +144,21 @@ def test_messages_in_a_csv_file_are_messages(tmp_path):
     from groupwise.dataset import Dataset
 
     messages = [{"role": "user", "content": 'say "hi", twice'}]
-    cells = [json.dumps(messages), "[1, 2", "[not messages]", "plain"]
-    lines = ['"' + cell.replace('"', '""') + '"' for cell in cells]
     path = tmp_path / "rows.csv"
-    path.write_text("prompt\n" + "\n".join(lines) + "\n")
-    data = Dataset(Dataset.Config(path=str(path)))
-    assert [data[n]["prompt"] for n in range(4)] == [messages, *cells[1:]]
+
+    def read(*cells):
+        lines = ['"' + cell.replace('"', '""') + '"' for cell in cells]
+        path.write_text("prompt\n" + "\n".join(lines) + "\n")
+        data = Dataset(Dataset.Config(path=str(path)))
+        return [data[number]["prompt"] for number in range(len(cells))]
+
+    assert read(json.dumps(messages), "plain") == [messages, "plain"]
+    assert read("[1, 2", "[not messages]") == ["[1, 2", "[not messages]"]
+    for broken in (str(messages), json.dumps(messages)[:-3], "[]", json.dumps(messages[0])):
+        with pytest.raises(UserError, match=r"row 1: expected messages as JSON"):
+            read(json.dumps(messages), broken)
+    with pytest.raises(UserError, match=r"row 0: expected messages as JSON, .* found \[\{'role'"):
+        read(str(messages))
 
 
 def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config):

@@ -142,6 +142,89 @@ def test_python_refuses_the_same(project):
     assert groupwise.train("run.yaml", **said, **changed).steps == 2
 
 
+def test_a_run_given_python_objects_is_gone_on_with_from_python(project):
+    """A registered reward may have the name of the function, and is another one."""
+
+    def exact_answer(completions, **columns):
+        return [0.5 * len(text) for text in completions]
+
+    given = {"rewards": [exact_answer], "output": "runs/named", "quiet": True}
+    groupwise.train("run.yaml", **given)
+    for command in ("resume", "eval"):
+        result = call(command, "runs/named")
+        assert result.exit_code == 2
+        assert "was given Python objects for rewards.0" in result.stderr
+    again = groupwise.train("run.yaml", resume=True, **given, **{"train.steps": 2})
+    assert again.after["rewards/exact_answer"] > 0
+
+
+def test_what_names_samples_is_that_of_the_checkpoint(project):
+    folder = project / "runs" / "run"
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("held_out: 0.3", "held_out: 0.5"))
+    result = call("resume", folder, "train.steps=2")
+    assert result.exit_code == 2
+    assert "prompts.held_out: a run is resumed and evaluated with its own, 0.3" in result.stderr
+    (folder / "config.yaml").write_text(text)
+    assert "its own, 0.3, not 0.9" in call("eval", folder, "prompts.held_out=0.9").stderr
+
+
+def test_a_project_that_was_copied_or_moved_says_where_its_paths_lead(project, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(project, copied)
+    result = call("resume", copied / "runs" / "run", "train.steps=2")
+    assert f"its paths are relative to {project}" in result.stderr.replace("\n", "")
+    line = ("train", copied / "run.yaml", "--resume", f"output={copied / 'runs' / 'run'}")
+    result = call(*line, "train.steps=3", "prompts.path=twos.jsonl")
+    assert f"paths relative to: {project} -> {copied}" in result.stderr.replace("\n", "")
+    facts = project / "runs" / "run" / "run.json"
+    facts.write_text(facts.read_text().replace(str(project), str(tmp_path / "gone")))
+    result = call("resume", project / "runs" / "run")
+    assert (result.exit_code, "is gone; if the project was moved" in result.stderr) == (2, True)
+
+
+def test_a_change_that_fails_does_not_stay(project):
+    (project / "boom_rewards.py").write_text("def boom(completions): raise RuntimeError('no')\n")
+    folder = project / "runs" / "run"
+    before = (folder / "config.yaml").read_text()
+    assert call("resume", folder, "train.steps=3", "rewards.0=boom_rewards:boom").exit_code == 2
+    assert (folder / "config.yaml").read_text() == before
+    assert call("resume", folder, "train.steps=2").exit_code == 0
+    assert "steps: 2" in (folder / "config.yaml").read_text()
+
+
+def test_without_its_first_evaluation_a_run_has_no_before(project):
+    folder = project / "runs" / "run"
+    (folder / "samples" / "before.json").unlink()
+    result = call("resume", folder, "train.steps=2")
+    assert "samples/before.json is gone" in result.stderr
+    assert json.loads((folder / "result.json").read_text())["before"] == {}
+
+
+def test_what_is_said_of_accuracy_holds_for_evaluations(project):
+    (project / "graded_rewards.py").write_text(
+        "def graded(completions): return [0.5 * len(text) for text in completions]\n"
+    )
+    line = ("rewards=[graded_rewards:graded]", "output=runs/graded", "--quiet")
+    assert call("train", "run.yaml", *line).exit_code == 0
+    assert "accuracy" not in call("eval", "runs/graded").stdout
+    assert "accuracy" in call("eval", "runs/graded", "evaluation.threshold=0.5").stdout
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"config_folder": 3}', "\x00"])
+def test_damaged_facts_of_a_run_are_told(project, damage):
+    (project / "runs" / "run" / "run.json").write_text(damage)
+    result = call("resume", project / "runs" / "run")
+    assert (result.exit_code, "run.json is damaged" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("place", ["run.yaml/inside", "/proc/inside"])
+def test_a_folder_that_cannot_be_made_is_told(project, place):
+    result = call("train", "run.yaml", f"output={place}")
+    assert result.exit_code == 2, result.output
+    assert "error: output: " in result.stderr
+
+
 def test_a_folder_that_is_no_run_is_told(project):
     assert "is not the folder of a run: it has no config.yaml" in call("resume", project).stderr
     assert "is not the folder of a run" in call("eval", project).stderr
@@ -205,9 +288,10 @@ def test_a_reward_that_fails_says_how_to_go_on(project, monkeypatch):
     assert "`groupwise resume runs/late` goes on from it" in result.stderr
 
 
-def test_the_model_card_has_the_facts_of_the_run(project):
+def test_the_model_card_has_the_facts_of_the_run(project, begun):
     text = (project / "runs/run/model/README.md").read_text()
     head, _, body = text.removeprefix("---\n").partition("---\n")
     assert {"groupwise", "grpo"} <= set(yaml.safe_load(head)["tags"])
+    assert f'from_pretrained("{begun}/runs/run/model")' in body
     for words in ("dataset (path: twos.jsonl)", "numeric_answer", "held-out prompts", "| seed | 0"):
         assert words in body

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from groupwise import advantages, objective
     from groupwise.algorithm import Algorithm
     from groupwise.callback import Callback
+    from groupwise.course import RunResult
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
-    from groupwise.run import RunResult, train
+    from groupwise.run import train
 
 __version__ = "0.1.0"
 
@@ -24,7 +25,7 @@ _LAZY = {
     "Policy": "groupwise.policy:Policy",
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
-    "RunResult": "groupwise.run:RunResult",
+    "RunResult": "groupwise.course:RunResult",
     "train": "groupwise.run:train",
 }
 

@@ -1,10 +1,10 @@
 """assemble: what a configuration names, made into the parts of a run that fit together."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import Any
 
 from accelerate import Accelerator
@@ -19,7 +19,7 @@ from groupwise.errors import UserError
 from groupwise.evaluation import Evaluator
 from groupwise.objects import Objects
 from groupwise.policy import Policy
-from groupwise.prompts import Draw, Prompts, Row
+from groupwise.prompts import SCAN, Draw, Prompts, PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.scoring import Rewards
 from groupwise.sections import (
@@ -32,9 +32,10 @@ from groupwise.sections import (
 from groupwise.trainer import Trainer
 from groupwise.yaml_lines import KeyPath
 
+ENDLESS = 2_000
+"""Rows looked at before a run of a source that has more than `SCAN`: such sources make them."""
 SECONDS_OF_LOOKING = 60.0
-"""How long rows are looked at before a run: a source that makes them as they are asked for may have
-millions."""
+"""How long they are looked at, at most: some sources take long to make a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Parts:
     held_out: Sequence[Draw]
     rewards: Rewards
     watched: Rewards | None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def config(self) -> RunConfig:
@@ -64,9 +66,18 @@ class Parts:
             rewards.load()
 
     def rows(self) -> Iterator[Row]:
-        """All rows that may be drawn, as far as they can be looked at in reasonable time."""
-        exam = () if self.exam is self.prompts else self.exam.rows()
-        return _in_time(chain(self.prompts.rows(), exam))
+        """The rows that may be drawn: of each source all, or of one that is endless the first."""
+        sources = [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
+        started = time.monotonic()
+        for prompts in sources:
+            for number, row in enumerate(islice(prompts.rows(), looked_at(prompts.source))):
+                yield row
+                if time.monotonic() - started > SECONDS_OF_LOOKING:
+                    self.notes.append(
+                        f"prompts take long to read: of {len(prompts.source):,} the first "
+                        f"{number + 1:,} were looked at before the run"
+                    )
+                    return
 
     def check_policy(self, policy: "Policy | type[Policy]") -> None:
         """Raise UserError where algorithm or rewards need what a policy does not provide."""
@@ -82,6 +93,11 @@ class Parts:
         columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
         for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
             reward.check_columns(columns, tuple(policy.facts))
+
+
+def looked_at(source: PromptSource) -> int:
+    """How many of a source's rows are looked at before a run."""
+    return len(source) if len(source) <= SCAN else ENDLESS
 
 
 def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
@@ -198,15 +214,6 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)
     return targets
-
-
-def _in_time(rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows until the time for looking at them is used up."""
-    started = time.monotonic()
-    for row in rows:
-        yield row
-        if time.monotonic() - started > SECONDS_OF_LOOKING:
-            return
 
 
 def _measures(

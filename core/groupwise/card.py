@@ -21,7 +21,7 @@ def write_card(
     """
     folder.mkdir(parents=True, exist_ok=True)  # a policy may save nothing
     facts = dict(policy.card)
-    usage = str(facts.pop("usage", "")).replace("{path}", str(folder))
+    usage = str(facts.pop("usage", "")).replace("{path}", str(folder.resolve()))
     head = yaml_lines.write({**facts, "tags": ["groupwise", "grpo"]})
     parts = [
         f"---\n{head}---\n\n# {folder.resolve().parent.name}\n",

@@ -4,12 +4,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from groupwise.assembly import Parts, build_parts, check_sections
+from groupwise.assembly import Parts, build_parts, check_sections, looked_at
 from groupwise.building import check_options
 from groupwise.config import LoadedConfig, derive, idle_processes
-
-COUNTED = 20_000
-"""Rows of which it is counted how many are held out; of a source with more, the first of them."""
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
@@ -32,7 +29,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
         _memory(loaded, policy, settings, algorithm),
-        *(f"note: {note}" for note in notes),
+        *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(f"warning: {text}" for text in (idle, *warnings(loaded, algorithm)) if text),
     ]
     return "\n".join(texts)
@@ -41,7 +38,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
 def _prompts(parts: Parts) -> dict[str, str]:
     """How many rows there are, and how many of them are held out."""
     source, exam = parts.prompts.source, parts.exam
-    counted = min(len(exam.source), COUNTED)
+    counted = looked_at(exam.source)
     held = [row for row in islice(exam.rows(), counted) if exam.is_held_out(row)]
     of = "" if counted == len(exam.source) else f" of the first {counted:,}"
     return {

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,12 @@ class Checkpoints:
             raise UserError(f"no checkpoint in {self.folder}{torn}")
         return whole[-1]
 
-    def load(self) -> Checkpoint:
-        """What the last whole one holds."""
+    def load(self, names: Collection[str] | None = None) -> Checkpoint:
+        """What the last whole one holds, of the tensors those of these names; all if unset."""
         path = self.last()
         files = [Path(name).stem for name in _sizes(path) if name.endswith(".safetensors")]
-        tensors = {name: load_file(path / f"{name}.safetensors") for name in files}
+        wanted = [name for name in files if names is None or name in {*names, "state"}]
+        tensors = {name: load_file(path / f"{name}.safetensors") for name in wanted}
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return Checkpoint(tensors=tensors, state=decode(state, tensors.get("state", {})))
 
@@ -124,7 +125,7 @@ def _step(path: Path) -> int:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
-    state, inside = encode(checkpoint.state, "state")
+    state, inside = encode(checkpoint.state, "the state")
     for name, tensors in {**checkpoint.tensors, **({"state": inside} if inside else {})}.items():
         save_file(on_cpu(tensors), folder / f"{name}.safetensors")
     (folder / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Dataset: whatever the `datasets` library reads, as prompts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Dataset:
     def __init__(self, config: Config) -> None:
         self.data = _rename(_load(config), config)
         self.is_csv = Path(config.path).suffix == ".csv"
+        if self.is_csv:
+            _check_cells(self.data["prompt"], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
 
@@ -76,6 +78,23 @@ def _messages(prompt: Any) -> Any:
     except ValueError:
         return prompt
     return value if is_chat(value) else prompt
+
+
+def _check_cells(prompts: Sequence[Any], path: str) -> None:
+    """Name the first cell that is meant to hold messages and does not; it would be taken as text.
+
+    That is one in a list or a mapping of roles, or in brackets where other cells hold messages.
+    """
+    cells = [prompt.lstrip() for prompt in prompts if isinstance(prompt, str)]
+    chats = any(is_chat(_messages(cell)) for cell in cells)
+    for number, cell in enumerate(cells):
+        bracket = cell.startswith(("[", "{"))
+        meant = bracket and (chats or "role" in cell[:20])
+        if meant and not is_chat(_messages(cell)):
+            raise UserError(
+                f"prompts: {path}, row {number}: expected messages as JSON, such as "
+                f'[{{"role": "user", "content": "..."}}], found {cell[:100]}'
+            )
 
 
 def _check_lines(path: Path) -> None:

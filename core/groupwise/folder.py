@@ -10,6 +10,8 @@ from typing import Any
 from groupwise import __version__, yaml_lines
 from groupwise.config import LoadedConfig, dump, load_config
 from groupwise.errors import UserError
+from groupwise.objects import Objects
+from groupwise.sections import RunConfig
 
 CONFIG = "config.yaml"
 FACTS = "run.json"
@@ -29,12 +31,33 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """
     if path.name != CONFIG or not (path.parent / FACTS).exists():
         return load_config(path, overrides)
-    facts = json.loads((path.parent / FACTS).read_text(encoding="utf-8"))
-    loaded = load_config(path, overrides, folder=Path(facts["config_folder"]))
+    facts = _facts(path.parent)
+    folder = Path(facts["config_folder"])
+    if not folder.is_dir():
+        raise UserError(
+            f"{path.parent}: the folder that the run's paths are relative to, {folder}, is gone; "
+            f"if the project was moved, go on by `groupwise train CONFIG --resume "
+            f"output={path.parent}` with its configuration file"
+        )
+    loaded = load_config(path, overrides, folder=folder)
     config = loaded.config
     if ("output",) not in loaded.origin.overridden:
         config = config.model_copy(update={"output": path.parent})
     return replace(loaded, config=config, begun_in=Path(facts["begun_in"]))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What run.json says. Raises UserError where it is damaged; {} where there is none."""
+    path = folder / FACTS
+    if not path.exists():
+        return {}
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not isinstance(facts, dict) or not isinstance(facts.get("config_folder"), str):
+        raise UserError(f"{path} is damaged: it has no config_folder")
+    return {"begun_in": facts["config_folder"], **facts}
 
 
 def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -54,8 +77,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if not folder.is_dir():
         raise UserError(f"output: {folder} is a file; choose another folder by output=FOLDER")
     names = {path.name for path in folder.iterdir()}
-    if names <= {CONFIG, FACTS, "samples"} and FACTS in names:
-        return  # a run that ended before its first step: nothing is lost with it
+    if FACTS in names and not {"checkpoints", "model", "result.json"} & names:
+        return  # a run that ended before its first checkpoint: it cannot be gone on with
     if names and not overwrite:
         raise UserError(
             f"{folder} exists; go on with it by `groupwise resume {folder}`, replace it by "
@@ -72,19 +95,38 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True)
     except PermissionError as error:
         raise UserError(f"output: no permission to write {folder}") from error
+    except OSError as error:  # a file is in the way, or no file can be made there
+        raise UserError(f"output: cannot make {folder}: {error.strerror}") from error
+
+
+def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects) -> None:
+    """Write run.json: where the run's paths lie, and what of it was given in Python."""
+    facts = {
+        "groupwise": __version__,
+        "folder": str(folder.resolve()),
+        "config_folder": str(loaded.folder.resolve()),
+        "begun_in": str(loaded.begun_in or Path.cwd()),
+        "objects": sorted(".".join(map(str, path)) for path in objects),
+    }
+    _write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+
+
+def check_objects(folder: Path, objects: Objects) -> None:
+    """Raise UserError where a run was given Python objects that are not there now.
+
+    Their names alone are known, and the same names may be registered for something else.
+    """
+    before = _facts(folder).get("objects", [])
+    missing = set(before) - {".".join(map(str, path)) for path in objects}
+    if missing:
+        raise UserError(
+            f"{folder}: the run was given Python objects for {', '.join(sorted(missing))}: go on "
+            f"with it, or evaluate it, from Python, with the same objects"
+        )
 
 
 def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = None) -> None:
-    """Write config.yaml, whole or not at all, and the facts of the run.
-
-    former: the name by which what config.yaml was before is kept.
-    """
-    facts = {
-        "groupwise": __version__,
-        "config_folder": str(loaded.folder.resolve()),
-        "begun_in": str(loaded.begun_in or Path.cwd()),
-    }
-    _write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+    """Write config.yaml, whole or not at all; what it was before is kept by the name `former`."""
     path = folder / CONFIG
     if former is not None and path.exists():
         shutil.copy2(path, folder / former)
@@ -111,10 +153,7 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     if not former:
         return []
     now = dict(_values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
-    for key in KEPT:
-        was, becomes = former.get(key, "unset"), now.get(key, "unset")
-        if was != becomes:
-            raise UserError(f"{key}: a run is resumed with its own, {was}, not {becomes}")
+    check_kept({key: former.get(key) for key in KEPT}, loaded.config)
     keys = [key for key in {**former, **now} if key != "output"]
     pairs = [(key, former.get(key, "unset"), now.get(key, "unset")) for key in keys]
     different = [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
@@ -127,7 +166,35 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
             )
     lines = [f"{key}: {was} -> {becomes}" for key, was, becomes in different]
     more = [f"{len(lines) - MOST} other changes"] if len(lines) > MOST else []
-    return lines[:MOST] + more
+    return [*_moved(folder, loaded), *lines[:MOST], *more]
+
+
+def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
+    """Where relative paths now lead elsewhere, or the run's folder does no longer lie."""
+    facts = _facts(folder)
+    was, becomes = facts.get("config_folder"), str(loaded.folder.resolve())
+    if was is not None and was != becomes:
+        yield f"paths relative to: {was} -> {becomes}"
+    elif facts.get("folder", str(folder.resolve())) != str(folder.resolve()):
+        yield f"the run in another folder than {facts['folder']}; its paths are relative to {was}"
+
+
+def kept(config: RunConfig) -> dict[str, Any]:
+    """What a run keeps for good, by dotted key."""
+    values = dict(_values(yaml_lines.read(dump(config), "configuration")[0]))
+    return {key: values.get(key) for key in KEPT}
+
+
+def check_kept(former: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise UserError where a run's seed, or what is held out, would be another."""
+    for key, becomes in kept(config).items():
+        was = former.get(key)
+        if was != becomes:
+            unset = "unset"
+            raise UserError(
+                f"{key}: a run is resumed and evaluated with its own, "
+                f"{unset if was is None else was}, not {unset if becomes is None else becomes}"
+            )
 
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:

@@ -53,7 +53,9 @@ class Judge:
         return right.masked_fill(values.isnan(), math.nan)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"measures": self.measures}
+        return {"name": self.name, "measures": self.measures}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.measures = state["measures"]
+        """What was found out; what is stated now, or is another reward, goes before."""
+        if not self.is_stated and state["name"] == self.name:
+            self.measures = state["measures"]

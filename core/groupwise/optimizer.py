@@ -47,6 +47,7 @@ class Optimizer:
 
         `updated` is 1 where weights changed. A gradient that is not finite changes none and counts
         as `skipped_updates`. Raises UserError when more than `max_skipped_updates` in a row were.
+        Overflow by a scaled loss is no failure: it is how the scale is found, and halves it.
 
         number: the training step, for that message; suspect: what was not finite before there was
         a gradient, if anything was.
@@ -66,24 +67,33 @@ class Optimizer:
                 self.adamw.step() if self.scaler is None else self.scaler.step(self.adamw)
                 self.skipped, metrics["updated"] = 0, 1.0
             else:
-                metrics["skipped_updates"] = 1.0
-                self._skip(metrics["grad_norm"], number, suspect)
+                metrics["skipped_updates"] = self._skip(suspect)
             if self.scaler is not None:
                 self.scaler.update()
         self.adamw.zero_grad(set_to_none=True)
+        if self.skipped > self.settings.max_skipped_updates:
+            self._end(metrics["grad_norm"], number)
         return metrics
 
-    def _skip(self, norm: float, number: int, suspect: str | None) -> None:
-        """Count a gradient that is not finite. The norm is of all processes, so all come here."""
-        self.skipped += 1
+    def _skip(self, suspect: str | None) -> float:
+        """1 for a gradient that is not finite, 0 where only the scale of the loss made it overflow.
+
+        The norm is of all processes, so all come here.
+        """
         suspects = [name for name in gather_object([suspect]) if name]
         self.culprit = suspects[0] if suspects else self._first_gradient()
-        if self.skipped > self.settings.max_skipped_updates:
-            raise UserError(
-                f"step {number}: the gradient norm is {norm}, and {self.skipped} updates in a row "
-                f"were not made; the first tensor that is not finite is {self.culprit}. A lower "
-                f"learning rate, a smaller clip range or precision: float32 may help"
-            )
+        if not suspects and self.scaler is not None and self.scaler.get_scale() > 1:
+            return 0.0
+        self.skipped += 1
+        return 1.0
+
+    def _end(self, norm: float, number: int) -> None:
+        skipped, self.skipped = self.skipped, 0  # a resumed run counts anew
+        raise UserError(
+            f"step {number}: the gradient norm is {norm}, and {skipped} updates in a row were not "
+            f"made; the first tensor that is not finite is {self.culprit}. A lower learning rate, "
+            f"a smaller clip range or precision: float32 may help"
+        )
 
     def _first_gradient(self) -> str:
         for name, parameter in self.trained:

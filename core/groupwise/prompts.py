@@ -134,7 +134,8 @@ class Prompts:
                 if passed > len(self.source) + SCAN or (
                     passed >= 2 * len(self.source) and not draws
                 ):
-                    skipping = f", and the policy skips {skipped} of {passed}" if skipped else ""
+                    share = skipped / passed
+                    skipping = f", as the policy skips {share:.0%} of them" if skipped else ""
                     raise UserError(
                         f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
                         f"to train on{skipping}"
@@ -153,11 +154,15 @@ class Prompts:
         """
         draws: list[Draw] = []
         seen: set[str] = set()
+        skipped = 0
         for row in self.rows():
             if len(draws) == count:
                 break
             key = self.question(row)
-            if (distinct and key in seen) or not self.is_held_out(row) or self.skips(row):
+            if (distinct and key in seen) or not self.is_held_out(row):
+                continue
+            if self.skips(row):
+                skipped += 1
                 continue
             seen.add(key)
             draws.append(Draw(len(draws), row))
@@ -166,6 +171,7 @@ class Prompts:
                 f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
                 f"{len(self.source)} rows are held out (held_out: {self.fraction}); "
                 f"lower the one or raise the other"
+                + (f". The policy skips {skipped} more of them" if skipped else "")
             )
         return draws
 

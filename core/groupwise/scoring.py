@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from groupwise.errors import UserError
 from groupwise.reward_call import Call
@@ -73,9 +74,13 @@ class Rewards:
                 raise UserError(f"reward {reward.name!r}: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of those that have one, by name."""
-        having = [reward for reward in self.rewards if isinstance(reward.target, HasState)]
-        return {reward.name: reward.target.state_dict() for reward in having}
+        """The state of those that have one, by name; a frozen model is none."""
+        return {
+            reward.name: reward.target.state_dict()
+            for reward in self.rewards
+            if isinstance(reward.target, HasState)
+            and (hasattr(reward.target, "refresh") or not isinstance(reward.target, nn.Module))
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for reward in self.rewards:

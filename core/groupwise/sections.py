@@ -265,6 +265,11 @@ class RunConfig(Section):
         default=[], description="what else happens during the run"
     )
 
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _is_grpo_unless_named(cls, value: Any) -> Any:
+        return {"name": "grpo", **value} if isinstance(value, Mapping) else value
+
 
 KINDS: Mapping[KeyPath, str] = {
     ("algorithm",): "algorithms",

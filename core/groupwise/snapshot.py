@@ -2,7 +2,7 @@
 
 from groupwise.checkpoint import Checkpoint, read_weights, trained_weights
 from groupwise.errors import UserError
-from groupwise.state import HasState
+from groupwise.state import HasState, encode
 from groupwise.trainer import Trainer
 
 
@@ -28,6 +28,14 @@ def take(trainer: Trainer) -> Checkpoint:
             **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
         },
     )
+
+
+def check(trainer: Trainer) -> None:
+    """Raise UserError where the state of a reward or of the algorithm cannot be saved."""
+    for name, state in trainer.rewards.state_dict().items():
+        encode(state, f"reward {name!r}")
+    if isinstance(trainer.algorithm, HasState):
+        encode(trainer.algorithm.state_dict(), "algorithm")
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:

@@ -13,10 +13,10 @@ TENSOR, PAIRS, TUPLE = "<tensor>", "<pairs>", "<tuple>"
 
 
 def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
-    """A state as JSON, and the tensors in it by the names that stand for them there.
+    """A state as JSON, and the tensors in it by the numbers that stand for them there.
 
     state: numbers, texts, None, tensors, and lists, tuples and mappings of these. Raises UserError
-    for anything else; name: whose state it is.
+    for anything else, which says where it is; name: whose state this is.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -24,8 +24,9 @@ def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
         if value is None or isinstance(value, str | int | float):
             return value
         if isinstance(value, Tensor):
-            tensors[path] = value
-            return {TENSOR: path}
+            number = str(len(tensors))
+            tensors[number] = value
+            return {TENSOR: number}
         if isinstance(value, list):
             return [plain(each, f"{path}.{i}") for i, each in enumerate(value)]
         if isinstance(value, tuple):
@@ -36,8 +37,8 @@ def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
             pairs = [[plain(key, path), each] for key, each in value.items()]
             return {PAIRS: [[k, plain(v, f"{path}.{i}")] for i, (k, v) in enumerate(pairs)]}
         raise UserError(
-            f"the state of {name} cannot be saved: it holds a {type(value).__name__}; state_dict "
-            f"may hold numbers, texts, tensors, lists and mappings"
+            f"{path} cannot be saved: it is a {type(value).__name__}; what state_dict returns may "
+            f"hold numbers, texts, tensors, lists and mappings"
         )
 
     return plain(state, name), tensors

@@ -16,7 +16,7 @@ class Symptoms:
     """
 
     def __init__(self, clip: float) -> None:
-        self.limit = RATIO_TOLERANCE * clip
+        self.clip, self.limit = clip, RATIO_TOLERANCE * clip
         self.without_variance = 0
         self._warned: set[str] = set()
 
@@ -26,6 +26,7 @@ class Symptoms:
             "ratio": self._ratio(metrics),
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, culprit),
+            "rounding": self._rounding(metrics),
         }
         for name, warning in found.items():
             if warning and name not in self._warned:
@@ -59,4 +60,14 @@ class Symptoms:
         return (
             f"an update was skipped, since its gradient is not finite; the first tensor that is "
             f"not is {culprit}. skipped_updates in metrics.jsonl counts them"
+        )
+
+    def _rounding(self, metrics: Mapping[str, Any]) -> str | None:
+        error = metrics.get("log_prob_error", 0.0)
+        if not error > self.clip:
+            return None
+        return (
+            f"in this precision log-probs are {error:.1e} from float32's, {error / self.clip:.1f} "
+            f"times the clip range of {self.clip:g}: from a step's second update on, rounding is "
+            f"clipped as if it were learning. Another policy.precision rounds less"
         )

@@ -133,8 +133,31 @@ def test_states_of_any_form_come_back_equal():
     plain, tensors = state.encode(given, "state")
     again = state.decode(json.loads(json.dumps(plain)), tensors)
     assert repr(again) == repr(given)
-    with pytest.raises(UserError, match="the state of mine cannot be saved: it holds a set"):
+    with pytest.raises(UserError, match=r"mine\.a\.0 cannot be saved: it is a set"):
         state.encode({"a": [{1, 2}]}, "mine")
+
+
+def test_tensors_whose_paths_look_alike_stay_apart():
+    given = {"a": {"b.w": torch.zeros(2)}, "a.b": {"w": torch.ones(2)}}
+    plain, tensors = state.encode(given, "state")
+    assert repr(state.decode(plain, tensors)) == repr(given)
+
+
+def test_a_state_that_cannot_be_saved_is_known_before_the_first_step(lab):
+    class Unsaveable(Learning):
+        def state_dict(self):
+            return {"seen": {1, 2}}
+
+    with pytest.raises(UserError, match=r"reward 'ones'\.seen cannot be saved: it is a set"):
+        snapshot.check(lab.trainer(reward=Unsaveable()))
+
+
+def test_a_frozen_model_of_a_reward_is_no_state_of_the_run(lab):
+    class Frozen(nn.Linear):
+        def forward(self, completions, **columns):
+            return [1.0] * len(completions)
+
+    assert snapshot.take(lab.trainer(reward=Frozen(2, 2))).state["rewards"] == {}
 
 
 def test_saving_changes_nothing(lab, tmp_path):

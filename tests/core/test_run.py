@@ -122,10 +122,14 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     assert second.steps == 6
     assert second.seconds > first.seconds / 2
     assert "steps: 4" in (second.folder / "config.until_step_4.yaml").read_text()
-    with pytest.raises(UserError, match="seed: a run is resumed with its own, 0, not 7"):
+    with pytest.raises(
+        UserError, match="seed: a run is resumed and evaluated with its own, 0, not 7"
+    ):
         train(lab, tmp_path, seed=7, **again)
     rows = {"name": "rows", "rows": lab.rows(8), "held_out": 0.9}
-    with pytest.raises(UserError, match=r"held_out: a run is resumed with its own, 0.5, not 0.9"):
+    with pytest.raises(
+        UserError, match=r"held_out: a run is resumed and evaluated with its own, 0.5, not 0.9"
+    ):
         train(lab, tmp_path, prompts=rows, **again)
     (second.folder / "config.yaml").write_text("")
     assert train(lab, tmp_path, settings={"steps": 7}, **again).steps == 7

@@ -327,13 +327,15 @@ def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
     table_grad = torch.full_like(table, math.inf)
     scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
     metrics = scaled.optimizer.step(0.1, number=4)
-    assert (metrics["skipped_updates"], metrics["updated"]) == (1.0, 0.0)
+    assert (metrics["skipped_updates"], metrics["updated"]) == (0.0, 0.0)
     assert torch.equal(scaled.policy.table, table)
     assert scaled.optimizer.scaler.get_scale() == 2**15
-    state = scaled.optimizer.state_dict()
     again = lab.trainer(Half(), steps=3).optimizer
-    again.load_state_dict(state)
-    assert (again.scaler.get_scale(), again.skipped) == (2**15, 1)
+    again.load_state_dict(scaled.optimizer.state_dict())
+    assert (again.scaler.get_scale(), again.skipped) == (2**15, 0)
+    # What was not finite before there was a gradient is no matter of the scale.
+    scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
+    assert scaled.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"] == 1.0
 
 
 def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
@@ -491,6 +493,18 @@ def test_a_reward_that_measures_is_no_judge(lab):
     assert judge.measures
     judge.look(graded(lab, [0.0, 1.0]))  # once is enough
     assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
+    found_out = judge.state_dict()
+    plain, stated = (
+        lab.trainer(evaluation=given).evaluator.judge for given in ({}, {"threshold": 0.5})
+    )
+    for other, name, measures in [
+        (plain, "reward", True),
+        (plain, "another", False),
+        (stated, "reward", False),
+    ]:
+        other.name, other.measures = name, False
+        other.load_state_dict(found_out)
+        assert other.measures is measures
     for judges in (True, False):
         reward = Stating()
         reward.judges = judges
