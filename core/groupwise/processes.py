@@ -1,6 +1,7 @@
 """Processes: those of a run, and what they agree on: sums, means, whether any of them says so."""
 
 import math
+import os
 from collections.abc import Mapping
 
 import torch
@@ -16,12 +17,19 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGA
 def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
-    Raises UserError for mixed precision, which would wrap training's forward pass and not sampling,
-    where the two must compute alike; for gradient accumulation, by which accelerate would divide
-    gradients that are already those of a whole update; and for sharded models, since sampling needs
-    the whole.
+    Raises UserError for processes that do not know of each other, each of which would be a run of
+    its own in the same folder; for mixed precision, which would wrap training's forward pass and
+    not sampling, where the two must compute alike; for gradient accumulation, by which accelerate
+    would divide gradients that are already those of a whole update; and for sharded models, since
+    sampling needs the whole.
     """
     launched = Accelerator()
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" in os.environ and world != launched.num_processes:
+        raise UserError(
+            f"{world} processes were launched, and accelerate takes each for the only one: on a "
+            f"CPU set ACCELERATE_USE_CPU=true"
+        )
     if launched.distributed_type in SHARDED:
         raise UserError(
             f"accelerate is configured for {launched.distributed_type.value}, which is not "

@@ -569,6 +569,14 @@ def test_gradient_accumulation_of_accelerate_is_refused():
     assert "configured for 4 gradient accumulation steps" in ended.stderr
 
 
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    processes.accelerator()  # a variable alone launches nothing
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match="2 processes were launched, and accelerate takes each"):
+        processes.accelerator()
+
+
 def test_sharded_models_are_refused(monkeypatch):
     monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
     with pytest.raises(UserError, match="configured for FSDP, which is not supported"):
