@@ -154,6 +154,7 @@ class LanguageModel(Policy):
             drawn_at=choice.temperature,
             max_new_tokens=self.config.max_new_tokens,
             cache_tokens=self.config.cache_tokens,
+            looks=sampling.look_every(self.device),
         )
 
     # ---- log-probs
