@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM
 
 from groupwise.errors import first_line
 from groupwise_llm import modes
-from groupwise_llm.adapters import with_adapters
 from groupwise_llm.body import Body
 from groupwise_llm.likelihood import TOKENS, VOCABULARY
-from groupwise_llm.loading import EXACT, checkpoint_activations, freeze_unreached, positions_of
+from groupwise_llm.loading import checkpoint_activations, outline, positions_of
 from groupwise_llm.settings import Settings
 
 
@@ -43,14 +41,7 @@ def estimate(
     config: transformers' configuration; budget: tokens in one micro-batch; rollouts: completions
     sampled together at the most.
     """
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=_dtype(settings))
-        freeze_unreached(model)
-        if settings.lora is not None:
-            model = with_adapters(model, settings.lora)
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.dtype not in EXACT:
-            parameter.data = parameter.data.float()
+    model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
     if training:
@@ -152,13 +143,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _tensors(part)
-
-
-def _dtype(settings: Settings) -> torch.dtype:
-    dtype = settings.loading.get("dtype", torch.float32)
-    if isinstance(dtype, str):
-        dtype = getattr(torch, dtype, torch.float32)
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def _lengths(config: Any, settings: Settings) -> tuple[int, int]:

@@ -290,3 +290,60 @@ def test_quantised_weights_are_not_trained(make, monkeypatch):
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", quantised)
     with pytest.raises(UserError, match="train adapters beside them"):
         make()
+
+
+# ---- settings that cannot be met: known before weights are read
+
+LOADINGS = [
+    ({"dtype": "flaot"}, r"policy\.loading\.dtype: expected a dtype of torch .* found 'flaot'"),
+    ({"dtyp": "float32"}, r"policy\.loading\.dtyp: from_pretrained .* knows no such argument"),
+]
+ADAPTERS = [
+    ({"targets": ["nowhere"]}, r"policy\.lora: Target modules \{'nowhere'\} not found"),
+    ({"options": {"modules_to_save": ["nowhere"]}}, "modules_to_save: .* no module 'nowhere'"),
+    ({"options": {"modules_to_save": "lm_head"}}, "modules_to_save: expected a list"),
+    ({"options": {"lora_dropuot": 0.1}}, r"policy\.lora\.options: .*'lora_dropuot'"),
+    ({"options": {"r": 3}}, r"policy\.lora\.options: r is set by policy\.lora\.rank"),
+    ({"options": {"init_lora_weights": "bad"}}, "policy.lora: .*init_lora_weights='bad'"),
+    ({"options": {"bias": "al"}}, "policy.lora: .*bias: al"),
+    ({"targets": ["mlp"]}, r"not supported(.|\n)*exclude_modules: \[\.\.\.\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"loading": part}, text) for part, text in LOADINGS]
+    + [({"lora": part}, text) for part, text in ADAPTERS],
+    ids=str,
+)
+def test_check_refuses_what_a_run_refuses(saved, settings, message):
+    settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
+    for refused in (lambda: LanguageModel(settings), lambda: LanguageModel.examine(settings, ROWS)):
+        with pytest.raises(UserError, match=message) as raised:
+            refused()
+        assert ("exclude_modules" in str(raised.value)) == ("exclude_modules" in message)
+
+
+def test_check_refuses_whole_layers_beside_rounded_adapters(saved):
+    lora = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
+    settings = Settings(
+        model=str(saved("llama")), lora=lora, max_new_tokens=12, loading={"dtype": "bfloat16"}
+    )
+    with pytest.raises(UserError, match=r"policy\.precision: weights beside the adapters"):
+        LanguageModel.examine(settings, ROWS)
+
+
+def test_arguments_that_loading_knows_pass_check(saved):
+    known = {
+        "attn_implementation": "eager",
+        "dtype": "auto",
+        "device_map": "cpu",
+        "low_cpu_mem_usage": True,
+        "local_files_only": True,
+        "use_safetensors": True,
+        "variant": None,
+        "quantization_config": {"load_in_8bit": True},
+        "max_position_embeddings": 64,
+    }
+    settings = Settings(model=str(saved()), max_new_tokens=12, loading=known)
+    assert LanguageModel.examine(settings, ROWS) == []

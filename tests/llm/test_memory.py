@@ -8,10 +8,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
-from groupwise_llm import memory, modes, passes
+from groupwise_llm import loading, memory, modes, passes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.body import Body
-from groupwise_llm.loading import checkpoint_activations
 from groupwise_llm.memory import Shape
 from groupwise_llm.settings import Settings
 
@@ -30,7 +29,7 @@ SHAPES = {
 
 def built(name, settings):
     config = CONFIG_MAPPING[name](**TABLE[name])
-    model = AutoModelForCausalLM.from_config(config, dtype=memory._dtype(settings))
+    model = AutoModelForCausalLM.from_config(config, dtype=loading.dtype_of(settings))
     return with_adapters(model, settings.lora) if settings.lora else model
 
 
@@ -70,7 +69,7 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     model = built(name, settings)
     modes.quieten(model.eval())
     if checkpoints:
-        checkpoint_activations(model)
+        loading.checkpoint_activations(model)
         modes.set_training(model, True)
     truth = measured(Body(model, precision=settings.precision), shape, checkpoints=checkpoints)
     with torch.device("meta"):
