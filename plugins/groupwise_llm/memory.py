@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.modeling_outputs import BaseModelOutput
 
 from groupwise.errors import first_line
 from groupwise_llm import modes
@@ -116,6 +117,14 @@ def saved(body: Body, shape: Shape, *, checkpoints: bool, head: bool = True) -> 
     return sum(sizes.values())
 
 
+class _Hidden(BaseModelOutput):
+    """What the layers answer, and nothing of what else a head may pass on."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 def _only_multiplies(body: Body) -> bool:
     """Whether logits are the head's product and no more, as `probes` finds with weights.
 
@@ -123,8 +132,7 @@ def _only_multiplies(body: Body) -> bool:
     layers before it are left out.
     """
     causal, head = body.causal, body.causal.get_output_embeddings()
-    inner = causal.base_model
-    kind = type(inner(input_ids=_ids(1, 8), use_cache=False))
+    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
     with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         # Logits of a standard deviation of 10, so that a cap or scale shows.
@@ -132,11 +140,13 @@ def _only_multiplies(body: Body) -> bool:
         small = nn.Linear(head.in_features, 64, bias=head.bias is not None)
         small.weight.normal_(std=head.in_features**-0.5)
         causal.set_output_embeddings(small)
-        inner.forward = lambda *_, **__: kind(last_hidden_state=hidden)
+        for part in layers:
+            part.forward = lambda *_, **__: _Hidden(last_hidden_state=hidden)
         try:
             logits = causal(input_ids=_ids(1, 8), use_cache=False).logits
         finally:
-            del inner.forward
+            for part in layers:
+                vars(part).pop("forward", None)
             causal.set_output_embeddings(head)
         gap = logits.float().log_softmax(-1) - small(hidden).log_softmax(-1)
         return bool(gap.abs().max() <= TOLERANCE[1])

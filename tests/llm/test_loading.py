@@ -115,6 +115,14 @@ def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
     torch.testing.assert_close(rollouts.log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("cap", [10.0, None])
+def test_a_head_that_caps_shows_under_rounded_weights(make, cap):
+    # Off by 0.1 nats, less than bf16 may change in a pass.
+    model = {"final_logit_softcapping": cap}
+    policy = make("gemma2", model=model, lora=LORA, loading={"dtype": "bfloat16"})
+    assert any("own logits" in note for note in policy.notes) == (cap is not None)
+
+
 def test_adapters_that_have_no_effect_are_refused(make_of):
     config = CONFIG_MAPPING["jamba"](**TABLES["RECURRENT"]["jamba"])
     with pytest.raises(UserError, match=r"exclude_modules: \[dt_proj\]"):

@@ -14,7 +14,8 @@ from groupwise_llm.body import Body
 from groupwise_llm.memory import Shape
 from groupwise_llm.settings import Settings
 
-TABLE = run_path(str(Path(__file__).with_name("architectures.py")))["ATTENTION"]
+TABLES = run_path(str(Path(__file__).with_name("architectures.py")))
+TABLE = TABLES["ATTENTION"] | TABLES["RECURRENT"]
 SETTINGS = {
     "full": {},
     "checkpoints": {"gradient_checkpointing": True},
@@ -82,6 +83,31 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
         body.plain_head = memory._only_multiplies(body)
         counted = memory.saved(body, shape, checkpoints=checkpoints)
     assert counted == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "plain"),
+    [
+        ("gemma2", {}, False),
+        ("gemma2", {"final_logit_softcapping": None}, True),
+        ("cohere2", {}, False),
+        ("recurrent_gemma", {}, False),
+        ("granite", {"logits_scaling": 8.0}, False),
+        ("granite", {}, True),
+        ("opt", {}, True),
+        ("qwen3_moe", {}, True),
+        ("qwen3_next", {}, True),
+    ],
+    ids=str,
+)
+def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, plain):
+    config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
+    settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
+    sizes = memory.estimate(config, settings, budget=860, rollouts=4, training=True)
+    logits = 4 * 800 * config.vocab_size
+    assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
+    # A body without layers to speak of: hidden states of 32, logits of 258.
+    assert (sizes["activations"] > 3 * logits) or plain
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3_text"])
