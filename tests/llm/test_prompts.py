@@ -160,7 +160,7 @@ def test_parts_that_are_not_text_are_refused_by_name(make, template):
 
 def test_a_template_that_breaks_is_a_users_error(make):
     with pytest.raises(UserError, match="its chat template refuses the prompt: "):
-        make(model={"template": JOINED}).check_prompts([chat(None)])
+        make(model={"template": "{{ messages[0]['content'] + 1 }}"}).check_prompts([chat("Hi")])
 
 
 def test_a_chat_is_rendered_once_to_be_counted(make, monkeypatch):
