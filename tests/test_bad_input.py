@@ -136,7 +136,7 @@ def test_dataset_that_is_no_text(config):
 
 def test_misspelt_loading_argument(config):
     config["policy"]["loading"] = {"gguf_fil": "model.gguf"}
-    assert "cannot load" in refused(config)
+    assert "policy.loading.gguf_fil: " in refused(config)
 
 
 def test_a_model_without_a_pad_token_is_no_mistake(config, tmp_path):

@@ -6,8 +6,13 @@ from typing import Any
 
 from torch import nn
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 from groupwise_llm.settings import Lora
+
+OWN = {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets"}
+"""Arguments of peft that have a setting of their own."""
+REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
+"""What peft says of a module that it cannot give adapters."""
 
 
 def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any:
@@ -15,17 +20,10 @@ def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any
 
     revision: the base model's, which the saved adapter names.
     """
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
 
-    options = {"lora_dropout": 0.0, **lora.options}
+    config = _config(model, lora)
     try:
-        config = LoraConfig(
-            task_type="CAUSAL_LM",
-            r=lora.rank,
-            lora_alpha=lora.alpha or 2 * lora.rank,
-            target_modules=lora.targets,
-            **{**options, "exclude_modules": _excluded(model, options.get("exclude_modules"))},
-        )
         with warnings.catch_warnings():
             # peft asks transformers whether it checkpoints by a name that is about to go.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
@@ -34,10 +32,39 @@ def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any
             # Of experts, which are no linear layers and get adapters only by their names.
             warnings.filterwarnings("ignore", ".*_pattern keys did not match", RuntimeWarning)
             return get_peft_model(model, config, autocast_adapter_dtype=True, revision=revision)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        refused = REFUSED.search(str(error))
+        hint = " (lora.options: {exclude_modules: [...]} leaves modules out)" if refused else ""
+        raise UserError(f"policy.lora: {error}{hint}") from error
+
+
+def _config(model: Any, lora: Lora) -> Any:
+    """peft's own configuration. Raises UserError for options that it does not take."""
+    from peft import LoraConfig
+
+    for name in OWN.keys() & lora.options.keys():
+        raise UserError(f"policy.lora.options: {name} is set by policy.lora.{OWN[name]}")
+    names = [name for name, _ in model.named_modules()]
+    saved = lora.options.get("modules_to_save") or []
+    if not isinstance(saved, list):
+        raise UserError(f"policy.lora.options: modules_to_save: expected a list, found {saved!r}")
+    # peft passes over those that are not there.
+    for kept in saved:
+        if not any(name.endswith(kept) for name in names):
+            raise UserError(
+                f"policy.lora.options: modules_to_save: the model has no module {kept!r}"
+            )
+    options = {"task_type": "CAUSAL_LM", "lora_dropout": 0.0, **lora.options}
+    options["exclude_modules"] = _excluded(model, options.get("exclude_modules"))
+    try:
+        return LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha or 2 * lora.rank,
+            target_modules=lora.targets,
+            **options,
+        )
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"policy.lora: {error} (lora.options: {{exclude_modules: [...]}} leaves modules out)"
-        ) from error
+        raise UserError(f"policy.lora.options: {first_line(error)}") from error
 
 
 def _excluded(model: Any, own: str | list[str] | None) -> str | list[str] | None:

@@ -1,7 +1,9 @@
 """Loading a causal language model and its tokenizer, full or with adapters; and saving it."""
 
+import re
 import warnings
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,19 @@ from groupwise_llm.settings import Settings
 OF_CONFIG = frozenset(
     {
         "cache_dir",
+        "code_revision",
+        "force_download",
         "gguf_file",
         "local_files_only",
+        "proxies",
         "revision",
         "subfolder",
         "token",
         "trust_remote_code",
     }
 )
-"""The arguments of loading that say where a configuration is, and may be read with it."""
+"""The arguments of loading that say where files are: a configuration's and a tokenizer's, too."""
+UNKNOWN = re.compile(r"__init__\(\) got an unexpected keyword argument '(\w+)'")
 EXACT = frozenset({torch.float32, torch.float64})
 
 
@@ -44,12 +50,14 @@ def load(settings: Settings) -> Loaded:
     had."""
     # Progress bars of loading would tear up the run's own.
     logging.disable_progress_bar()
+    dtype_of(settings)
     tokenizer = tokenizer_of(settings)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             settings.model, **{"dtype": torch.float32, **settings.loading}
         )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
+        _refuse_unknown(error)
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
             f"{first_line(error)}"
@@ -70,9 +78,80 @@ def load(settings: Settings) -> Loaded:
     return Loaded(model=model.eval(), tokenizer=tokenizer, quieted=quieted, notes=notes)
 
 
+def outline(settings: Settings, config: Any) -> Any:
+    """The model that `load` would make, of shapes alone. Raises UserError for what load refuses, as
+    far as that shows without weights."""
+    dtype = dtype_of(settings, config)
+    trusted = settings.loading.get("trust_remote_code")
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trusted)
+    except Exception as error:  # as many kinds
+        raise UserError(
+            f"policy.model: cannot build a causal language model from {settings.model!r}: "
+            f"{first_line(error)}"
+        ) from error
+    _check_arguments(type(model), settings, config)
+    with torch.device("meta"):
+        freeze_unreached(model)
+        if settings.lora is not None:
+            model = with_adapters(model, settings.lora)
+    _hold_exactly(model, settings)
+    return model
+
+
+def dtype_of(settings: Settings, config: Any = None) -> torch.dtype:
+    """The dtype that weights are loaded in; float32 where it differs by part."""
+    name = "dtype" if "dtype" in settings.loading else "torch_dtype"
+    value = dtype = settings.loading.get(name, torch.float32)
+    if dtype == "auto":
+        dtype = getattr(config, "dtype", None) or torch.float32
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype, None)
+    if isinstance(dtype, dict):
+        return torch.float32
+    if not isinstance(dtype, torch.dtype):
+        raise UserError(
+            f"policy.loading.{name}: expected a dtype of torch such as bfloat16, or auto, found "
+            f"{value!r}"
+        )
+    return dtype
+
+
+def _check_arguments(kind: Any, settings: Settings, config: Any) -> None:
+    """Raise UserError for arguments of loading that transformers does not know.
+
+    kind: the model's class. It is loaded from no weights, of shapes alone, and with no value for
+    any argument, as only their names are looked at.
+    """
+    own = signature(kind.from_pretrained).parameters.keys() | OF_CONFIG | {"dtype", "torch_dtype"}
+    names = [n for n in settings.loading if n not in own and not hasattr(config, n)]
+    if not names:
+        return
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        options = {**dict.fromkeys(names), "device_map": "meta"}
+        kind.from_pretrained(None, config=config, state_dict={}, **options)
+    except Exception as error:
+        # Whatever else it says may be of the stand-in.
+        _refuse_unknown(error)
+    finally:
+        logging.set_verbosity(level)
+
+
+def _refuse_unknown(error: Exception) -> None:
+    name = UNKNOWN.search(str(error)) if isinstance(error, TypeError) else None
+    if name:
+        raise UserError(
+            f"policy.loading.{name[1]}: from_pretrained of transformers knows no such argument"
+        ) from error
+
+
 def tokenizer_of(settings: Settings) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(settings.model, **settings.loading)
+        return AutoTokenizer.from_pretrained(settings.model, **_where(settings))
     except Exception as error:  # as many kinds
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
@@ -80,11 +159,14 @@ def tokenizer_of(settings: Settings) -> Any:
         ) from error
 
 
+def _where(settings: Settings) -> dict[str, Any]:
+    return {name: value for name, value in settings.loading.items() if name in OF_CONFIG}
+
+
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
-    options = {name: value for name, value in settings.loading.items() if name in OF_CONFIG}
     try:
-        return AutoConfig.from_pretrained(settings.model, **options)
+        return AutoConfig.from_pretrained(settings.model, **_where(settings))
     except Exception as error:  # as many kinds
         reason = first_line(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error

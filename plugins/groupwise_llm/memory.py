@@ -11,18 +11,20 @@ from textwrap import shorten
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM
+from transformers.modeling_outputs import BaseModelOutput
 
 from groupwise.errors import first_line
 from groupwise_llm import modes
-from groupwise_llm.adapters import with_adapters
 from groupwise_llm.body import Body
 from groupwise_llm.likelihood import TOKENS, VOCABULARY
-from groupwise_llm.loading import EXACT, checkpoint_activations, freeze_unreached, positions_of
+from groupwise_llm.loading import checkpoint_activations, outline, positions_of
+from groupwise_llm.probes import TOLERANCE
 from groupwise_llm.settings import Settings
+
+LOGITS = "logits in the backward pass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +45,18 @@ def estimate(
     config: transformers' configuration; budget: tokens in one micro-batch; rollouts: completions
     sampled together at the most.
     """
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=_dtype(settings))
-        freeze_unreached(model)
-        if settings.lora is not None:
-            model = with_adapters(model, settings.lora)
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.dtype not in EXACT:
-            parameter.data = parameter.data.float()
+    model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
     if training:
-        sizes |= {"gradients": trained, "optimizer": 2 * trained}
+        block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
+        sizes |= {"gradients": trained, "optimizer": 2 * trained, LOGITS: 4 * 3 * block}
     try:
         with _without_data(model, settings) as body:
             sizes |= _counted(body, config, settings, budget if training else 0, rollouts)
     except Exception as error:  # of code that looks at values, which there are none of
         reason = shorten(first_line(error), 60, placeholder=" ...")
         sizes[f"activations and cache: not counted ({reason})"] = 0
-    if training:
-        text = config.get_text_config()
-        block = min(budget, TOKENS) * min(text.vocab_size, VOCABULARY)
-        sizes["logits, a block at a time"] = 4 * 3 * block
     return sizes
 
 
@@ -73,6 +65,7 @@ def _counted(
 ) -> Mapping[str, int]:
     """What runs of the model's code tell: a micro-batch of `budget` tokens, and a row's cache."""
     sizes = {}
+    body.plain_head = body.plain_head and _only_multiplies(body)
     prompt, completion = _lengths(config, settings)
     checkpoints = settings.gradient_checkpointing
     if budget:
@@ -83,17 +76,23 @@ def _counted(
         sizes["activations"] = saved(body, shape, checkpoints=checkpoints)
         if checkpoints:
             layers = config.get_text_config().num_hidden_layers
-            sizes["activations of a layer"] = saved(body, shape, checkpoints=False) // layers
+            body_alone = saved(body, shape, checkpoints=False, head=False)
+            sizes["activations of a layer"] = body_alone // layers
+        if not body.plain_head:
+            # Those of the log-probs and of the logits that they are taken of.
+            vocabulary = config.get_text_config().vocab_size
+            sizes[LOGITS] = 4 * 2 * rows * completion * vocabulary
     if body.cache_argument is not None:
         rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
         sizes["cache of the sampler"] = rows * cached(body, prompt + completion)
     return sizes
 
 
-def saved(body: Body, shape: Shape, *, checkpoints: bool) -> int:
+def saved(body: Body, shape: Shape, *, checkpoints: bool, head: bool = True) -> int:
     """Bytes that a micro-batch's pass keeps for the backward pass, weights not counted.
 
     checkpoints: whether activations are recomputed; then prompts are not shared.
+    head: whether log-probs are taken, or the pass ends with hidden states.
     """
     own = {t.untyped_storage()._cdata for t in (*body.model.parameters(), *body.model.buffers())}
     sizes: dict[int, int] = {}
@@ -107,10 +106,50 @@ def saved(body: Body, shape: Shape, *, checkpoints: bool) -> int:
         return tensor
 
     modes.set_training(body.model, checkpoints)
+    plain, body.plain_head = body.plain_head, body.plain_head or not head
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = _whole(body, shape) if checkpoints else _shared(body, shape)
-    del hidden
+        answers = _whole(body, shape) if checkpoints else _shared(body, shape)
+        if head:
+            tokens = _ids(shape.rows, shape.completion).flatten()
+            answers = body.likelihood(answers.flatten(0, 1), tokens, temperature=1.0)[0]
+    del answers
+    body.plain_head = plain
     return sum(sizes.values())
+
+
+class _Hidden(BaseModelOutput):
+    """What the layers answer, and nothing of what else a head may pass on."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def _only_multiplies(body: Body) -> bool:
+    """Whether logits are the head's product and no more, as `probes` finds with weights.
+
+    The model's own code is given hidden states with values, and a small head with values; the
+    layers before it are left out.
+    """
+    causal, head = body.causal, body.causal.get_output_embeddings()
+    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
+    with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        # Logits of a standard deviation of 10, so that a cap or scale shows.
+        hidden = 10 * torch.randn(1, 8, head.in_features)
+        small = nn.Linear(head.in_features, 64, bias=head.bias is not None)
+        small.weight.normal_(std=head.in_features**-0.5)
+        causal.set_output_embeddings(small)
+        for part in layers:
+            part.forward = lambda *_, **__: _Hidden(last_hidden_state=hidden)
+        try:
+            logits = causal(input_ids=_ids(1, 8), use_cache=False).logits
+        finally:
+            for part in layers:
+                vars(part).pop("forward", None)
+            causal.set_output_embeddings(head)
+        gap = logits.float().log_softmax(-1) - small(hidden).log_softmax(-1)
+        return bool(gap.abs().max() <= TOLERANCE[1])
 
 
 def cached(body: Body, tokens: int) -> int:
@@ -127,19 +166,22 @@ def _shared(body: Body, shape: Shape) -> Tensor:
     seen, cache = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64), body.new_cache()
     positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
     ids = _ids(shape.prompts, shape.prompt)
-    body.hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)
-    cache.reorder_cache(torch.arange(shape.rows) % shape.prompts)
+    which = torch.arange(shape.rows) % shape.prompts
+    first = body.hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)[which]
+    cache.reorder_cache(which)
     length = shape.prompt + shape.completion - 1
-    return body.hidden(
+    rest = body.hidden(
         _ids(shape.rows, shape.completion - 1),
         attention=torch.ones(shape.rows, length, dtype=torch.int64),
         positions=torch.arange(shape.prompt, length).expand(shape.rows, -1),
         cache=cache,
     )
+    return torch.cat([first, rest], dim=1)
 
 
 def _whole(body: Body, shape: Shape) -> Tensor:
-    return body.hidden(_ids(shape.rows, shape.prompt + shape.completion - 1))
+    ids = _ids(shape.rows, shape.prompt + shape.completion - 1)
+    return body.hidden(ids, keep=shape.completion)
 
 
 def _ids(rows: int, tokens: int) -> Tensor:
@@ -152,13 +194,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _tensors(part)
-
-
-def _dtype(settings: Settings) -> torch.dtype:
-    dtype = settings.loading.get("dtype", torch.float32)
-    if isinstance(dtype, str):
-        dtype = getattr(torch, dtype, torch.float32)
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def _lengths(config: Any, settings: Settings) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from groupwise_llm.loading import (
     config_of,
     end_tokens,
     load,
+    outline,
     positions_of,
     save,
     tokenizer_of,
@@ -86,8 +87,10 @@ class LanguageModel(Policy):
 
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-        """What `check_prompts` would say, from the tokenizer and the configuration alone."""
-        positions = positions_of(config_of(config))
+        """What loading and `check_prompts` would say, from the tokenizer and the configuration."""
+        model = config_of(config)
+        outline(config, model)
+        positions = positions_of(model)
         return Prompts(tokenizer_of(config), config, positions=positions).check(rows)
 
     def train(self, mode: bool = True) -> Self:
@@ -154,6 +157,7 @@ class LanguageModel(Policy):
             drawn_at=choice.temperature,
             max_new_tokens=self.config.max_new_tokens,
             cache_tokens=self.config.cache_tokens,
+            looks=sampling.look_every(self.device),
         )
 
     # ---- log-probs

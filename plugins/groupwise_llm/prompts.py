@@ -1,12 +1,12 @@
 """Prompts: rows to token ids, those that are too long, and completions back to text."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from textwrap import shorten
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor
 
 from groupwise.errors import UserError
@@ -36,7 +36,7 @@ class Prompts:
 
     def encode(self, row: Mapping[str, Any]) -> Tensor:
         """[t] token ids, the last `limit` of them where prompts are cut; UserError if too long."""
-        (ids,) = self._ids([row["prompt"]])
+        (ids,) = self._ids([row["prompt"]], [self._text(row["prompt"])])
         if not ids:
             raise UserError(f"a prompt has no tokens: {row['prompt']!r}")
         if self.limit is not None and len(ids) > self.limit:
@@ -69,13 +69,13 @@ class Prompts:
 
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Tokens of each prompt; 1 for those so short that they need not be counted."""
-        texts = [self._text(row["prompt"]) for row in rows]
-        counted = [number for number, text in enumerate(texts) if not self._short(text)]
+        prompts = [row["prompt"] for row in rows]
+        texts = [self._text(prompt) for prompt in prompts]
         lengths = [1] * len(texts)
-        for number, ids in zip(
-            counted, self._ids([rows[number]["prompt"] for number in counted]), strict=True
-        ):
-            lengths[number] = len(ids)
+        counted = [number for number, text in enumerate(texts) if not self._short(text)]
+        ids = self._ids([prompts[number] for number in counted], [texts[n] for n in counted])
+        for number, own in zip(counted, ids, strict=True):
+            lengths[number] = len(own)
         return lengths
 
     def _short(self, text: str) -> bool:
@@ -84,19 +84,18 @@ class Prompts:
         fits = self.limit is None or 2 * len(text.encode()) + 64 <= self.limit
         return fits and bool(text.strip())
 
-    def _ids(self, prompts: Sequence[Any]) -> list[list[int]]:
-        """Token ids of each prompt, all texts by one call."""
-        if not prompts:
-            return []
-        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        chats = [prompt for prompt in prompts if not isinstance(prompt, str)]
-        plain = iter(self.tokenizer(texts)["input_ids"] if texts else ())
+    def _ids(self, prompts: Sequence[Any], texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each prompt, whose text is given, by one call for each kind of prompt."""
+        answers: list[list[int]] = [[] for _ in texts]
         # A template writes the special tokens itself.
-        rendered = [self._render(messages) for messages in chats]
-        chat = iter(
-            self.tokenizer(rendered, add_special_tokens=False)["input_ids"] if rendered else ()
-        )
-        return [next(plain if isinstance(prompt, str) else chat) for prompt in prompts]
+        for special in (True, False):
+            places = [n for n, prompt in enumerate(prompts) if isinstance(prompt, str) is special]
+            if places:
+                chosen = [texts[n] for n in places]
+                ids = self.tokenizer(chosen, add_special_tokens=special)["input_ids"]
+                for n, own in zip(places, ids, strict=True):
+                    answers[n] = own
+        return answers
 
     def _text(self, prompt: Any) -> str:
         return prompt if isinstance(prompt, str) else self._render(prompt)
@@ -112,6 +111,7 @@ class Prompts:
         if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
             shown = shorten(repr(messages), 200, placeholder=" ...")
             raise UserError(f"a prompt is a text or a list of messages, found {shown}")
+        messages = [self._as_taken(message) for message in messages]
         opened = bool(messages) and messages[-1].get("role") == "assistant"
         options = {
             "add_generation_prompt": not opened,
@@ -121,11 +121,39 @@ class Prompts:
         }
         try:
             text: str = self.tokenizer.apply_chat_template(messages, **options)
-        except (TemplateError, ValueError) as error:
+        except Exception as error:  # a template is a program
             raise UserError(
                 f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
             ) from error
         return text
+
+    def _as_taken(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message whose parts are joined, where the template takes contents as text alone."""
+        parts = message.get("content")
+        if not isinstance(parts, list):
+            return message
+        for part in parts:
+            if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
+                shown = shorten(repr(part), 200, placeholder=" ...")
+                raise UserError(
+                    f"{self.settings.model}: this policy reads text alone: expected parts of a "
+                    f"message to be {{type: text, text: ...}}, found {shown}"
+                )
+        if self._takes_parts:
+            return message
+        return {**message, "content": "".join(part["text"] for part in parts)}
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template writes the text of a part, rather than fail at it or write it as
+        Python would."""
+        part = {"type": "text", "text": "word"}
+        messages = [{"role": "user", "content": [part]}]
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False)
+        except Exception:  # a template is a program
+            return False
+        return "word" in text and "'word'" not in text and '"word"' not in text
 
     def _too_long(self, row: Mapping[str, Any], length: int) -> UserError:
         settings = self.settings

@@ -48,6 +48,7 @@ class Decoder:
     filters: processors that choose among tokens; log-probs never see them.
     stop: which rows of ids [n, t] end with their last token, beside those that end by `ends`.
     cache_tokens: the most tokens, prompts and room for completions, in the cache at once.
+    looks: tokens from one look at which rows are alive to the next.
     """
 
     body: Body
@@ -59,6 +60,7 @@ class Decoder:
     drawn_at: float
     max_new_tokens: int
     cache_tokens: int
+    looks: int
 
 
 @torch.no_grad()
@@ -144,12 +146,11 @@ class _Batch:
 
     def run(self) -> Sampled:
         hidden = self.rows.start()
-        looks = look_every(self.ids.device)
         for step in range(self.decoder.max_new_tokens):
             tokens = self._choose(hidden, step)
             if step + 1 == self.decoder.max_new_tokens:
                 break
-            if (step + 1) % looks == 0:
+            if (step + 1) % self.decoder.looks == 0:
                 living = (~self.ended[self.alive]).nonzero().flatten()
                 if not len(living):
                     break

@@ -115,6 +115,14 @@ def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
     torch.testing.assert_close(rollouts.log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("cap", [10.0, None])
+def test_a_head_that_caps_shows_under_rounded_weights(make, cap):
+    # Off by 0.1 nats, less than bf16 may change in a pass.
+    model = {"final_logit_softcapping": cap}
+    policy = make("gemma2", model=model, lora=LORA, loading={"dtype": "bfloat16"})
+    assert any("own logits" in note for note in policy.notes) == (cap is not None)
+
+
 def test_adapters_that_have_no_effect_are_refused(make_of):
     config = CONFIG_MAPPING["jamba"](**TABLES["RECURRENT"]["jamba"])
     with pytest.raises(UserError, match=r"exclude_modules: \[dt_proj\]"):
@@ -290,3 +298,60 @@ def test_quantised_weights_are_not_trained(make, monkeypatch):
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", quantised)
     with pytest.raises(UserError, match="train adapters beside them"):
         make()
+
+
+# ---- settings that cannot be met: known before weights are read
+
+LOADINGS = [
+    ({"dtype": "flaot"}, r"policy\.loading\.dtype: expected a dtype of torch .* found 'flaot'"),
+    ({"dtyp": "float32"}, r"policy\.loading\.dtyp: from_pretrained .* knows no such argument"),
+]
+ADAPTERS = [
+    ({"targets": ["nowhere"]}, r"policy\.lora: Target modules \{'nowhere'\} not found"),
+    ({"options": {"modules_to_save": ["nowhere"]}}, "modules_to_save: .* no module 'nowhere'"),
+    ({"options": {"modules_to_save": "lm_head"}}, "modules_to_save: expected a list"),
+    ({"options": {"lora_dropuot": 0.1}}, r"policy\.lora\.options: .*'lora_dropuot'"),
+    ({"options": {"r": 3}}, r"policy\.lora\.options: r is set by policy\.lora\.rank"),
+    ({"options": {"init_lora_weights": "bad"}}, "policy.lora: .*init_lora_weights='bad'"),
+    ({"options": {"bias": "al"}}, "policy.lora: .*bias: al"),
+    ({"targets": ["mlp"]}, r"not supported(.|\n)*exclude_modules: \[\.\.\.\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"loading": part}, text) for part, text in LOADINGS]
+    + [({"lora": part}, text) for part, text in ADAPTERS],
+    ids=str,
+)
+def test_check_refuses_what_a_run_refuses(saved, settings, message):
+    settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
+    for refused in (lambda: LanguageModel(settings), lambda: LanguageModel.examine(settings, ROWS)):
+        with pytest.raises(UserError, match=message) as raised:
+            refused()
+        assert ("exclude_modules" in str(raised.value)) == ("exclude_modules" in message)
+
+
+def test_check_refuses_whole_layers_beside_rounded_adapters(saved):
+    lora = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
+    settings = Settings(
+        model=str(saved("llama")), lora=lora, max_new_tokens=12, loading={"dtype": "bfloat16"}
+    )
+    with pytest.raises(UserError, match=r"policy\.precision: weights beside the adapters"):
+        LanguageModel.examine(settings, ROWS)
+
+
+def test_arguments_that_loading_knows_pass_check(saved):
+    known = {
+        "attn_implementation": "eager",
+        "dtype": "auto",
+        "device_map": "cpu",
+        "low_cpu_mem_usage": True,
+        "local_files_only": True,
+        "use_safetensors": True,
+        "variant": None,
+        "quantization_config": {"load_in_8bit": True},
+        "max_position_embeddings": 64,
+    }
+    settings = Settings(model=str(saved()), max_new_tokens=12, loading=known)
+    assert LanguageModel.examine(settings, ROWS) == []

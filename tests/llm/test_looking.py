@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from groupwise_llm import sampling
+from groupwise_llm.stepping import Cached
 
 
 def sample(policy, rows, looks, monkeypatch):
@@ -37,3 +38,17 @@ def test_rows_that_ended_are_decoded_on_without_effect(make, rows, monkeypatch, 
     assert torch.equal(found.mask, expected.mask)
     assert torch.equal(found.truncated, expected.truncated)
     torch.testing.assert_close(found.log_probs, expected.log_probs)
+
+
+def test_the_trial_drops_ended_rows_however_seldom_the_run_looks(make, rows, monkeypatch):
+    dropped, keep = [], Cached.keep
+
+    def note(cached, kept):
+        if len(kept) < len(cached._position):
+            dropped.append(len(kept))
+        keep(cached, kept)
+
+    monkeypatch.setattr(Cached, "keep", note)
+    monkeypatch.setattr(sampling, "look_every", lambda device: sampling.LOOK_EVERY)
+    assert make().ability.decoding.cached
+    assert dropped == [5]

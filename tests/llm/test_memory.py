@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
-from groupwise_llm import memory, modes, passes
+from groupwise_llm import loading, memory, modes, passes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.body import Body
-from groupwise_llm.loading import checkpoint_activations
 from groupwise_llm.memory import Shape
 from groupwise_llm.settings import Settings
 
-TABLE = run_path(str(Path(__file__).with_name("architectures.py")))["ATTENTION"]
+TABLES = run_path(str(Path(__file__).with_name("architectures.py")))
+TABLE = TABLES["ATTENTION"] | TABLES["RECURRENT"]
 SETTINGS = {
     "full": {},
     "checkpoints": {"gradient_checkpointing": True},
@@ -30,7 +30,7 @@ SHAPES = {
 
 def built(name, settings):
     config = CONFIG_MAPPING[name](**TABLE[name])
-    model = AutoModelForCausalLM.from_config(config, dtype=memory._dtype(settings))
+    model = AutoModelForCausalLM.from_config(config, dtype=loading.dtype_of(settings))
     return with_adapters(model, settings.lora) if settings.lora else model
 
 
@@ -55,29 +55,59 @@ def measured(body, shape, *, checkpoints):
     mask = torch.ones_like(ids, dtype=torch.bool)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         if checkpoints:
-            passes.plain(body, rows, ids, mask)
+            hidden = passes.plain(body, rows, ids, mask)
         else:
-            passes.shared(body, rows, groups, ids, mask)
+            hidden = passes.shared(body, rows, groups, ids, mask)
+        answers = body.likelihood(hidden, ids[mask], temperature=1.0)
+    del hidden, answers
     return sum(storage.nbytes() for storage in kept.values())
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("name", ["qwen2", "gpt2", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "qwen3_moe", "gemma2"])
 def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     settings = Settings(model="m", **settings)
     checkpoints = settings.gradient_checkpointing
     model = built(name, settings)
     modes.quieten(model.eval())
     if checkpoints:
-        checkpoint_activations(model)
+        loading.checkpoint_activations(model)
         modes.set_training(model, True)
-    truth = measured(Body(model, precision=settings.precision), shape, checkpoints=checkpoints)
+    body = Body(model, precision=settings.precision)
+    body.plain_head = name != "gemma2"
+    truth = measured(body, shape, checkpoints=checkpoints)
     with torch.device("meta"):
         model = built(name, settings)
     with memory._without_data(model, settings) as body:
+        body.plain_head = memory._only_multiplies(body)
         counted = memory.saved(body, shape, checkpoints=checkpoints)
     assert counted == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "plain"),
+    [
+        ("gemma2", {}, False),
+        ("gemma2", {"final_logit_softcapping": None}, True),
+        ("cohere2", {}, False),
+        ("recurrent_gemma", {}, False),
+        ("granite", {"logits_scaling": 8.0}, False),
+        ("granite", {}, True),
+        ("opt", {}, True),
+        ("qwen3_moe", {}, True),
+        ("qwen3_next", {}, True),
+    ],
+    ids=str,
+)
+def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, plain):
+    config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
+    settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
+    sizes = memory.estimate(config, settings, budget=860, rollouts=4, training=True)
+    logits = 4 * 800 * config.vocab_size
+    assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
+    # A body without layers to speak of: hidden states of 32, logits of 258.
+    assert (sizes["activations"] > 3 * logits) or plain
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3_text"])

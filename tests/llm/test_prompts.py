@@ -129,3 +129,48 @@ def test_templates_may_be_told_otherwise(make):
     ids = rollouts.trajectory["prompt_ids"][0].tolist()
     expected = "user:3+4?<|turn|>assistant:No.<|turn|>assistant:"
     assert ids == policy.tokenizer(expected)["input_ids"]
+
+
+# ---- messages in parts
+
+JOINED = "{% for m in messages %}{{ 'user:' + m['content'] }}{% endfor %}"
+PRINTED = "{% for m in messages %}user:{{ m['content'] }}{% endfor %}"
+IN_PARTS = (
+    "{% for m in messages %}user:{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}"
+)
+PARTS = [{"type": "text", "text": "3+"}, {"type": "text", "text": "4?"}]
+
+
+@pytest.mark.parametrize("template", [JOINED, PRINTED, IN_PARTS])
+def test_messages_in_parts_of_text_are_one_text(make, template):
+    policy = make(model={"template": template})
+    row = {"prompt": [{"role": "user", "content": PARTS}]}
+    policy.check_prompts([row])
+    rollouts = policy.sample([row], group_size=1, seeds=[1])
+    ids = rollouts.trajectory["prompt_ids"][0].tolist()
+    assert ids == policy.tokenizer("user:3+4?")["input_ids"]
+
+
+@pytest.mark.parametrize("template", [JOINED, IN_PARTS])
+def test_parts_that_are_not_text_are_refused_by_name(make, template):
+    row = {"prompt": [{"role": "user", "content": [*PARTS, {"type": "image", "url": "a.png"}]}]}
+    with pytest.raises(UserError, match=r"reads text alone: .*found {'type': 'image'"):
+        make(model={"template": template}).check_prompts([row])
+
+
+def test_a_template_that_breaks_is_a_users_error(make):
+    with pytest.raises(UserError, match="its chat template refuses the prompt: "):
+        make(model={"template": "{{ messages[0]['content'] + 1 }}"}).check_prompts([chat("Hi")])
+
+
+def test_a_chat_is_rendered_once_to_be_counted(make, monkeypatch):
+    policy, rendered = make(), []
+    render = policy.tokenizer.apply_chat_template
+
+    def counted(messages, **options):
+        rendered.append(messages)
+        return render(messages, **options)
+
+    monkeypatch.setattr(policy.tokenizer, "apply_chat_template", counted)
+    assert policy.prompts.lengths([chat("x" * 90)]) == [len("user:assistant:") + 90 + 1]
+    assert len(rendered) == 1
