@@ -139,6 +139,15 @@ def test_a_recipe_states_what_was_published(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+def test_a_detector_has_time_for_pictures_one_by_one(name):
+    """Watched it looks at 800 pictures, trained on at 1,152: 120 s would be 0.1 s for each."""
+    config = load_config(RECIPES / name).config
+    measures = [*config.rewards, *config.watch]
+    detecting = [each.deadline for each in measures if "detector" in each.options]
+    assert detecting == [900.0, 900.0] * ("geneval" in name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_recipe_fits_on_one_gpu_of_80_gb(name, tmp_path):
     model = PUBLISHED[name][0]
     index = {"scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"]}
