@@ -6,7 +6,7 @@ of it) and what a decision costs (`loss`, micro-batch by micro-batch).
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,6 +57,10 @@ class Algorithm(ABC):
         batch: the rows and decisions of `targets`, `mask`, `old_log_probs` and what
         `reference` asked for.
         """
+
+    def check(self, policy_config: Any) -> None:  # noqa: B027
+        """Raises UserError where it does not fit the policy's `Config`; called by `groupwise check`
+        and before a run builds the policy."""
 
     def prepare(self, policy: "Policy") -> None:  # noqa: B027
         """Called once before the run, to take from the policy what the algorithm must know."""

@@ -1,7 +1,7 @@
 """FlowGRPO: GRPO with what published training of flow models does differently."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -11,9 +11,6 @@ from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
-
-if TYPE_CHECKING:
-    from groupwise.policy import Policy
 
 
 class FlowGRPO(GRPO):
@@ -44,16 +41,9 @@ class FlowGRPO(GRPO):
         if self.config.guard:
             self.needs |= {"sampled_mean", "interval"}
 
-    def prepare(self, policy: "Policy") -> None:
-        """Refuse the published divisor where published code has none: it is Flow-SDE's alone.
-
-        A policy that measures its rounding gets the clip range to measure it against.
-        """
-        super().prepare(policy)
-        rounding: Any = getattr(policy, "rounding", None)
-        if rounding is not None:
-            rounding.clip_range = min(self.config.clip_low, self.clip_high)
-        kind = getattr(getattr(policy, "config", None), "sde", "flow")
+    def check(self, policy_config: Any) -> None:
+        """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
+        kind = getattr(policy_config, "sde", "flow")
         if self.config.beta > 0 and self.config.kl == "published" and kind != "flow":
             raise UserError(
                 f"algorithm.kl: published goes with policy.sde: flow, found {kind}, of which "

@@ -3,46 +3,33 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import diffusers
-import transformers
-
 from groupwise_flow import lengths
-from groupwise_flow.guided import check_guidance
-from groupwise_flow.loading import adapter_class, explained, places, read_index
+from groupwise_flow.guided import Guided
+from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
 from groupwise_flow.settings import Settings
+from groupwise_flow.skeleton import skeleton
 
 
 def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-    """Notes on the prompts; UserError for prompts and guidance that a run would refuse."""
+    """Notes on the prompts; UserError for settings and prompts that a run would refuse.
+
+    Everything is made as for a run, of a pipeline whose models have no weights.
+    """
     index = read_index(settings)
-    adapter = adapter_class(settings, index)
-    with explained(settings, "cannot read a diffusers pipeline from"):
-        config = _configuration(settings, index.get("transformer"))
-        parts = {name: _part(settings, name, part) for name, part in index.items()}
-    check_guidance(adapter, config, settings)
-    limit = adapter.limit(parts, settings.prompt_tokens)
-    if limit is not None and settings.long_prompts != "cut":
-        limit.check([settings.negative_prompt])
-    return lengths.check(rows, limit, settings.long_prompts)
-
-
-def _configuration(settings: Settings, transformer: Any) -> Mapping[str, Any]:
-    """The transformer's, empty where diffusers has no such class."""
-    kind: Any = getattr(diffusers, transformer[1], None) if transformer else None
-    if kind is None:
-        return {}
-    read: Mapping[str, Any] = kind.load_config(
-        settings.model, subfolder="transformer", **places(settings)
-    )
-    return read
-
-
-def _part(settings: Settings, name: str, part: Any) -> Any:
-    """A tokenizer, loaded; of others whether they are there, True or None."""
-    library, kind = part if isinstance(part, list) else (None, None)
-    if kind is None:
-        return None
-    if library != "transformers" or "Tokenizer" not in kind:
-        return True
-    tokenizer: Any = getattr(transformers, kind)
-    return tokenizer.from_pretrained(settings.model, subfolder=name, **places(settings))
+    make = adapter_class(settings, index)
+    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
+        pipeline = skeleton(settings, index)
+    if pipeline is None:
+        kind = index.get("_class_name")
+        note = (
+            f"policy.model: {kind}, or a part of it, is not of diffusers or transformers: only a "
+            f"run can tell whether size, adapters, guidance and prompts fit it"
+        )
+        return (note,)
+    adapter = fitted(pipeline, make, settings)
+    guided = Guided(adapter, settings)
+    for steps in (settings.steps, settings.evaluation_steps):
+        adapter.sigmas(steps)
+    if guided.limit is not None and settings.long_prompts != "cut":
+        guided.limit.check([settings.negative_prompt])
+    return lengths.check(rows, guided.limit, settings.long_prompts)

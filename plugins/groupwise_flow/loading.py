@@ -19,6 +19,7 @@ from groupwise_flow.flux import Flux
 from groupwise_flow.precision import stored
 from groupwise_flow.sd3 import StableDiffusion3
 from groupwise_flow.settings import Settings
+from groupwise_flow.skeleton import places
 
 ADAPTERS: dict[str, type[Adapter]] = {
     "StableDiffusion3Pipeline": StableDiffusion3,
@@ -32,8 +33,6 @@ def load(settings: Settings) -> Adapter:
 
     Raises UserError where it cannot be had, is of no known architecture, or no flow model.
     """
-    if {"torch_dtype", "dtype"} & settings.loading.keys():
-        raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
     index = read_index(settings)
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
@@ -42,12 +41,20 @@ def load(settings: Settings) -> Adapter:
         "torch_dtype": dict(stored(settings.precision, lora=settings.lora is not None)),
         "use_safetensors": True,  # no pickle is loaded
     }
-    with _quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
+    with quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
             settings.model, **{**usual, **absent, **settings.loading}
         )
+    return fitted(pipeline, make, settings)
+
+
+def fitted(pipeline: Any, make: Any, settings: Settings) -> Adapter:
+    """A pipeline behind the adapter that `make` makes, trainable where it is to be trained.
+
+    Its models may be on the meta device. Raises UserError for sizes and LoRA that do not fit it.
+    """
     pipeline.set_progress_bar_config(disable=True)
-    adapter = make(
+    adapter: Adapter = make(
         pipeline,
         height=settings.height,
         width=settings.width,
@@ -64,7 +71,9 @@ def load(settings: Settings) -> Adapter:
 
 def read_index(settings: Settings) -> dict[str, Any]:
     """The pipeline's parts by name, read before any weights are; [None, None] for absent ones."""
-    with _quiet(), explained(settings, "cannot read a diffusers pipeline from"):
+    if {"torch_dtype", "dtype"} & settings.loading.keys():
+        raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
+    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
         index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
     index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
     folder = Path(settings.model)
@@ -76,12 +85,6 @@ def read_index(settings: Settings) -> dict[str, Any]:
             f"model_index.json names"
         )
     return index
-
-
-def places(settings: Settings) -> dict[str, Any]:
-    """The arguments of loading that say where to look."""
-    names = {"revision", "cache_dir", "token", "local_files_only"}
-    return {name: value for name, value in settings.loading.items() if name in names}
 
 
 def adapter_class(settings: Settings, index: Mapping[str, Any]) -> Any:
@@ -116,14 +119,11 @@ def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> N
     options = {"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options}
     targets = list(lora.targets or adapter.targets)
     try:
-        transformer.add_adapter(
-            LoraConfig(
-                r=lora.rank,
-                lora_alpha=lora.alpha or 2 * lora.rank,
-                target_modules=targets,
-                **options,
-            )
+        config = LoraConfig(
+            r=lora.rank, lora_alpha=lora.alpha or 2 * lora.rank, target_modules=targets, **options
         )
+        with transformer.device:  # where peft, too, should make them
+            transformer.add_adapter(config)
     except (TypeError, ValueError) as error:
         raise UserError(f"policy.lora: {first_line(error)}") from error
     for parameter in transformer.parameters():
@@ -152,7 +152,7 @@ def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
     """A pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads."""
     pipeline = adapter.pipeline
     path.mkdir(parents=True, exist_ok=True)
-    with _quiet():
+    with quiet():
         if not lora:
             pipeline.save_pretrained(path)
             return
@@ -214,7 +214,7 @@ def _strict() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Progress bars would tear up the run's own, and a missing T5 is no reason to speak."""
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()

@@ -5,13 +5,13 @@ from typing import Any
 
 import diffusers
 import torch
-import transformers
 from torch import nn
 
 from groupwise_flow.flux import Flux
-from groupwise_flow.loading import adapter_class, explained, places, read_index
+from groupwise_flow.loading import adapter_class, explained, read_index
 from groupwise_flow.precision import HALF, stored
 from groupwise_flow.settings import Settings
+from groupwise_flow.skeleton import meta_model, places
 
 
 def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str, int]:
@@ -22,7 +22,7 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
     index = read_index(settings)
     adapter = adapter_class(settings, index)
     with explained(settings, "cannot read a diffusers pipeline from"):
-        found = {name: _component(settings, index, name) for name in index}
+        found = {name: meta_model(settings, name, part) for name, part in index.items()}
         parts: dict[str, Any] = {name: part for name, part in found.items() if part is not None}
     transformer = parts.pop("transformer")
     dtypes = stored(settings.precision, lora=settings.lora is not None)
@@ -60,21 +60,6 @@ def estimate(settings: Settings, *, images: int, training: bool) -> Mapping[str,
         # SD3.5's second attention, over the image alone, in some layers.
         widths += image_tokens * len(getattr(config, "dual_attention_layers", ())) * 9.0
     return {**sizes, "activations": int(bytes_each * images * width * widths)}
-
-
-def _component(settings: Settings, index: Mapping[str, Any], name: str) -> nn.Module | None:
-    """A model of the pipeline on the meta device; None for what is no model."""
-    library, kind = (index[name] + [None, None])[:2] if isinstance(index[name], list) else ("", "")
-    module = {"diffusers": diffusers, "transformers": transformers}.get(library)
-    made: Any = getattr(module, str(kind), None)
-    if not isinstance(made, type) or not issubclass(made, nn.Module):
-        return None
-    loader: Any = made
-    where = {"subfolder": name, **places(settings)}
-    with torch.device("meta"):
-        if library == "diffusers":
-            return loader.from_config(loader.load_config(settings.model, **where))
-        return loader(loader.config_class.from_pretrained(settings.model, **where))
 
 
 def _image_tokens(settings: Settings, config: Any, *, packed: bool) -> int:

@@ -19,6 +19,7 @@ from groupwise_verifiable.detection import Detection
 from groupwise_verifiable.geneval import flow_grpo, geneval
 from groupwise_verifiable.pixels import Pixels, pixels
 from groupwise_verifiable.shapes import ALIASES, SHAPES, find_shapes
+from groupwise_verifiable.shared import shared
 from groupwise_verifiable.zero_shot import ZeroShotDetector
 
 _NAME = "image_contents"
@@ -201,7 +202,13 @@ class ImageContents:
         if tag == "counting" and self.config.counting_threshold is not None:
             threshold = self.config.counting_threshold
         classes = {clause.label for part in (include, exclude) for clause in part}
-        objects = self._detector(image, sorted(classes), threshold=threshold)
+        objects = self._detector(
+            image,
+            sorted(classes),
+            threshold=threshold,
+            overlap=self.config.overlap,
+            most=self.config.max_objects,
+        )
         colored = classes
         if self.config.colors == "clip":
             colored = {clause.label for clause in include if clause.color is not None}
@@ -268,16 +275,11 @@ class ImageContents:
 
 
 def _detector(settings: ImageContents.Config) -> ZeroShotDetector:
-    return ZeroShotDetector(
-        settings.detector,
-        overlap=settings.overlap,
-        most=settings.max_objects,
-        device=settings.device,
-    )
+    return shared(ZeroShotDetector, settings.detector, settings.device)
 
 
 def _clip(settings: ImageContents.Config) -> ClipColors:
-    return ClipColors(settings.clip_model, settings.clip_pretrained, settings.device)
+    return shared(ClipColors, settings.clip_model, settings.clip_pretrained, settings.device)
 
 
 def _renamed(clause: _Clause) -> _Clause:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,10 +52,12 @@ class RewardModel:
         )
 
     def __init__(self, config: Config) -> None:
-        """Loads nothing; ValueError where transformers or a folder is missing."""
+        """Loads nothing; ValueError where transformers is missing or a folder has no such model."""
         if find_spec("transformers") is None:
             raise ValueError(f"reward {_NAME!r} needs transformers: pip install 'groupwise[llm]'")
         check_model_name(config.model, setting="model")
+        if Path(config.model).is_dir():
+            _check_configuration(config.model)
         self.config = config
         self._lock = threading.RLock()  # a call past its deadline may still be at work
         self._parts: tuple[Any, Any] | None = None
@@ -167,12 +170,33 @@ class RewardModel:
                 f"`model`: {name!r} is no reward model: it lacks {len(missing)} weights, "
                 f"{missing[0]!r} is one"
             )
-        if model.config.num_labels != 1:
-            raise ValueError(
-                f"`model`: {name!r} has {model.config.num_labels} outputs, expected one; for a "
-                "classifier write a reward of your own (docs/rewards.md#reward-models)"
-            )
+        _check_outputs(name, model.config)
         try:
             return model.to(device).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
             raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error
+
+
+def _check_configuration(folder: str) -> None:
+    """Raise ValueError where what a folder says of its model is not a reward model's."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except Exception as error:  # transformers raises a dozen kinds
+        raise ValueError(f"`model`: {folder!r} cannot be loaded: {first_line(error)}") from error
+    kinds = config.architectures or ()  # an older folder may not say
+    if kinds and not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise ValueError(
+            f"`model`: {folder!r} is no reward model: expected one for sequence classification, "
+            f"found {', '.join(kinds)}"
+        )
+    _check_outputs(folder, config)
+
+
+def _check_outputs(name: str, config: Any) -> None:
+    if config.num_labels != 1:
+        raise ValueError(
+            f"`model`: {name!r} has {config.num_labels} outputs, expected one; for a classifier "
+            "write a reward of your own (docs/rewards.md#reward-models)"
+        )

@@ -14,15 +14,13 @@ from groupwise_verifiable.pixels import Pixels, picture
 class ZeroShotDetector:
     """Asks a model such as OWLv2 or Grounding DINO for the classes by their names.
 
-    name: of a model on the hub, or its folder. overlap: of two detections of a class whose
-    intersection over union exceeds it, the less sure one is dropped. most: of a class, the surest
-    so many are kept. device: the GPU where there is one, by default.
+    name: of a model on the hub, or its folder. device: the GPU where there is one, by default.
     """
 
-    def __init__(self, name: str, *, overlap: float, most: int, device: str | None = None) -> None:
+    def __init__(self, name: str, device: str | None = None) -> None:
         """Loads nothing; ValueError where a folder is named that holds no model."""
         check_model_name(name, setting="detector")
-        self.name, self.overlap, self.most, self.device = name, overlap, most, device
+        self.name, self.device = name, device
         # A call past its deadline may still be at work; tokenizers are for one thread at a time.
         self._lock = threading.RLock()
         self._parts: tuple[Any, Any] | None = None  # model and processor
@@ -55,11 +53,13 @@ class ZeroShotDetector:
             raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error
 
     def __call__(
-        self, image: Pixels, classes: Sequence[str], *, threshold: float
+        self, image: Pixels, classes: Sequence[str], *, threshold: float, overlap: float, most: int
     ) -> list[Detection]:
         """Returns the objects of these classes in an image [H, W, 3], the surest first.
 
-        threshold: less sure detections are dropped. Nobody looks at their colours.
+        threshold: less sure detections are dropped. overlap: of two detections of a class whose
+        intersection over union exceeds it, the less sure one is dropped. most: of a class, the
+        surest so many are kept. Nobody looks at their colours.
         """
         import torch
 
@@ -86,15 +86,16 @@ class ZeroShotDetector:
             )
             if (name := class_of(label, classes)) is not None
         ]
-        return list(self._kept(strongest(detections, self.overlap)))
+        return list(_first(strongest(detections, overlap), most))
 
-    def _kept(self, detections: Sequence[Detection]) -> Iterator[Detection]:
-        """The first so many of each class."""
-        counts: Counter[str] = Counter()
-        for each in detections:
-            counts[each.label] += 1
-            if counts[each.label] <= self.most:
-                yield each
+
+def _first(detections: Sequence[Detection], most: int) -> Iterator[Detection]:
+    """The first so many of each class."""
+    counts: Counter[str] = Counter()
+    for each in detections:
+        counts[each.label] += 1
+        if counts[each.label] <= most:
+            yield each
 
 
 def class_of(label: str, classes: Sequence[str]) -> str | None:

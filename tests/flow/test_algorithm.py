@@ -247,10 +247,12 @@ class Numbers(Policy):
 
 @pytest.mark.parametrize("kind", ["cps", "dance"])
 def test_the_published_divisor_goes_with_the_published_sde(lab, kind):
-    algorithm(beta=0.1, kl="published").prepare(lab.policy())
-    algorithm(beta=0.1).prepare(lab.policy(sde=kind))
+    algorithm(beta=0.1, kl="published").check(lab.settings())
+    algorithm(beta=0.1).check(lab.settings(sde=kind))
+    algorithm(kl="published").check(lab.settings(sde=kind))
+    algorithm(beta=0.1, kl="published").check(None)  # a policy without settings
     with pytest.raises(UserError, match=f"published goes with policy.sde: flow, found {kind}"):
-        algorithm(beta=0.1, kl="published").prepare(lab.policy(sde=kind))
+        algorithm(beta=0.1, kl="published").check(lab.settings(sde=kind))
 
 
 @pytest.mark.parametrize("config", [{}, {"beta": 0.1}, {"guard": True}])

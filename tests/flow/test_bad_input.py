@@ -78,6 +78,8 @@ def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
     config["policy"] |= {"adapter": "mine:Mine", "lora": {"rank": 2}}
     result = call(config, command)
     assert result.exit_code == 0, result.output
+    unseen = "SomebodysPipeline, or a part of it, is not of diffusers or transformers"
+    assert (unseen in result.output) == (command == "check")
 
 
 def test_check_counts_the_copies_of_what_is_trained(config):
@@ -215,33 +217,37 @@ def test_values_that_cannot_be(config, key, value, told):
         assert repr(value) in message
 
 
+@pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("side", ["height", "width"])
-def test_images_of_impossible_sizes(config, side):
+def test_images_of_impossible_sizes(config, command, side):
     config["policy"][side] = 18
-    message = refused(config)
+    message = refused(config, command)
     assert "policy.height, policy.width: " in message
     assert "multiples of 4 pixels" in message
     assert {"height": "18 x 16", "width": "16 x 18"}[side] in message
 
 
-def test_images_beyond_the_models_largest(config):
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_images_beyond_the_models_largest(config, command):
     config["policy"]["height"] = 64
-    message = refused(config)
+    message = refused(config, command)
     assert "policy.height, policy.width: " in message
     assert "at most 32 pixels a side, found 64 x 16" in message
 
 
+@pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("targets", [["attn.to_query"], ["nothing", "at_all"]])
-def test_lora_targets_that_match_nothing(config, targets):
+def test_lora_targets_that_match_nothing(config, command, targets):
     config["policy"]["lora"] = {"rank": 2, "targets": targets}
-    message = refused(config)
+    message = refused(config, command)
     assert "policy.lora" in message
     assert targets[0] in message
 
 
-def test_an_option_that_peft_does_not_have(config):
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_an_option_that_peft_does_not_have(config, command):
     config["policy"]["lora"] = {"rank": 2, "options": {"rang": 3}}
-    message = refused(config)
+    message = refused(config, command)
     assert "policy.lora" in message
     assert "rang" in message
 
@@ -260,30 +266,45 @@ def test_a_prompt_that_is_too_long_is_found_before_anything_is_drawn(config, lab
     assert "policy.prompt_tokens allows 12: 'last cat" in refused(config)
 
 
-def test_a_dtype_among_the_arguments_of_loading(config):
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_lora_that_a_file_of_lora_weights_would_not_hold(config, command):
+    config["policy"]["lora"] = {"rank": 2, "options": {"bias": "all"}}
+    message = refused(config, command)
+    assert "policy.lora.options: bias would train what `load_lora_weights` does not read" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_dtype_among_the_arguments_of_loading(config, command):
     config["policy"]["loading"] = {"torch_dtype": "bfloat16"}
-    assert "policy.loading: dtypes follow from policy.precision" in refused(config)
+    assert "policy.loading: dtypes follow from policy.precision" in refused(config, command)
 
 
-def test_a_scheduler_that_takes_more_passes_than_steps(config):
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_scheduler_that_takes_more_passes_than_steps(config, command):
     index_with(scheduler=["diffusers", "FlowMatchHeunDiscreteScheduler"])
     path = Path("model/scheduler/scheduler_config.json")
     settings = json.loads(path.read_text()) | {"_class_name": "FlowMatchHeunDiscreteScheduler"}
     path.write_text(json.dumps(settings))
-    message = refused(config)
+    message = refused(config, command)
     assert "FlowMatchHeunDiscreteScheduler does not give 3 steps of falling noise" in message
 
 
-def test_a_negative_prompt_without_guidance(config):
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_negative_prompt_without_guidance(config, command):
     config["policy"] |= {"negative_prompt": "blur"}
-    assert "policy.negative_prompt: it has no effect without guidance above 1" in refused(config)
+    assert "policy.negative_prompt: it has no effect without guidance above 1" in refused(
+        config, command
+    )
 
 
-def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, lab):
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, command, lab):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["flux"], "model")
     config["policy"] |= {"negative_prompt": "blur"}
-    assert "policy.negative_prompt: this model takes guidance as an input" in refused(config)
+    assert "policy.negative_prompt: this model takes guidance as an input" in refused(
+        config, command
+    )
 
 
 @pytest.mark.parametrize("key", ["guidance", "training_guidance"])

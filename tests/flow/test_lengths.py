@@ -67,3 +67,11 @@ def test_examining_refuses_what_loading_would(lab, weightless):
     blur = lab.settings(guidance=2.0, negative_prompt="blur " * 20)
     with pytest.raises(UserError, match="allows 12: 'blur"):
         FlowPolicy.examine(blur, ROWS[:1])
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+def test_examining_makes_adapters_of_no_memory(lab, weightless, of):
+    drawn = torch.get_rng_state()
+    lora = {"rank": 10**7, "options": {"init_lora_weights": "gaussian"}}
+    assert FlowPolicy.examine(lab.settings(of, lora=lora), ROWS[:1]) == ()
+    assert torch.equal(torch.get_rng_state(), drawn)

@@ -139,6 +139,16 @@ def test_a_recipe_states_what_was_published(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_trained_on_has_as_much_time_where_it_is_watched(name):
+    """For 800 pictures instead of 1,152, one by one; 120 s would be 0.15 s for each."""
+    config = load_config(RECIPES / name).config
+    deadlines = {each.name: each.deadline for each in config.rewards}
+    watched = [each for each in config.watch if each.name in deadlines]
+    assert [each.deadline for each in watched] == [deadlines[each.name] for each in watched]
+    assert watched
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_recipe_fits_on_one_gpu_of_80_gb(name, tmp_path):
     model = PUBLISHED[name][0]
     index = {"scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"]}

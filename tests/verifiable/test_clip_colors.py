@@ -99,8 +99,10 @@ def test_a_clip_is_asked_where_a_clause_has_a_colour(
     settings = {"detector": "some/model", "colors": "clip", "mode": "geneval", "device": "cpu"}
     clip = {"clip_model": tiny, "clip_pretrained": None}
     reward = ImageContents(ImageContents.Config.model_validate({**settings, **clip}))
+    watched = ImageContents(ImageContents.Config.model_validate({**settings, **clip, "margin": 0}))
+    assert watched._colors is reward._colors
     objects = [cup(BOXES[0]), cup(BOXES[1], "dog")]
-    monkeypatch.setattr(reward, "_detector", lambda image, classes, threshold: objects)
+    monkeypatch.setattr(reward, "_detector", lambda image, classes, **limits: objects)
     name = ClipColors(tiny, None, "cpu")(image, objects)[0]
     logged: dict[str, list[str]] = {}
     other = next(color for color in COLORS if color != name)

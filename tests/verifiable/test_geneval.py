@@ -143,7 +143,9 @@ class Stub:
     def __init__(self) -> None:
         self.thresholds: list[float] = []
 
-    def __call__(self, image: object, classes: list[str], *, threshold: float) -> list[Detection]:
+    def __call__(
+        self, image: object, classes: list[str], *, threshold: float, **_: object
+    ) -> list[Detection]:
         self.thresholds.append(threshold)
         every = [
             Detection("cup", None, (0.0, 0.0, 9.0, 9.0), score) for score in (0.95, 0.85, 0.35)

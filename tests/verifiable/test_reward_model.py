@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from pathlib import Path
@@ -146,18 +147,27 @@ def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: P
     language = saved("language", LlamaForCausalLM(LlamaConfig(**SMALL, pad_token_id=None)))
     two = saved("two", LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=2)))
     (tmp_path / "empty").mkdir()
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "config.json").write_text('{"model_type": "strange"}')
     for name, message in (
         ("/no/where", "`model`: the folder '/no/where' does not exist"),
         (str(tmp_path / "empty"), "holds no model: no config.json"),
+        (str(tmp_path / "strange"), "strange' cannot be loaded: "),
+        (str(language), "expected one for sequence classification, found LlamaForCausalLM"),
+        (str(two), "has 2 outputs, expected one; for a classifier write"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) as refused:
             reward(name)
+        assert "\n" not in str(refused.value)
+    # Where nothing is said, or nothing is there to be read, it shows when it is loaded.
+    said = json.loads((language / "config.json").read_text())
+    silent = {**said, "architectures": None, "id2label": {"0": "LABEL_0"}}
+    (language / "config.json").write_text(json.dumps(silent))
     for name, message in (
         (str(language), "is no reward model: it lacks 1 weights, 'score.weight' is one"),
-        (str(two), "has 2 outputs, expected one; for a classifier write"),
         ("nobody/nothing", "`model`: 'nobody/nothing' cannot be loaded: "),
     ):
-        made = reward(name)  # nothing is read yet
+        made = reward(name)
         with pytest.raises(ValueError, match=message) as refused:
             made.load()
         assert "\n" not in str(refused.value)

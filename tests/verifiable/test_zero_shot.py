@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +26,8 @@ from groupwise_verifiable.box_colors import PaletteColors
 from groupwise_verifiable.contents import ImageContents
 from groupwise_verifiable.detection import Detection
 from groupwise_verifiable.zero_shot import ZeroShotDetector, class_of
+
+ALL = {"threshold": 0.0, "overlap": 1.0, "most": 16}
 
 # An untrained OWL-ViT of 2 x 2 patches, on an image of 60 x 40, sees four boxes of half its size,
 # around the lower right corners of its patches. Three of them reach over the edge of the image.
@@ -86,8 +91,8 @@ def four() -> np.ndarray:
 
 
 def test_boxes_colours_labels_and_order(owl: Path, four: np.ndarray) -> None:
-    detector = ZeroShotDetector(str(owl), overlap=1.0, most=16, device="cpu")
-    found = detector(four, ["cat", "dog"], threshold=0.0)
+    detector = ZeroShotDetector(str(owl), "cpu")
+    found = detector(four, ["cat", "dog"], **ALL)
     assert len(found) == 4
     boxes = [tuple(round(edge, 1) for edge in each.box) for each in found]
     assert dict(zip(boxes, PaletteColors()(four, found), strict=True)) == BOXES
@@ -97,10 +102,10 @@ def test_boxes_colours_labels_and_order(owl: Path, four: np.ndarray) -> None:
     assert scores == sorted(scores, reverse=True)
     assert all(0 < score < 1 for score in scores)
     least_sure = found[-1].score
-    assert detector(four, ["cat", "dog"], threshold=least_sure) == found[:3]
-    assert detector(four, [], threshold=0.0) == []
-    two = ZeroShotDetector(str(owl), overlap=1.0, most=2, device="cpu")
-    assert two(four, ["cat"], threshold=0.0) == detector(four, ["cat"], threshold=0.0)[:2]
+    assert detector(four, ["cat", "dog"], **{**ALL, "threshold": least_sure}) == found[:3]
+    assert detector(four, [], **ALL) == []
+    two = detector(four, ["cat"], threshold=0.0, overlap=1.0, most=2)
+    assert two == detector(four, ["cat"], **ALL)[:2]
 
 
 def test_a_label_of_some_words_is_the_only_class_that_has_them() -> None:
@@ -112,21 +117,27 @@ def test_a_label_of_some_words_is_the_only_class_that_has_them() -> None:
     ]
 
 
-def test_the_model_is_read_once_by_threads_that_score_at_once(
-    owl: Path, four: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[str] = []
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models read from files, one by one."""
+    names: list[str] = []
     real = AutoModelForZeroShotObjectDetection.from_pretrained
     monkeypatch.setattr(
         AutoModelForZeroShotObjectDetection,
         "from_pretrained",
-        lambda name: loads.append(name) or real(name),
+        lambda name: names.append(name) or real(name),
     )
-    detector = ZeroShotDetector(str(owl), overlap=1.0, most=16, device="cpu")
+    return names
+
+
+def test_the_model_is_read_once_by_threads_that_score_at_once(
+    owl: Path, four: np.ndarray, loads: list[str]
+) -> None:
+    detector = ZeroShotDetector(str(owl), "cpu")
     assert loads == []
     seen: list[list[Detection]] = []
     threads = [
-        threading.Thread(target=lambda: seen.append(detector(four, ["cat"], threshold=0.0)))
+        threading.Thread(target=lambda: seen.append(detector(four, ["cat"], **ALL)))
         for _ in range(4)
     ]
     for thread in threads:
@@ -147,6 +158,31 @@ def test_as_a_reward(owl: Path, four: np.ndarray) -> None:
     red = [{"class": "cat", "count": 4, "color": "red"}]
     partial = ImageContents(ImageContents.Config.model_validate({**settings, "mode": "partial"}))
     assert partial(["p"], [image], include=[red]) == [pytest.approx((1 + 1 / 4) / 2)]
+
+
+def test_rewards_of_one_model_load_it_once_and_let_it_go(
+    owl: Path, four: np.ndarray, loads: list[str]
+) -> None:
+    def reward(**settings: Any) -> ImageContents:
+        return ImageContents(ImageContents.Config(detector=str(owl), threshold=0.0, **settings))
+
+    trained, watched = reward(), reward(mode="geneval", overlap=1.0, max_objects=2)
+    elsewhere = reward(device="meta")
+    for each in (trained, watched):
+        each.load()
+    assert loads == [str(owl)]
+    assert elsewhere._detector is not trained._detector
+    image = Image.fromarray((four * 255).astype(np.uint8))
+    three = {"include": [[{"class": "cat", "count": 2}]]}
+    assert trained(["p"], [image], **three) == [0.0]  # which sees four
+    assert watched(["p"], [image], **three) == [1.0]
+    gone = weakref.ref(trained._detector)
+    del trained
+    gc.collect()
+    assert gone() is not None
+    del watched, each
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_detector_that_cannot_be_had_or_finds_nothing(owl: Path, four: np.ndarray) -> None:

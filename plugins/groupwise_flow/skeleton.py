@@ -1,0 +1,60 @@
+"""Skeleton: a pipeline as it will be loaded, its models without weights on the meta device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from torch import nn
+
+from groupwise_flow.settings import Settings
+
+_LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
+
+
+def skeleton(settings: Settings, index: Mapping[str, Any]) -> Any:
+    """The pipeline; None where its class or that of a part is not of diffusers or transformers.
+
+    index: its parts by name. Raises whatever the libraries raise for a folder they cannot read.
+    """
+    kind: Any = getattr(diffusers, str(index.get("_class_name")), None)
+    named = {name: part for name, part in index.items() if isinstance(part, list)}
+    if kind is None or not all(kind_of(part) for part in named.values() if any(part)):
+        return None
+    return kind(
+        **{name: _part(settings, name, part) if any(part) else None for name, part in named.items()}
+    )
+
+
+def kind_of(part: Any) -> Any:
+    """The class of an entry of the index, [library, class]; None where it names none."""
+    library, name = part if isinstance(part, list) else (None, None)
+    return getattr(_LIBRARIES.get(str(library)), str(name), None)
+
+
+def meta_model(settings: Settings, name: str, part: Any) -> nn.Module | None:
+    """A model of the pipeline on the meta device; None for what is no model."""
+    kind: Any = kind_of(part)
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        return None
+    loader: Any = kind
+    where = {"subfolder": name, **places(settings)}
+    with torch.device("meta"):
+        if part[0] == "diffusers":
+            return loader.from_config(loader.load_config(settings.model, **where))
+        return loader(loader.config_class.from_pretrained(settings.model, **where))
+
+
+def places(settings: Settings) -> dict[str, Any]:
+    """The arguments of loading that say where to look."""
+    names = {"revision", "cache_dir", "token", "local_files_only"}
+    return {name: value for name, value in settings.loading.items() if name in names}
+
+
+def _part(settings: Settings, name: str, part: Any) -> Any:
+    """A model without weights; a tokenizer, scheduler or the like as it is."""
+    model = meta_model(settings, name, part)
+    if model is not None:
+        return model
+    return kind_of(part).from_pretrained(settings.model, subfolder=name, **places(settings))
