@@ -136,6 +136,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
 def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     """The policy with its weights, on this process's device, its prompts looked at."""
     config = parts.config
+    parts.algorithm.check(_policy_settings(parts))
     # Initialisation (of adapters, say) is the only thing that draws from the global generators.
     set_seed(config.seed)
     policy: Policy = _make(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
@@ -146,6 +147,15 @@ def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     for prompts in (parts.prompts, parts.exam):
         prompts.skips = policy.skips
     return policy
+
+
+def _policy_settings(parts: Parts) -> Any:
+    """The policy's `Config`; that of one given in Python where it has such, else None."""
+    if ("policy",) in parts.objects:
+        return getattr(parts.objects["policy",], "config", None)
+    loaded, section = parts.loaded, parts.config.policy
+    target = load_target(loaded, "policies", ("policy",), section.name)
+    return check_options(loaded, ("policy",), target, section.name, section.options)
 
 
 def make_evaluator(parts: Parts, accelerator: Accelerator) -> Evaluator:

@@ -20,6 +20,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     parts.check_policy(policy)
     section = loaded.config.policy
     settings = check_options(loaded, ("policy",), policy, section.name, section.options)
+    parts.algorithm.check(settings)
     examine = getattr(policy, "examine", None)
     notes = examine(settings, parts.rows()) if examine and settings is not None else ()
     counts = derive(loaded.config, greedy=getattr(policy, "greedy", True))
