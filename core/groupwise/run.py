@@ -129,14 +129,19 @@ def train_from_config(
         return run.go(display, started)
 
 
-def evaluate_run(run: Path, overrides: Sequence[str] = ()) -> Mapping[str, float]:
-    """Evaluate a run's last checkpoint again, by its own configuration but for the overrides."""
+def evaluate_run(
+    run: Path, overrides: Sequence[str] = (), *, objects: Objects | None = None
+) -> Mapping[str, float]:
+    """Evaluate a run's last checkpoint again, by its own configuration but for the overrides.
+
+    objects: the Python objects that the run was given, by the key path of their section.
+    """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
     averaged = loaded.config.train.ema is not None
     checkpoint = Checkpoints(run / "checkpoints").load(["average" if averaged else "weights"])
-    check_objects(run, {})
+    check_objects(run, objects or {})
     check_kept(checkpoint.state["names"], loaded.config)
-    parts = build_parts(loaded, {})
+    parts = build_parts(loaded, objects or {})
     parts.load_rewards()
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
     policy = make_policy(parts, accelerator)

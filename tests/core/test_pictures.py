@@ -9,7 +9,6 @@ import torch
 
 import groupwise
 from groupwise import run
-from groupwise.assembly import build_parts
 from groupwise.checkpoint import Checkpoints, read_weights
 from groupwise.tracking import brief, read_samples, write_samples
 
@@ -116,7 +115,7 @@ def test_images_of_an_evaluation_that_is_written_anew(tmp_path):
     assert read_samples(path.with_name("none.jsonl")) == []
 
 
-def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path, monkeypatch):
+def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path):
     seen = []
 
     class Recording(lab.Tabular):
@@ -147,8 +146,8 @@ def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path, 
     assert torch.equal(resumed.table, raw)
     # And so has an evaluation made later.
     objects = {("policy",): Recording(), ("rewards", 0): lab.ones}
-    monkeypatch.setattr(run, "build_parts", lambda loaded, _: build_parts(loaded, objects))
-    assert run.evaluate_run(tmp_path / "run") == pytest.approx(dict(result.after))
+    again = run.evaluate_run(tmp_path / "run", objects=objects)
+    assert again == pytest.approx(dict(result.after))
     assert torch.equal(seen[-1], saved)
 
 
