@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from logging import ERROR, WARNING, LogRecord
+from logging import ERROR, NOTSET, WARNING, LogRecord
 from pathlib import Path
 from typing import Any
 
@@ -203,13 +203,15 @@ def _strict() -> Iterator[None]:
         return record.levelno >= ERROR
 
     logger = logging.get_logger("diffusers.pipelines.pipeline_utils")
-    level = logger.level
+    level, off, below = logger.level, logger.disabled, logger.manager.disable
     logger.setLevel(WARNING)
+    logger.disabled, logger.manager.disable = False, NOTSET  # whoever has switched logging off
     logger.addFilter(refuse)
     try:
         yield
     finally:
         logger.removeFilter(refuse)
+        logger.disabled, logger.manager.disable = off, below
         logger.setLevel(level)
 
 

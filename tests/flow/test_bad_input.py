@@ -1,6 +1,7 @@
 """Mistakes of users of a flow policy: one short message that names the key and the value."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -157,6 +158,16 @@ def test_a_misspelt_argument_of_loading(config):
         message = refused(config)
         assert "policy.model: cannot load a diffusers pipeline from" in message
         assert ("fp61" if key == "variant" else "revison") in message
+
+
+def test_a_misspelt_argument_is_seen_with_logging_switched_off(config):
+    config["policy"]["loading"] = {"revison": "main"}
+    logging.disable(logging.CRITICAL)
+    try:
+        assert "revison" in refused(config)
+        assert logging.root.manager.disable == logging.CRITICAL
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def test_weights_that_are_a_pickle(config):

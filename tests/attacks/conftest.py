@@ -1,0 +1,66 @@
+"""Attacks on what the docs promise: `pytest tests/attacks --full` tries each more often.
+
+A test says by `@pytest.mark.attack(PROMISE, HOW)` what it attacks, and counts by the fixture
+`tries`. With `--full` a table of it ends the run, the one in docs/reliability.md.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import hypothesis
+import pytest
+
+_counts: Counter[tuple[str, str]] = Counter()
+_broken: set[tuple[str, str]] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="many more tries of each attack")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Always the same inputs in small, so that a change breaks nothing by chance.
+    options = {"deadline": None, "database": None}
+    hypothesis.settings.register_profile("small", max_examples=60, derandomize=True, **options)
+    hypothesis.settings.register_profile("full", max_examples=5_000, **options)
+    hypothesis.settings.load_profile("full" if _is_full(config) else "small")
+
+
+def _is_full(config: pytest.Config) -> bool:
+    return bool(config.getoption("--full", default=False))
+
+
+@pytest.fixture(scope="session")
+def full(pytestconfig: pytest.Config) -> bool:
+    """Whether there are minutes rather than seconds."""
+    return _is_full(pytestconfig)
+
+
+@pytest.fixture
+def tries(request: pytest.FixtureRequest) -> Callable[[int], None]:
+    """Adds to how often what the test attacks was tried."""
+    promise, how = request.node.get_closest_marker("attack").args
+
+    def add(count: int = 1) -> None:
+        _counts[promise, how] += count
+
+    return add
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    report = yield
+    marker = item.get_closest_marker("attack")
+    if marker is not None and report.failed:
+        _broken.add(marker.args)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    if not _is_full(config) or not _counts:
+        return
+    terminalreporter.write_line("| What is promised | How it is tried | Tries | |")
+    terminalreporter.write_line("|---|---|---|---|")
+    for (promise, how), count in _counts.items():
+        verdict = "broken" if (promise, how) in _broken else "held"
+        terminalreporter.write_line(f"| {promise} | {how} | {count:,} | {verdict} |")
