@@ -237,10 +237,11 @@ def test_more_held_out_prompts_than_there_are(config):
 def test_run_folder_that_exists(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
-    Path("runs/run/metrics.jsonl").write_text("")
+    Path("runs/run/checkpoints").mkdir()
     message = refused(config)
-    assert "runs/run exists" in message
-    assert "groupwise resume runs/run" in message
+    assert "runs/run exists; choose another folder" in message
+    Path("runs/run/run.json").write_text('{"groupwise": "0.1.0"}')
+    assert "groupwise resume runs/run" in refused(config)
     assert Path("runs/run/config.yaml").read_text() == "an older run"
 
 
@@ -248,14 +249,14 @@ def test_run_folder_that_exists(config):
 def test_overwrite_spares_what_is_no_run(config, name):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run", name).write_text("years of work")
-    assert "does not look like one" in refused(config, "--overwrite")
+    assert "it has no run.json that a run wrote" in refused(config, "--overwrite")
     assert Path("runs/run", name).exists()
 
 
 def test_a_mistake_does_not_cost_the_run_being_replaced(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
-    Path("runs/run/run.json").write_text("{}")
+    Path("runs/run/run.json").write_text('{"groupwise": "0.1.0"}')
     config["policy"]["model"] = "nowhere/nothing"
     refused(config, "--overwrite")
     assert Path("runs/run/config.yaml").read_text() == "an older run"
@@ -270,7 +271,7 @@ def test_full_disk(config, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "runs/run/model")
 
     monkeypatch.setattr(runs.Checkpoints, "save", full)
-    assert "no space left on device while writing runs/run/model" in refused(config)
+    assert "error: no space left on device: runs/run/model" in refused(config)
 
 
 def test_model_that_is_nowhere(config):

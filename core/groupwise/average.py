@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from groupwise.checkpoint import check_same
+
 
 class Average:
     """Shadows of the trained parameters: shadow <- decay x shadow + (1 - decay) x parameter.
@@ -50,6 +52,8 @@ class Average:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `tensors` returned. Raises UserError where it is of another model."""
+        check_same(self.tensors(), tensors)
         for name, shadow in zip(self.names, self.shadows, strict=True):
             shadow.copy_(tensors[name])
         self.updates = int(tensors["updates"])

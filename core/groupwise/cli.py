@@ -1,6 +1,5 @@
 """The command line. Imports of its own are light; every command imports what it needs."""
 
-import errno
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,22 +47,16 @@ def telling() -> Iterator[None]:
         typer.secho("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from error
     except Exception as error:
-        if not _is_full(error):
+        from groupwise.disk import is_of_disk, reason
+
+        if not is_of_disk(error):
             raise
-        name = getattr(error, "filename", None)
-        raise _told(f"no space left on device while writing {name or 'the run'}") from error
+        raise _told(reason(error)) from error
 
 
 def _told(message: str) -> typer.Exit:
     typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
     return typer.Exit(2)
-
-
-def _is_full(error: Exception) -> bool:
-    """A full disk, told by an OSError, or in words by safetensors and torch."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return "no space left on device" in str(error).lower()
 
 
 def _version(wanted: bool) -> None:
@@ -94,8 +87,6 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Train by a configuration, with an evaluation before and after, and write a report."""
-    if resume and overwrite:
-        raise UserError("--resume goes on with the run that --overwrite would delete: choose one")
     from groupwise.folder import read_config
 
     # Before torch is imported: a mistake in the file is told at once.

@@ -1,22 +1,24 @@
 """Course: a run from its first evaluation to its report, and every file that it writes."""
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groupwise import snapshot
+from groupwise import disk, snapshot
 from groupwise.alarm import Alarm
 from groupwise.callback import Callback
 from groupwise.card import write_card
 from groupwise.checkpoint import Checkpoints
 from groupwise.config import LoadedConfig
+from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
 from groupwise.folder import kept, write_config
+from groupwise.place import MODEL, RESULT, Place
 from groupwise.policy import Policy
 from groupwise.report import write_report
 from groupwise.symptoms import Symptoms
@@ -42,7 +44,7 @@ class RunResult:
 
 
 class Course:
-    """The order of a run, and every file it writes; without a folder it writes nothing."""
+    """The order of a run, and every file it writes; without a place it writes nothing."""
 
     def __init__(
         self,
@@ -50,9 +52,10 @@ class Course:
         trainer: Trainer,
         checkpoints: Checkpoints,
         callbacks: Sequence[Callback],
-        folder: Path | None,
+        place: Place | None,
     ) -> None:
-        self.loaded, self.trainer, self.folder = loaded, trainer, folder
+        self.loaded, self.trainer, self.place = loaded, trainer, place
+        self.folder = None if place is None else place.folder
         self.checkpoints, self.callbacks = checkpoints, callbacks
         self.metrics = MetricsFile(loaded.config.output / "metrics.jsonl")
         self.symptoms = Symptoms(clip=getattr(trainer.algorithm, "clip_high", 0.2))
@@ -68,19 +71,16 @@ class Course:
             finished = trainer.fit(
                 partial(self._on_step, display), self._checkpoint, self._on_evaluation
             )
+            # Before the last evaluation, which takes its time and may be interrupted, too.
+            self._save()
+            after = Evaluation({}, [])
+            try:
+                after = self._evaluate("after") if finished else after
+            except KeyboardInterrupt:
+                finished = False
         except BaseException:
-            # A reward that fails at step 90 must not cost the 90 steps before it.
-            if trainer.step and trainer.whole:
-                self._save()
-                display.say(f"step {trainer.step} is saved; {self._how_to_go_on}")
+            self._rescue(display)
             raise
-        # Before the last evaluation, which takes its time and may be interrupted, too.
-        self._save()
-        after = Evaluation({}, [])
-        try:
-            after = self._evaluate("after") if finished else after
-        except KeyboardInterrupt:
-            finished = False
         if not finished:
             display.say(f"stopped: the model and a checkpoint are saved; {self._how_to_go_on}")
         elif after.metrics:
@@ -99,19 +99,34 @@ class Course:
         self._finish(result, display)
         return result
 
+    def _rescue(self, display: Display) -> None:
+        """A reward that fails at step 90 must not cost the 90 steps before it."""
+        trainer = self.trainer
+        if self.folder is None or not trainer.step:
+            return
+        try:
+            if trainer.whole:
+                self._save()
+        except Exception as error:  # what the run ends with is told; this is told beside it
+            display.say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
+        with suppress(UserError):
+            step = self.checkpoints.last().name.replace("_", " ")
+            display.say(f"{step} is saved; {self._how_to_go_on}")
+
     def _before(self, display: Display) -> Mapping[str, float]:
         # Every process looks: they must agree on whether there is something to evaluate.
         known = self.loaded.config.output / "samples" / "before.json"
-        if self.trainer.step and not known.exists():
-            display.say("note: samples/before.json is gone, so there is no before to compare with")
-            return {}
         if self.trainer.step:
-            self.trainer.evaluator.remember(read_samples(known.with_suffix(".jsonl")))
-            metrics: Mapping[str, float] = json.loads(known.read_text(encoding="utf-8"))
+            try:
+                metrics: Mapping[str, float] = disk.read_record(known)
+                self.trainer.evaluator.remember(read_samples(known.with_suffix(".jsonl")))
+            except ValueError as error:
+                display.say(f"note: there is no before to compare with: {error}")
+                return {}
             return metrics
         evaluation = self._evaluate("before")
         if self.folder is not None:
-            known.write_text(as_json(evaluation.metrics), encoding="utf-8")
+            disk.write(known, as_json(evaluation.metrics))
         if evaluation.metrics:
             display.say(f"before: {brief(evaluation.metrics)}")
         elif self.loaded.config.evaluation.count:
@@ -147,6 +162,7 @@ class Course:
         if self.folder is not None:
             self.metrics.write(step, metrics)
             self._keep_config()
+        self._has_begun(display)
         display.step(step, metrics)
         if any(name.startswith("alarm/") for name in metrics):
             self._sound(display)
@@ -168,6 +184,11 @@ class Course:
     def _how_to_go_on(self) -> str:
         return f"`groupwise resume {self.loaded.config.output}` goes on from it"
 
+    def _has_begun(self, display: Display) -> None:
+        left = None if self.place is None else self.place.begun()
+        if left is not None:
+            display.say(f"note: {left}")
+
     def _keep_config(self) -> None:
         """What a resumed run changed is the run's own as soon as a step was made with it."""
         if self.new_config and self.folder is not None:
@@ -175,10 +196,10 @@ class Course:
         self.new_config = ""
 
     def _checkpoint(self) -> None:
-        if self.folder is not None:
+        if self.place is not None:
             checkpoint = snapshot.take(self.trainer)
-            names = {"names": kept(self.loaded.config)}
-            checkpoint = replace(checkpoint, state={**checkpoint.state, **names})
+            of_run = {"names": kept(self.loaded.config), "run": self.place.identity}
+            checkpoint = replace(checkpoint, state={**checkpoint.state, **of_run})
             self.checkpoints.save(self.trainer.step, checkpoint)
 
     def _save(self) -> None:
@@ -187,8 +208,12 @@ class Course:
         try:
             self._checkpoint()
         finally:  # the one must not cost the other
+            fresh = self.folder / f"{MODEL}.new"
+            disk.remove(fresh)
             with self.trainer.averaged():
-                self.trainer.policy.save_pretrained(self.folder / "model")
+                self.trainer.policy.save_pretrained(fresh)
+            if fresh.exists():  # a policy may have nothing to save
+                disk.replace(self.folder / MODEL, fresh)
 
     def _finish(self, result: RunResult, display: Display) -> None:
         record = {
@@ -204,9 +229,10 @@ class Course:
             "unit": result.policy.unit,
         }
         self._keep_config()
+        self._has_begun(display)
         if self.folder is not None:
-            (self.folder / "result.json").write_text(as_json(record), encoding="utf-8")
-            write_card(self.folder / "model", result.policy, self.loaded, record)
+            disk.write(self.folder / RESULT, as_json(record))
+            write_card(self.folder / MODEL, result.policy, self.loaded, record)
             report = write_report(self.folder)
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.callbacks:

@@ -1,6 +1,8 @@
-"""Folder: a run's place on disk before the run begins; what is in the way, what is gone on with."""
+"""Folder: what a run writes of itself, by which it is known again and gone on with."""
 
+import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +11,7 @@ from typing import Any
 
 from groupwise import __version__, yaml_lines
 from groupwise.config import LoadedConfig, dump, load_config
+from groupwise.disk import read_record, reason, write
 from groupwise.errors import UserError
 from groupwise.objects import Objects
 from groupwise.sections import RunConfig
@@ -52,10 +55,10 @@ def _facts(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(facts, dict) or not isinstance(facts.get("config_folder"), str):
+        facts = read_record(path)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if not isinstance(facts.get("config_folder"), str):
         raise UserError(f"{path} is damaged: it has no config_folder")
     return {"begun_in": facts["config_folder"], **facts}
 
@@ -68,48 +71,27 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     return read_config(run / CONFIG, overrides)
 
 
-def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Raise UserError where the run's folder is in the way, or is missing for --resume."""
-    if resume and not folder.exists():
-        raise UserError(f"nothing to resume: there is no {folder}")
-    if resume or not folder.exists():
-        return
-    if not folder.is_dir():
-        raise UserError(f"output: {folder} is a file; choose another folder by output=FOLDER")
-    names = {path.name for path in folder.iterdir()}
-    if FACTS in names and not {"checkpoints", "model", "result.json"} & names:
-        return  # a run that ended before its first checkpoint: it cannot be gone on with
-    if names and not overwrite:
-        raise UserError(
-            f"{folder} exists; go on with it by `groupwise resume {folder}`, replace it by "
-            f"--overwrite, or choose another folder by output=FOLDER"
-        )
-    if names and FACTS not in names:
-        raise UserError(f"--overwrite replaces runs only, and {folder} does not look like one")
+def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: str) -> None:
+    """Write run.json: where the run's paths lie, and what of it was given in Python.
 
-
-def make_folder(folder: Path) -> None:
-    """An empty folder in place of what was there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True)
-    except PermissionError as error:
-        raise UserError(f"output: no permission to write {folder}") from error
-    except OSError as error:  # a file is in the way, or no file can be made there
-        raise UserError(f"output: cannot make {folder}: {error.strerror}") from error
-
-
-def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects) -> None:
-    """Write run.json: where the run's paths lie, and what of it was given in Python."""
+    run: what tells this run from any other, in its checkpoints, too.
+    """
     facts = {
         "groupwise": __version__,
+        "run": run,
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),
         # Callbacks only watch: a run goes on as well without them.
         "objects": sorted(".".join(map(str, path)) for path in objects if path[0] != "callbacks"),
     }
-    _write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+    write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+
+
+def identity(folder: Path) -> str | None:
+    """What tells the run in a folder from any other; None where there is no run yet."""
+    name = _facts(folder).get("run")
+    return None if name is None else str(name)
 
 
 def check_objects(folder: Path, objects: Objects) -> None:
@@ -127,17 +109,17 @@ def check_objects(folder: Path, objects: Objects) -> None:
 
 
 def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = None) -> None:
-    """Write config.yaml, whole or not at all; what it was before is kept by the name `former`."""
+    """Write config.yaml; what it was before is kept by the name `former`, or one with a number."""
     path = folder / CONFIG
     if former is not None and path.exists():
-        shutil.copy2(path, folder / former)
-    _write(path, dump(loaded.config))
+        shutil.copy2(path, first_free(folder / former))
+    write(path, dump(loaded.config))
 
 
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+def first_free(path: Path) -> Path:
+    """The path, with a number where there is such a file already."""
+    numbered = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))
+    return next(p for p in (path, *itertools.islice(numbered, 9_999)) if not os.path.lexists(p))
 
 
 def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
@@ -150,10 +132,8 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     path = folder / CONFIG
     if not path.exists():
         return []
-    former = dict(_values(yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0] or {}))
-    if not former:
-        return []
-    now = dict(_values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
+    former = dict(values(_sections(path)))
+    now = dict(values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
     check_kept({key: former.get(key) for key in KEPT}, loaded.config)
     keys = [key for key in {**former, **now} if key != "output"]
     pairs = [(key, former.get(key, "unset"), now.get(key, "unset")) for key in keys]
@@ -170,6 +150,20 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     return [*_moved(folder, loaded), *lines[:MOST], *more]
 
 
+def _sections(path: Path) -> Mapping[str, Any]:
+    """A configuration as it was written. Raises UserError where it is damaged."""
+    try:
+        data = yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {reason(error)}") from error
+    if not isinstance(data, Mapping) or not data:
+        raise UserError(
+            f"{path} is damaged: it holds no sections; with that file removed, the run goes on "
+            f"by the configuration at hand"
+        )
+    return data
+
+
 def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
     """Where relative paths now lead elsewhere, or the run's folder does no longer lie."""
     facts = _facts(folder)
@@ -182,8 +176,8 @@ def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
 
 def kept(config: RunConfig) -> dict[str, Any]:
     """What a run keeps for good, by dotted key."""
-    values = dict(_values(yaml_lines.read(dump(config), "configuration")[0]))
-    return {key: values.get(key) for key in KEPT}
+    written = dict(values(yaml_lines.read(dump(config), "configuration")[0]))
+    return {key: written.get(key) for key in KEPT}
 
 
 def check_kept(former: Mapping[str, Any], config: RunConfig) -> None:
@@ -203,12 +197,12 @@ def _is_in(key: str, sections: Sequence[str]) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
-def _values(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def values(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value that is no section, by its dotted key."""
     inner = data.items() if isinstance(data, Mapping) else enumerate(data)
     for key, value in inner:
         name = f"{path}{key}"
         if isinstance(value, Mapping) or (isinstance(value, list) and value):
-            yield from _values(value, f"{name}.")
+            yield from values(value, f"{name}.")
         elif value is not None:  # which is how what is unset is written
             yield name, value

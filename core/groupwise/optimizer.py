@@ -13,6 +13,9 @@ from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.sections import TrainSection
 
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+"""What AdamW keeps of each parameter."""
+
 
 class Optimizer:
     """AdamW over what a policy trains.
@@ -112,12 +115,26 @@ class Optimizer:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `tensors` returned. Raises UserError where it is of other parameters."""
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             index, _, name = key.partition("/")
             state.setdefault(int(index), {})[name] = value
+        for number, values in state.items():
+            self._check(number, values)
         groups = self.adamw.state_dict()["param_groups"]
         self.adamw.load_state_dict({"state": state, "param_groups": groups})
+
+    def _check(self, index: int, values: Mapping[str, Tensor]) -> None:
+        problem = f"there is no parameter {index}"
+        if index < len(self.trained):
+            name, parameter = self.trained[index]
+            shapes = {moment: list(v.shape) for moment, v in values.items() if moment != "step"}
+            odd = [m for m, shape in shapes.items() if shape != list(parameter.shape)]
+            if {"step", *shapes} >= MOMENTS and not odd:
+                return
+            problem = f"{name!r} is {list(parameter.shape)} here, and there {shapes}"
+        raise UserError(f"the optimizer's state in the checkpoint is of another model: {problem}")
 
     def state_dict(self) -> dict[str, Any]:
         """What else it knows, as JSON."""

@@ -1,10 +1,14 @@
 """train(config): puts the parts together, and writes the run's folder."""
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from accelerate import Accelerator
 
 from groupwise import config as configuration
 from groupwise import processes, snapshot
@@ -19,19 +23,21 @@ from groupwise.assembly import (
 from groupwise.checkpoint import Checkpoints, read_weights
 from groupwise.config import LoadedConfig, idle_processes
 from groupwise.course import Course, RunResult
+from groupwise.errors import UserError
 from groupwise.folder import (
     changes,
-    check_folder,
     check_kept,
     check_objects,
-    make_folder,
+    identity,
     read_config,
     run_config,
     write_config,
     write_facts,
 )
 from groupwise.objects import Objects, laid_over, set_aside
+from groupwise.place import CHECKPOINTS, Place
 from groupwise.tracking import Display
+from groupwise.trainer import Trainer
 
 
 def train(
@@ -80,13 +86,30 @@ def train_from_config(
     objects: Objects | None = None,
 ) -> RunResult:
     """One run from its first evaluation to its report."""
+    if resume and overwrite:
+        raise UserError("--resume goes on with the run that --overwrite would replace: choose one")
     started = time.monotonic()
     accelerator = processes.accelerator()
-    chief = accelerator.is_main_process
-    folder, settings = loaded.config.output, loaded.config.train
-    check_folder(folder, resume=resume, overwrite=overwrite)
     objects = objects or {}
-    checkpoints = Checkpoints(folder / "checkpoints", keep=settings.keep_checkpoints)
+    place = Place(loaded, resume=resume, overwrite=overwrite)
+    # One process writes; the others wait for it, and the launcher ends them where it fails.
+    with place if accelerator.is_main_process else nullcontext():
+        accelerator.wait_for_everyone()
+        return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
+
+
+def _train(
+    loaded: LoadedConfig,
+    objects: Objects,
+    place: Place,
+    accelerator: Accelerator,
+    *,
+    quiet: bool,
+    started: float,
+) -> RunResult:
+    chief, settings = accelerator.is_main_process, loaded.config.train
+    folder, resume = place.folder, place.resume
+    checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints)
     changed: list[str] = []
     if resume:  # before anything takes its time
         checkpoints.last()
@@ -96,23 +119,21 @@ def train_from_config(
     parts = build_parts(loaded, objects)
     trainer = make_trainer(parts, accelerator)
     callbacks = make_callbacks(parts, accelerator)
-    idle = idle_processes(loaded.config, accelerator.num_processes)
     # A policy may find out by now what its model does not allow, and refuse it.
-    notes = [*parts.notes, *trainer.policy.notes, *([idle] if idle else [])]
+    notes = [*parts.notes, *trainer.policy.notes]
+    notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
     snapshot.check(trainer)
-    if chief and not resume:
-        # Only now: a mistake in the configuration must not cost the run that is being replaced.
-        make_folder(folder)
+    if chief:
+        # Only now: a mistake in the configuration must not touch the run that is being replaced.
+        place.make()
     accelerator.wait_for_everyone()
     if resume:
-        checkpoint = checkpoints.load()
-        check_kept(checkpoint.state["names"], loaded.config)
-        snapshot.restore(trainer, checkpoint)
+        notes += _go_on(trainer, checkpoints, loaded)
         started -= trainer.seconds_trained
-    run = Course(loaded, trainer, checkpoints, callbacks, folder if chief else None)
+    run = Course(loaded, trainer, checkpoints, callbacks, place if chief else None)
     if chief:
-        run.metrics.truncate_after(trainer.step)
-        write_facts(folder, loaded, objects)
+        notes += filter(None, [run.metrics.truncate_after(trainer.step), place.left_over()])
+        write_facts(folder, loaded, objects, run=place.identity)
         if not resume:
             write_config(folder, loaded)
         elif changed:
@@ -129,6 +150,33 @@ def train_from_config(
         return run.go(display, started)
 
 
+def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
+    """Bring the trainer to the last checkpoint that can be read; what to say of it."""
+    checkpoint = checkpoints.load(check=_check_of(checkpoints.folder.parent))
+    check_kept(checkpoint.state["names"], loaded.config)
+    snapshot.restore(trainer, checkpoint)
+    yield from checkpoint.passed
+    steps = loaded.config.train.steps
+    if trainer.step >= steps:
+        yield (
+            f"{trainer.step} steps are made, and train.steps is {steps}: no further one is; "
+            f"a higher train.steps goes on"
+        )
+
+
+def _check_of(run: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What refuses a state that is no run's, or another run's, with a ValueError."""
+    known = identity(run)
+
+    def check(state: Mapping[str, Any]) -> None:
+        snapshot.check_state(state)
+        of_run = known is None or state.get("run") == known
+        if not of_run or not isinstance(state.get("names"), Mapping):
+            raise ValueError("state.json is of another run")
+
+    return check
+
+
 def evaluate_run(
     run: Path, overrides: Sequence[str] = (), *, objects: Objects | None = None
 ) -> Mapping[str, float]:
@@ -138,7 +186,10 @@ def evaluate_run(
     """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
     averaged = loaded.config.train.ema is not None
-    checkpoint = Checkpoints(run / "checkpoints").load(["average" if averaged else "weights"])
+    names = ["average" if averaged else "weights"]
+    checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=_check_of(run))
+    for note in checkpoint.passed:
+        print(f"note: {note}", file=sys.stderr)
     check_objects(run, objects or {})
     check_kept(checkpoint.state["names"], loaded.config)
     parts = build_parts(loaded, objects or {})

@@ -83,9 +83,17 @@ class Rewards:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises UserError where a reward cannot take up its state: it may be another's."""
         for reward in self.rewards:
-            if reward.name in state and isinstance(reward.target, HasState):
+            if reward.name not in state or not isinstance(reward.target, HasState):
+                continue
+            try:
                 reward.target.load_state_dict(state[reward.name])
+            except Exception as error:  # whatever the code of a user raises
+                raise UserError(
+                    f"reward {reward.name!r} cannot take up its state in the checkpoint "
+                    f"({type(error).__name__}: {error}); is it still the same reward?"
+                ) from error
 
     def refresh(self, rollouts: Rollouts, scores: Scores) -> None:
         """Let rewards that learn (a reward model trained on) see what was scored.

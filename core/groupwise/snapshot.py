@@ -1,9 +1,45 @@
 """Snapshot: the whole state of a trainer as a checkpoint, and back."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, FiniteFloat, NonNegativeInt, ValidationError
+
 from groupwise.checkpoint import Checkpoint, read_weights, trained_weights
 from groupwise.errors import UserError
 from groupwise.state import HasState, encode
 from groupwise.trainer import Trainer
+
+
+class _Optimizer(BaseModel, strict=True):
+    skipped: NonNegativeInt
+    scaler: dict[str, Any] | None
+
+
+class _Judge(BaseModel, strict=True):
+    name: str
+    measures: bool
+
+
+class _State(BaseModel, strict=True):
+    """What the state of a checkpoint must hold; it may hold more."""
+
+    step: NonNegativeInt
+    seconds: FiniteFloat
+    prompts: dict[str, NonNegativeInt]
+    optimizer: _Optimizer
+    judge: _Judge
+    rewards: dict[str, Any]
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise ValueError where it is not what `take` makes."""
+    try:
+        _State.model_validate(dict(state))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place} in state.json: {first['msg']}") from error
 
 
 def take(trainer: Trainer) -> Checkpoint:
@@ -39,14 +75,17 @@ def check(trainer: Trainer) -> None:
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Go on from a checkpoint. Raises UserError where it is of another model."""
+    """Go on from a checkpoint. Raises UserError where it is of another model or other parts."""
+    tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
+    wanted = ["optimizer"] if trainer.average is None else ["optimizer", "average"]
+    for name in wanted:
+        if name not in tensors:
+            problem = "train.ema: the checkpoint has no averaged weights"
+            raise UserError(problem if name == "average" else f"the checkpoint has no {name}")
     read_weights(trainer.policy, checkpoint)
-    trainer.optimizer.restore(checkpoint.tensors["optimizer"])
+    trainer.optimizer.restore(tensors["optimizer"])
     if trainer.average is not None:
-        if "average" not in checkpoint.tensors:
-            raise UserError("train.ema: the checkpoint has no averaged weights")
-        trainer.average.restore(checkpoint.tensors["average"])
-    state, algorithm = checkpoint.state, trainer.algorithm
+        trainer.average.restore(tensors["average"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.evaluator.judge.load_state_dict(state["judge"])
     trainer.rewards.load_state_dict(state["rewards"])

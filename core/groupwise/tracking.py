@@ -2,9 +2,7 @@
 
 import json
 import math
-import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from groupwise.disk import reason, remove, write
+
 
 class MetricsFile:
     """Appends a line a step; what is on disk is always whole lines."""
@@ -30,14 +30,17 @@ class MetricsFile:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def truncate_after(self, step: int) -> None:
-        """Drop lines of later steps: a resumed run writes them again."""
-        if self.path.exists():
-            self._replace([line for line in self._lines() if line["step"] <= step])
+    def truncate_after(self, step: int) -> str | None:
+        """Drop lines of later steps: a resumed run writes them again; a note of damaged ones."""
+        if not self.path.exists():
+            return None
+        lines, damaged = self._lines()
+        self._replace([line for line in lines if line["step"] <= step])
+        return f"{damaged} lines of {self.path} could not be read: left out" if damaged else None
 
     def write_evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append an evaluation of that step, in place of one that a killed run wrote of it."""
-        lines = self._lines()
+        lines, _ = self._lines()
         of_step = [line for line in lines if line["step"] == step]
         before = [line for line in of_step if line.keys() & metrics.keys()]
         if before:
@@ -46,37 +49,53 @@ class MetricsFile:
         else:
             self.write(step, metrics)
 
-    def _lines(self) -> list[dict[str, Any]]:
-        """All but the half line of a killed run."""
-        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        parsed = []
-        for line in text.splitlines():
-            with suppress(ValueError):
-                parsed.append(json.loads(line))
-        return [line for line in parsed if isinstance(line, dict) and "step" in line]
+    def _lines(self) -> tuple[list[dict[str, Any]], int]:
+        """All that can be read, and how many others there are but the half line of a killed run."""
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        *whole, half = text.split("\n")
+        records = [_record(line) for line in whole if line]
+        lines = [record for record in records if record is not None]
+        last = _record(half)
+        return [*lines, *([] if last is None else [last])], len(records) - len(lines)
 
     def _replace(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Whole or not at all."""
-        fresh = self.path.with_suffix(".new")
-        fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        fresh.replace(self.path)
+        write(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """A line of metrics; None for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_line = isinstance(record, dict) and type(record.get("step")) is int
+    return record if is_line else None
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """One JSON object a line; completions that are images become PNGs in a folder of that name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.with_suffix("")
-    shutil.rmtree(folder, ignore_errors=True)  # those of an evaluation that is written anew
+    remove(folder)  # the images of an evaluation that is written anew
     plain = (_with_its_image(sample, folder) for sample in samples)
-    lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in plain)
-    path.write_text("".join(lines), encoding="utf-8")
+    write(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in plain))
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """What `write_samples` wrote; nothing where there is no such file."""
+    """What `write_samples` wrote; nothing where there is no such file.
+
+    Raises ValueError where it is damaged.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        samples = [json.loads(line) for line in lines if line]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {reason(error)}") from error
+    if not all(isinstance(sample, dict) for sample in samples):
+        raise ValueError(f"{path} is damaged: expected an object in every line")
+    return samples
 
 
 def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -204,7 +204,7 @@ def spots(monkeypatch, kill_at):
 
     monkeypatch.setattr(checkpoint, "save_file", watched(checkpoint.save_file))
     monkeypatch.setattr(checkpoint.shutil, "rmtree", watched(checkpoint.shutil.rmtree))
-    monkeypatch.setattr(checkpoint.os, "fsync", watched(os.fsync))
+    monkeypatch.setattr(os, "fsync", watched(os.fsync))
     for name in ("mkdir", "write_text", "rename", "unlink"):
         monkeypatch.setattr(Path, name, watched(getattr(Path, name)))
     return lambda: calls

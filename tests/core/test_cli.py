@@ -139,12 +139,12 @@ def test_an_interrupted_run_exits_130(config: Path, run_module: SimpleNamespace)
         (
             OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl"),
             2,
-            "error: no space left on device while writing metrics.jsonl",
+            "error: no space left on device: metrics.jsonl",
         ),
         (
             RuntimeError("write failed: No space left on device (os error 28)"),
             2,
-            "error: no space left on device while writing the run",
+            "error: no space left on device",
         ),
     ],
 )
@@ -170,7 +170,6 @@ def test_mistakes_in_the_configuration_exit_2(config: Path, run_module: SimpleNa
     assert result.stderr == (
         "error: override 'train.stesp=5': train.stesp: unknown key, did you mean 'steps'?\n"
     )
-    assert "choose one" in call("train", config, "--resume", "--overwrite").stderr
     assert not run_module.calls
 
 

@@ -1,0 +1,214 @@
+"""Place: the folder a run writes to, held by one process, and taken from an older run with care."""
+
+import datetime as dt
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from groupwise.config import LoadedConfig
+from groupwise.disk import read_record, reason, remove
+from groupwise.errors import UserError
+from groupwise.folder import CONFIG, FACTS, first_free, identity, values
+
+LOCK = "run.lock"
+"""Locked while a process writes to the folder; it holds which one that is, or last was."""
+CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
+REST = ("metrics.jsonl", "samples", "report.html", ".gitignore")
+OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
+"""Everything that a run writes into its folder, but for older configurations."""
+
+
+class Place:
+    """A run's folder from before the run to its end; a context in which no other process has it.
+
+    An older run that is to be replaced is moved aside, and comes back unless the new run begins.
+    What no run wrote is never removed.
+    """
+
+    def __init__(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
+        self.loaded, self.folder = loaded, loaded.config.output
+        self.resume, self.overwrite = resume, overwrite
+        self.identity = uuid.uuid4().hex
+        self._aside: Path | None = None
+        self._locks: list[FileLock] = []
+
+    def __enter__(self) -> Self:
+        """Raises UserError where the folder is in the way, in use, or missing for a resumption."""
+        if self.resume and not self.folder.is_dir():
+            raise UserError(f"nothing to resume: there is no {self.folder}")
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise UserError(f"output: {self.folder} is a file; choose another by output=FOLDER")
+        if self.folder.is_dir():
+            if not self.resume:
+                self._check_replaceable()
+            self._hold()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        """Lets go of the folder; an older run that the new one did not replace comes back."""
+        try:
+            if self._aside is not None:
+                self._bring_back(self._aside)
+        finally:
+            for lock in self._locks:
+                lock.release()
+
+    def make(self) -> None:
+        """The folder, empty but for what holds it. Raises UserError where it cannot be made."""
+        if self.resume:
+            self.identity = identity(self.folder) or self.identity
+            return
+        try:
+            if self._entries():
+                self._move_aside()
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"output: cannot make {self.folder}: {reason(error)}") from error
+        if self._aside is not None or not self._locks:
+            self._hold()
+        if self._entries():
+            raise UserError(f"output: another run has begun in {self.folder}")
+
+    def begun(self) -> str | None:
+        """To be called when a first step is made: the older run goes, now. What is left of it."""
+        aside, self._aside = self._aside, None
+        if aside is None:
+            return None
+        for path in _own(aside):
+            remove(path)
+        left = ", ".join(sorted(path.name for path in aside.iterdir()))
+        if not left:
+            aside.rmdir()
+            return None
+        return f"what no run wrote was moved from {self.folder} to {aside}: {left}"
+
+    def left_over(self) -> str | None:
+        """A note about runs that a killed one was about to replace."""
+        left = sorted(self.folder.parent.glob(f"{self.folder.name}.replaced*"))
+        if not left or self._aside is not None:
+            return None
+        return f"{', '.join(map(str, left))}: of a run that was to be replaced when it was killed"
+
+    # ---- an older run
+
+    def _entries(self) -> list[Path]:
+        """What lies in the folder, but for what holds it."""
+        inside = self.folder.iterdir() if self.folder.is_dir() else ()
+        return [path for path in inside if path.name != LOCK]
+
+    def _check_replaceable(self) -> None:
+        entries = self._entries()
+        if not entries:
+            return
+        folder, facts = self.folder, _record(self.folder / FACTS)
+        names = {path.name for path in entries}
+        of_run = "groupwise" in facts
+        unbegun = not {CHECKPOINTS, MODEL, RESULT} & names and len(list(_own(folder))) >= len(names)
+        if not self.overwrite and not (of_run and unbegun):
+            go_on = f"go on with it by `groupwise resume {folder}`, replace it by --overwrite, or "
+            raise UserError(
+                f"{folder} exists; {go_on if of_run else ''}choose another folder by output=FOLDER"
+            )
+        if not of_run:
+            raise UserError(
+                f"--overwrite replaces runs only, and {folder} is none: it has no {FACTS} that a "
+                f"run wrote; choose another folder by output=FOLDER"
+            )
+        if folder.is_symlink():
+            raise UserError(
+                f"output: {folder} is a symbolic link to {folder.resolve()}, and no run is "
+                f"replaced through one; set output={folder.resolve()}"
+            )
+        self._check_unread()
+
+    def _check_unread(self) -> None:
+        """Refuse to replace what this very run reads: its configuration, data or model."""
+        replaced, base = self.folder.resolve(), self.loaded.folder
+        read = {"the configuration": Path(self.loaded.origin.source), "this process": Path.cwd()}
+        for key, value in values(self.loaded.config.model_dump()):
+            if isinstance(value, str | Path) and key != "output":
+                read[key] = base / value
+        for key, path in read.items():
+            try:
+                resolved = path.resolve()
+                inside = resolved == replaced or replaced in resolved.parents
+                there = inside and resolved.exists()
+            except (OSError, ValueError):  # a text that is no path
+                continue
+            if there:
+                raise UserError(
+                    f"output: {self.folder} cannot be replaced: {key} lies in it ({path}); "
+                    f"choose another folder by output=FOLDER"
+                )
+
+    def _move_aside(self) -> None:
+        aside = first_free(self.folder.with_name(f"{self.folder.name}.replaced"))
+        self.folder.rename(aside)
+        self._aside = aside
+
+    def _bring_back(self, aside: Path) -> None:
+        """The new run's files go, and the older run takes its place again."""
+        for path in _own(self.folder) if self.folder.is_dir() else ():
+            remove(path)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+        if os.path.lexists(self.folder):
+            print(f"note: the run that was in {self.folder} is in {aside}", file=sys.stderr)
+        else:
+            aside.rename(self.folder)
+
+    # ---- other processes
+
+    def _hold(self) -> None:
+        """Raises UserError where another process writes to the folder, or none can."""
+        lock = FileLock(self.folder / LOCK, timeout=0)
+        try:
+            lock.acquire()
+            self._locks.append(lock)
+            holder = {"process": os.getpid(), "host": socket.gethostname(), "since": _now()}
+            (self.folder / LOCK).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        except Timeout as error:
+            raise UserError(
+                f"{self.folder} is in use{_by(self.folder)}: wait for it to end, stop it, or "
+                f"choose another folder by output=FOLDER"
+            ) from error
+        except OSError as error:
+            raise UserError(f"output: cannot write to {self.folder}: {reason(error)}") from error
+
+
+def _own(folder: Path) -> Iterator[Path]:
+    """What a run wrote into it, or was writing when it was killed."""
+    for path in folder.iterdir():
+        older = path.name.startswith("config.until_step_")
+        if older or path.name in OWN or path.name.removesuffix(".new") in OWN:
+            yield path
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What a file of the run holds; {} where it cannot be read."""
+    try:
+        return read_record(path)
+    except ValueError:
+        return {}
+
+
+def _by(folder: Path) -> str:
+    """ " by process 12 on host since ..." where that is known."""
+    holder = _record(folder / LOCK)
+    if not {"process", "host", "since"} <= holder.keys():
+        return ""
+    return f" by process {holder['process']} on {holder['host']}, since {holder['since']}"
+
+
+def _now() -> str:
+    return dt.datetime.now().astimezone().isoformat(timespec="seconds")
