@@ -124,9 +124,11 @@ def read_weights(policy: nn.Module, checkpoint: Checkpoint, *, averaged: bool = 
 
     Raises UserError where it is of another model, or has no average.
     """
-    if averaged and "average" not in checkpoint.tensors:
-        raise UserError("train.ema: the checkpoint has no averaged weights")
-    weights = dict(checkpoint.tensors["average" if averaged else "weights"])
+    name = "average" if averaged else "weights"
+    if name not in checkpoint.tensors:
+        without = "train.ema: the checkpoint has no averaged weights"
+        raise UserError(without if averaged else "the checkpoint has no weights")
+    weights = dict(checkpoint.tensors[name])
     weights.pop("updates", None) if averaged else None
     trained = trained_weights(policy)
     check_same(trained, weights)

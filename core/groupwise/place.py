@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import os
+import re
 import socket
 import sys
 import uuid
@@ -44,6 +45,11 @@ class Place:
         """Raises UserError where the folder is in the way, in use, or missing for a resumption."""
         if self.resume and not self.folder.is_dir():
             raise UserError(f"nothing to resume: there is no {self.folder}")
+        if self.resume and "groupwise" not in _record(self.folder / FACTS):
+            raise UserError(
+                f"nothing to resume: {self.folder} has no {FACTS} that a run wrote and that can be "
+                f"read"
+            )
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise UserError(f"output: {self.folder} is a file; choose another by output=FOLDER")
         if self.folder.is_dir():
@@ -93,11 +99,13 @@ class Place:
         return f"what no run wrote was moved from {self.folder} to {aside}: {left}"
 
     def left_over(self) -> str | None:
-        """A note about runs that a killed one was about to replace."""
-        left = sorted(self.folder.parent.glob(f"{self.folder.name}.replaced*"))
-        if not left or self._aside is not None:
+        """A note about what lies beside: runs that a killed one replaced, files of users in them."""
+        name = re.compile(re.escape(self.folder.name) + r"(_\d+)?\.replaced")
+        beside = self.folder.parent.glob("*.replaced")
+        left = sorted(path for path in beside if name.fullmatch(path.name) and path != self._aside)
+        if not left:
             return None
-        return f"{', '.join(map(str, left))}: of a run that was to be replaced when it was killed"
+        return f"{', '.join(map(str, left))}: left of runs that were replaced; no run needs it"
 
     # ---- an older run
 
@@ -112,8 +120,10 @@ class Place:
             return
         folder, facts = self.folder, _record(self.folder / FACTS)
         names = {path.name for path in entries}
-        of_run = "groupwise" in facts
-        unbegun = not {CHECKPOINTS, MODEL, RESULT} & names and len(list(_own(folder))) >= len(names)
+        # One that was killed in its first moment has written nothing else yet.
+        of_run = "groupwise" in facts or names == {f"{FACTS}.new"}
+        of_run_alone = names <= {path.name for path in _own(folder)}
+        unbegun = of_run_alone and not {MODEL, RESULT} & names and not _has_checkpoint(folder)
         if not self.overwrite and not (of_run and unbegun):
             go_on = f"go on with it by `groupwise resume {folder}`, replace it by --overwrite, or "
             raise UserError(
@@ -192,6 +202,12 @@ def _own(folder: Path) -> Iterator[Path]:
         older = path.name.startswith("config.until_step_")
         if older or path.name in OWN or path.name.removesuffix(".new") in OWN:
             yield path
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    """Whether there is one, be it damaged; what a kill left of the first is none."""
+    lists = (folder / CHECKPOINTS).glob("step_*/files.json")
+    return any(not path.parent.suffix for path in lists)
 
 
 def _record(path: Path) -> dict[str, Any]:

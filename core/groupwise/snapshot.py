@@ -77,11 +77,10 @@ def check(trainer: Trainer) -> None:
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Go on from a checkpoint. Raises UserError where it is of another model or other parts."""
     tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
-    wanted = ["optimizer"] if trainer.average is None else ["optimizer", "average"]
-    for name in wanted:
-        if name not in tensors:
-            problem = "train.ema: the checkpoint has no averaged weights"
-            raise UserError(problem if name == "average" else f"the checkpoint has no {name}")
+    if "optimizer" not in tensors:
+        raise UserError("the checkpoint has no optimizer")
+    if trainer.average is not None and "average" not in tensors:
+        raise UserError("train.ema: the checkpoint has no averaged weights")
     read_weights(trainer.policy, checkpoint)
     trainer.optimizer.restore(tensors["optimizer"])
     if trainer.average is not None:

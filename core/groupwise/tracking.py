@@ -1,5 +1,6 @@
 """Tracking: metrics.jsonl, the samples with their images, and the progress bar."""
 
+import errno
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,10 @@ def _record(line: str) -> dict[str, Any] | None:
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """One JSON object a line; completions that are images become PNGs in a folder of that name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
     folder = path.with_suffix("")
     remove(folder)  # the images of an evaluation that is written anew
     plain = (_with_its_image(sample, folder) for sample in samples)

@@ -132,7 +132,7 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     ):
         train(lab, tmp_path, prompts=rows, **again)
     (second.folder / "config.yaml").write_text("")
-    with pytest.raises(UserError, match="config.yaml is damaged: it holds no sections"):
+    with pytest.raises(UserError, match=r"config\.yaml is damaged: it holds no sections"):
         train(lab, tmp_path, settings={"steps": 7}, **again)
     (second.folder / "config.yaml").unlink()
     assert train(lab, tmp_path, settings={"steps": 7}, **again).steps == 7

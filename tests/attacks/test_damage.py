@@ -1,0 +1,315 @@
+"""Files of a run cut, emptied, swapped, linked elsewhere or filled with anything: a sentence."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from groupwise.cli import app
+
+from . import projects
+
+FILES = (
+    "config.yaml",
+    "run.json",
+    "metrics.jsonl",
+    "result.json",
+    "samples/before.json",
+    "samples/before.jsonl",
+    "checkpoints/step_3/files.json",
+    "checkpoints/step_3/state.json",
+    "checkpoints/step_3/weights.safetensors",
+    "checkpoints/step_3/optimizer.safetensors",
+)
+FOLDERS = ("samples", "checkpoints", "checkpoints/step_3")
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Path:
+    home = projects.make(tmp_path_factory.mktemp("begun"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert call("train", "run.yaml", "--quiet").exit_code == 0
+    return home
+
+
+@pytest.fixture
+def project(begun, tmp_path, monkeypatch) -> Path:
+    """A copy of a project with a run of three steps and the checkpoints of the last two."""
+    return copied(begun, tmp_path / "project", monkeypatch)
+
+
+def copied(begun: Path, home: Path, monkeypatch) -> Path:
+    shutil.copytree(begun, home, symlinks=True)
+    facts = home / "run" / "run.json"
+    facts.write_text(facts.read_text().replace(str(begun), str(home)))
+    monkeypatch.chdir(home)
+    return home
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def scrambled(path: Path) -> None:
+    path.write_bytes(random.Random(0).randbytes(path.stat().st_size))
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+
+
+def circular(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def no_utf8(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe" + path.read_bytes())
+
+
+def a_list(path: Path) -> None:
+    path.write_text("[1, 2]")
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 50_000 + "]" * 50_000)
+
+
+def strange(path: Path) -> None:
+    path.write_text('{"step": "x", "config_folder": 7, "before": [1], "groupwise": null}')
+
+
+def long_number(path: Path) -> None:
+    path.write_text('{"step": ' + "9" * 6_000 + ', "reward": 1e999}\n')
+
+
+DAMAGES = (
+    *(emptied, cut, scrambled, missing, a_folder, dangling, circular, no_utf8),
+    *(a_list, deep, strange, long_number),
+)
+COMMANDS = {
+    "resume": ("resume", "run", "train.steps=4", "--quiet"),
+    "eval": ("eval", "run"),
+    "report": ("report", "run"),
+    "train": ("train", "run/config.yaml", "--resume", "train.steps=4", "--quiet"),
+    "overwrite": ("train", "run.yaml", "--overwrite", "--quiet"),
+}
+
+
+def ends_with_a_sentence(result) -> None:
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code in (0, 2), result.output
+    if result.exit_code == 2:
+        message = result.stderr[result.stderr.index("error: ") :]
+        assert len(message) < 700, message
+        assert "run" in message
+
+
+@pytest.mark.attack(
+    "A damaged file of a run ends a command with a sentence, never a traceback",
+    "10 files x 12 damages (cut, empty, scrambled, links, deep JSON, ...) x 5 commands",
+)
+def test_every_file_damaged_in_every_way(begun, tmp_path, monkeypatch, tries, full):
+    cases = [(file, damage, name) for file in FILES for damage in DAMAGES for name in COMMANDS]
+    for number, (file, damage, name) in enumerate(cases if full else cases[::13]):
+        home = copied(begun, tmp_path / str(number), monkeypatch)
+        damage(home / "run" / file)
+        try:
+            ends_with_a_sentence(call(*COMMANDS[name]))
+        except BaseException as error:
+            error.add_note(f"{file} {damage.__name__}, then {name}")
+            raise
+        shutil.rmtree(home)
+        tries()
+
+
+@pytest.mark.attack(
+    "A damaged file of a run ends a command with a sentence, never a traceback",
+    "folders of a run removed, or replaced by files and links",
+)
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("damage", ["missing", "a file", "dangling"])
+def test_folders(project, folder, damage, tries):
+    path = project / "run" / folder
+    shutil.rmtree(path)
+    if damage == "a file":
+        path.write_text("no folder")
+    elif damage == "dangling":
+        path.symlink_to("/nowhere/at/all")
+    for command in COMMANDS.values():
+        ends_with_a_sentence(call(*command))
+        tries()
+
+
+def relisted(folder: Path) -> None:
+    """Makes the list of a checkpoint's files true again, as one who forges it would."""
+    files = {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in folder.iterdir()
+        if path.name != "files.json"
+    }
+    (folder / "files.json").write_text(json.dumps(files))
+
+
+def of_weights(file: str, change: Callable) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        tensors = load_file(folder / f"{file}.safetensors")
+        change(tensors)
+        save_file(tensors, folder / f"{file}.safetensors")
+
+    return damage
+
+
+def of_state(**values) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        state = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps(state | values))
+
+    return damage
+
+
+def one(value: float) -> Callable:
+    return lambda tensors: tensors[max(tensors)].view(-1)[0].fill_(value)
+
+
+PASSED = {
+    "NaN weights": of_weights("weights", one(float("nan"))),
+    "infinite weights": of_weights("weights", one(float("inf"))),
+    "a NaN in the optimizer": of_weights("optimizer", one(float("nan"))),
+    "a negative step": of_state(step=-5),
+    "a step of a thousand million": of_state(step=10**9),
+    "a step that is a text": of_state(step="3"),
+    "another run": of_state(run="another"),
+    "no prompts": of_state(prompts=None),
+    "a negative place": of_state(prompts={"position": -1, "drawn": 3, "skipped": 0}),
+    "NaN seconds": of_state(seconds=float("nan")),
+    "no judge": of_state(judge={}),
+    "rewards that are a list": of_state(rewards=[1]),
+    "an optimizer that is a number": of_state(optimizer=3),
+    "a tensor that is not there": of_state(rewards={"letters": {"<tensor>": "7"}}),
+    "no names": of_state(names=None),
+    "no weights": lambda folder: (folder / "weights.safetensors").unlink(),
+    "no state": lambda folder: (folder / "state.json").unlink(),
+}
+
+
+@pytest.mark.attack(
+    "A damaged checkpoint is passed over for the one before it, and a note says why",
+    "17 forged checkpoints whose list of files is true (NaN, steps of -5 and 1e9, ...)",
+)
+@pytest.mark.parametrize("name", PASSED)
+def test_what_is_no_checkpoint_is_passed_over(project, name, tries):
+    folder = project / "run" / "checkpoints" / "step_3"
+    PASSED[name](folder)
+    relisted(folder)
+    result = call("resume", "run", "train.steps=4")
+    text = " ".join(result.stderr.split())
+    if name == "no weights":
+        assert result.exit_code == 2
+        assert "no weights" in text
+    else:
+        assert result.exit_code == 0, text
+        assert "step_3 is damaged and passed over: " in text
+        assert json.loads((project / "run" / "result.json").read_text())["steps"] == 4
+        names = {path.name for path in (project / "run" / "checkpoints").iterdir()}
+        assert names == {"step_3", "step_4"}
+    tries()
+
+
+@pytest.mark.attack(
+    "A damaged checkpoint is passed over for the one before it, and a note says why",
+    "one bit of its weights turned over, at 5 places",
+)
+def test_a_bit_that_turned_over(begun, tmp_path, monkeypatch, tries):
+    for place in (8, 100, 1_000_000, 2_000_000, 3_000_000):
+        home = copied(begun, tmp_path / str(place), monkeypatch)
+        path = home / "run" / "checkpoints" / "step_3" / "weights.safetensors"
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        path.write_bytes(content)
+        result = call("resume", "run", "train.steps=4")
+        assert result.exit_code == 0
+        assert "weights.safetensors is not what was written" in " ".join(result.stderr.split())
+        whole = projects.outcome(home / "run")[0]
+        assert [line["step"] for line in whole if "reward" in line] == [1, 2, 3, 4]
+        tries()
+
+
+def test_an_optimizer_of_other_shapes_is_refused(project):
+    folder = project / "run" / "checkpoints" / "step_3"
+    path = folder / "optimizer.safetensors"
+    tensors = {name: t if t.dim() == 0 else torch.zeros(2) for name, t in load_file(path).items()}
+    save_file(tensors, path)
+    relisted(folder)
+    result = call("resume", "run", "train.steps=4")
+    assert result.exit_code == 2
+    assert "the optimizer's state in the checkpoint is of another model" in result.stderr
+
+
+def test_nothing_can_be_read(project):
+    for folder in (project / "run" / "checkpoints").iterdir():
+        scrambled(folder / "state.json")
+    result = call("resume", "run", "train.steps=4")
+    assert result.exit_code == 2
+    assert "can be read: " in result.stderr
+    assert "step_2" in result.stderr
+    assert "step_3" in result.stderr
+
+
+def test_a_first_evaluation_that_is_damaged_costs_the_comparison_alone(project):
+    (project / "run" / "samples" / "before.jsonl").write_text('{"prompt": "1')
+    result = call("resume", "run", "train.steps=4")
+    assert result.exit_code == 0
+    text = " ".join(result.stderr.split())
+    assert "note: there is no before to compare with: run/samples/before.jsonl is damaged" in text
+
+
+def test_lines_of_metrics_that_cannot_be_read_are_counted(project):
+    with (project / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": "x"}\n\xff\xfe\n{"step": 2, "rew')
+    result = call("resume", "run", "train.steps=4")
+    assert result.exit_code == 0
+    assert "2 lines of run/metrics.jsonl could not be read" in " ".join(result.stderr.split())
+    assert len((project / "run" / "metrics.jsonl").read_text().splitlines()) >= 4
+
+
+def test_a_folder_that_cannot_be_written(project, monkeypatch):
+    """As another user would see it; this one may be allowed everything."""
+
+    def refused(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refused)
+    result = call("resume", "run", "train.steps=4")
+    assert result.exit_code == 2
+    assert "error: output: cannot write to run: no permission" in result.stderr
