@@ -99,7 +99,7 @@ class Place:
         return f"what no run wrote was moved from {self.folder} to {aside}: {left}"
 
     def left_over(self) -> str | None:
-        """A note about what lies beside: runs that a killed one replaced, files of users in them."""
+        """A note about what lies beside: runs that were moved aside, and files of users in them."""
         name = re.compile(re.escape(self.folder.name) + r"(_\d+)?\.replaced")
         beside = self.folder.parent.glob("*.replaced")
         left = sorted(path for path in beside if name.fullmatch(path.name) and path != self._aside)

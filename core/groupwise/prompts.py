@@ -60,7 +60,7 @@ def held_out(question: Any, fraction: float) -> bool:
     same side.
     """
     text = question if isinstance(question, str) else _as_text(question)
-    digest = hashlib.sha256(text.encode()).digest()
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
@@ -218,8 +218,24 @@ def check_row(row: Any, index: int) -> None:
         raise UserError(f"prompts, row {index}: no column 'prompt' (it has {columns})")
     prompt = row["prompt"]
     if is_chat(prompt) or (isinstance(prompt, str) and prompt):
+        _check_characters(prompt, index)
         return
     raise UserError(
         f"prompts, row {index}: 'prompt' must be a non-empty string or a list of messages with "
         f"'role' and 'content', found {prompt!r}"[:400]
     )
+
+
+def _check_characters(prompt: Any, index: int) -> None:
+    """Half of a surrogate pair is no character: tokenizers and files refuse a text with one."""
+    text = (
+        prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=str)
+    )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"prompts, row {index}: 'prompt' holds half of a surrogate pair, "
+            f"{text[error.start]!r}, which is no character; was the text cut amidst an emoji? "
+            f"`text.encode(errors='replace').decode()` removes it"
+        ) from error

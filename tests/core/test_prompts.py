@@ -236,3 +236,13 @@ def test_messages_about_rows_are_short():
     with pytest.raises(UserError) as caught:
         Prompts([{"prompt": ["x" * 5000]}])
     assert len(str(caught.value)) <= 400
+
+
+@pytest.mark.parametrize("prompt", ["cut \ud83d", [{"role": "user", "content": "cut \ud83d"}]])
+def test_half_a_character_in_a_prompt_is_named(prompt):
+    with pytest.raises(UserError, match=r"row 1: 'prompt' holds half of a surrogate pair.*ud83d"):
+        list(Prompts([{"prompt": "whole"}, {"prompt": prompt}]).rows())
+
+
+def test_half_a_character_in_the_key_is_no_reason_to_end():
+    assert held_out("cut \ud83d", 1.0)

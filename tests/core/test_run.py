@@ -8,6 +8,7 @@ import torch
 import groupwise
 from groupwise.algorithm import GRPO
 from groupwise.errors import UserError
+from groupwise.tracking import read_samples
 
 
 def train(lab, folder, **more):
@@ -216,3 +217,14 @@ def test_metrics_that_rewards_log(lab, tmp_path):
     ]:
         with pytest.raises(UserError, match=f"reward 'reward' raised .*: log_metric: {told}"):
             train(lab, tmp_path, rewards=logs(name, value), overwrite=True)
+
+
+def test_half_a_character_in_what_is_logged_loses_no_run(lab, tmp_path):
+    def reward(completions, log_extra):
+        log_extra("read", ["cut \ud83d"] * len(completions))
+        return [float(len(text)) for text in completions]
+
+    result = train(lab, tmp_path, rewards=[reward])
+    samples = read_samples(result.folder / "samples" / "after.jsonl")
+    assert samples[0]["extra"]["read"] == "cut \ud83d"
+    assert (result.folder / "report.html").read_text(encoding="utf-8")
