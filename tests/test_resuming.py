@@ -295,3 +295,11 @@ def test_the_model_card_has_the_facts_of_the_run(project, begun):
     assert f'from_pretrained("{begun}/runs/run/model")' in body
     for words in ("dataset (path: twos.jsonl)", "numeric_answer", "held-out prompts", "| seed | 0"):
         assert words in body
+
+
+def test_prompts_that_became_more_are_noticed(project):
+    with (project / "twos.jsonl").open("a") as file:
+        file.write('{"prompt": "30 + 2 =", "answer": "32"}\n')
+    result = call("resume", project / "runs" / "run", "train.steps=2")
+    assert result.exit_code == 0, result.output
+    assert "there are 21 rows of prompts, where there were 20" in result.stderr.replace("\n", " ")

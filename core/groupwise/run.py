@@ -156,6 +156,9 @@ def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> 
     check_kept(checkpoint.state["names"], loaded.config)
     snapshot.restore(trainer, checkpoint)
     yield from checkpoint.passed
+    rows, were = len(trainer.prompts.source), checkpoint.state.get("rows")
+    if were not in (None, rows):
+        yield f"there are {rows} rows of prompts, where there were {were}: they come in another order"
     steps = loaded.config.train.steps
     if trainer.step >= steps:
         yield (

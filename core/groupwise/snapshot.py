@@ -58,6 +58,7 @@ def take(trainer: Trainer) -> Checkpoint:
             "step": trainer.step,
             "seconds": trainer.seconds_trained,
             "prompts": trainer.drawn,
+            "rows": len(trainer.prompts.source),
             "optimizer": trainer.optimizer.state_dict(),
             "judge": trainer.evaluator.judge.state_dict(),
             "rewards": trainer.rewards.state_dict(),

@@ -1,5 +1,6 @@
 """Symptoms: what in the metrics of steps a person should hear of, once."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class Symptoms:
         """Warnings that this step gives reason for; culprit: what was not finite, if anything."""
         found = {
             "ratio": self._ratio(metrics),
+            "unscored": self._unscored(metrics),
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, culprit),
             "rounding": self._rounding(metrics),
@@ -40,6 +42,14 @@ class Symptoms:
             f"the probability ratio at the first update is off by {metrics['ratio_error']:.2g} "
             f"(limit {self.limit:.2g}). Sampling and training disagree: bf16 rounding, dropout, or "
             f"a kernel that depends on the batch are the usual causes"
+        )
+
+    def _unscored(self, metrics: Mapping[str, Any]) -> str | None:
+        if not math.isnan(metrics["reward"]):
+            return None
+        return (
+            "no completion of this step has a reward: all are None, or failed and were skipped. Do "
+            "the rewards apply to these prompts?"
         )
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:

@@ -183,7 +183,9 @@ class Display:
         accuracy = metrics.get("accuracy", math.nan)
         right = "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}  "
         speed = f"{metrics['decisions_per_second']:,.0f} {self.unit}/s"
-        summary = f"reward {metrics['reward']:.3f}  {right}{speed}"
+        reward = metrics["reward"]
+        form = ".3f" if abs(reward) < 1e6 else ".3g"  # 1e300 has three hundred digits
+        summary = f"reward {reward:{form}}  {right}{speed}"
         self._progress.update(self._task, completed=step, summary=summary)
         every = max(1, self._steps // 20)
         if not self.console.is_terminal and (step % every == 0 or step == self._steps):

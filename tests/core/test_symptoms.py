@@ -22,6 +22,7 @@ def test_each_comes_once():
     for metrics, words in [
         ({"ratio_error": 2e-5}, "ratio at the first update is off by 2e-05 (limit 1e-05)"),
         ({"skipped_updates": 1.0}, "the first tensor that is not is the gradient of 'w'"),
+        ({"reward": math.nan}, "no completion of this step has a reward"),
         ({"log_prob_error": 2.5e-4}, "2.5 times the clip range of 0.0001"),
     ]:
         (said,) = warnings(symptoms, **metrics)
