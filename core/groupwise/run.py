@@ -158,7 +158,7 @@ def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> 
     yield from checkpoint.passed
     rows, were = len(trainer.prompts.source), checkpoint.state.get("rows")
     if were not in (None, rows):
-        yield f"there are {rows} rows of prompts, where there were {were}: they come in another order"
+        yield f"there are {rows} rows of prompts, where there were {were}: another order of prompts"
     steps = loaded.config.train.steps
     if trainer.step >= steps:
         yield (

@@ -8,6 +8,7 @@ import torch
 import groupwise
 from groupwise.algorithm import GRPO
 from groupwise.errors import UserError
+from groupwise.rewards import RewardError
 from groupwise.tracking import read_samples
 
 
@@ -228,3 +229,14 @@ def test_half_a_character_in_what_is_logged_loses_no_run(lab, tmp_path):
     samples = read_samples(result.folder / "samples" / "after.jsonl")
     assert samples[0]["extra"]["read"] == "cut \ud83d"
     assert (result.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_reward_that_fails_in_the_last_evaluation_says_what_is_saved(lab, tmp_path, capsys):
+    def reward(completions, trainer_state):
+        assert trainer_state.global_step < 4
+        return [float(len(text)) for text in completions]
+
+    with pytest.raises(RewardError):
+        train(lab, tmp_path, rewards=[reward], quiet=False)
+    text = " ".join(capsys.readouterr().err.split())
+    assert "step 4 is saved; `groupwise resume" in text
