@@ -40,7 +40,9 @@ def call(*words: str):
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
     """A project, which is the current folder, without a run."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    # Other tests have projects of their own, each with a module of that name.
+    path = [folder for folder in sys.path if not Path(folder, "letters.py").exists()]
+    monkeypatch.setattr(sys, "path", path)
     monkeypatch.chdir(projects.make(tmp_path / "project", steps=1))
     return tmp_path / "project"
 

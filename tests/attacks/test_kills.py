@@ -29,6 +29,7 @@ def victim() -> Iterator[Ask]:
 
     def ask(home: Path, *command: str, **options: Any) -> dict[str, Any]:
         job = {"home": str(home), "command": ["train", "run.yaml", *command], **options}
+        job["terminal"] = str(terminal(home))
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
         return json.loads(process.stdout.readline())
@@ -44,8 +45,13 @@ def whole(victim, tmp_path_factory) -> tuple[int, Any]:
     """How often an uninterrupted run touches the disk, and what comes out of it."""
     home = projects.make(tmp_path_factory.mktemp("whole"))
     answer = victim(home)
-    assert answer["exit"] == 0, (home / "terminal.txt").read_text()
+    assert answer["exit"] == 0, terminal(home).read_text()
     return answer["touches"], projects.outcome(home / "run")
+
+
+def terminal(home: Path) -> Path:
+    """What the last command printed; beside the folder, whose disk may be full."""
+    return home.with_name(f"{home.name}.txt")
 
 
 def spots(touches: int, full: bool) -> Iterator[int]:
@@ -56,12 +62,12 @@ def spots(touches: int, full: bool) -> Iterator[int]:
 def go_on(victim: Ask, home: Path) -> None:
     """To the end of the run, from its checkpoint if there is one."""
     answer = victim(home, "--resume")
-    text = (home / "terminal.txt").read_text()
+    text = terminal(home).read_text()
     if answer["exit"] == 2:
         assert "nothing to resume" in text or "no checkpoint in" in text
         # Not in the way of another, unless a model was saved where a checkpoint had no room.
         answer = victim(home, *(["--overwrite"] if (home / "run" / "model").exists() else []))
-        text = (home / "terminal.txt").read_text()
+        text = terminal(home).read_text()
     assert answer["exit"] == 0, text
 
 
@@ -88,7 +94,7 @@ def test_a_disk_that_is_full_at_every_write(victim, whole, tmp_path, tries, full
     for spot in spots(touches, full):
         home = projects.make(tmp_path / str(spot))
         answer = victim(home, at=spot, what="full")
-        text = (home / "terminal.txt").read_text()
+        text = terminal(home).read_text()
         assert "Traceback" not in text, text
         if answer["exit"] == 2:
             assert "no space left on device" in text.replace("\n", " ")
@@ -116,7 +122,7 @@ def test_a_disk_that_fills_up(victim, whole, tmp_path, tries, full):
             ballast = home / "ballast"
             ballast.write_bytes(bytes(max(0, left.f_bavail * left.f_frsize - space)))
             answer = victim(home)
-            assert answer["exit"] in (0, 2)
+            assert answer["exit"] in (0, 2), terminal(home).read_text()
             ballast.unlink()
             if answer["exit"]:
                 go_on(victim, home)

@@ -76,7 +76,7 @@ class Watch:
 def run(job: dict[str, Any], answers: int) -> None:
     """In a process of its own: one command, and how often it touched the disk."""
     os.chdir(job["home"])
-    with Path(job["home"], "terminal.txt").open("w") as terminal:
+    with Path(job["terminal"]).open("w") as terminal:
         os.dup2(terminal.fileno(), 1)
         os.dup2(terminal.fileno(), 2)
     watch = Watch(str(Path(job["home"], "run")), job.get("at"), job.get("what", "kill"))
