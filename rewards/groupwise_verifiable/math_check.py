@@ -4,36 +4,253 @@ Imports neither torch nor groupwise, so that a worker starts quickly.
 """
 
 import logging
-from typing import Any
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, isinf
+from typing import Any, Literal
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import And, Basic, Eq, Expr, Rational
+from sympy.core.function import AppliedUndef
+
+from groupwise_verifiable import math_text
+from groupwise_verifiable.math_cost import refuse_costly, refuse_costly_text
+from groupwise_verifiable.math_form import (
+    evaluated_as_read,
+    is_scientific,
+    left_to_compute,
+    reducible,
+)
 
 # math-verify warns once a process that its alarms are off; the deadline is the pool's here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
+logging.getLogger("latex2sympy2_extended").setLevel(logging.ERROR)
 
-_GOLD = (LatexExtractionConfig(), ExprExtractionConfig())
+Rules = Literal["strict", "any_form", "trl", "open_r1"]
+
+_LONGEST = 1_000  # characters of an answer, or twice those of the gold answer
+_MOST_EXPRESSIONS = 20  # of a prompt
+_LATEX = LatexExtractionConfig()
+_GOLD = {"trl": (_LATEX, ExprExtractionConfig()), "open_r1": (_LATEX,)}
 # Only LaTeX after an anchor ("the answer is") or in a box counts; the box comes first.
-_ANSWER = (
-    LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=True),
+_ANSWER = {
+    rules: LatexExtractionConfig(
+        normalization_config=NormalizationConfig(units=True, equations=rules == "open_r1"),
         boxed_match_priority=0,
         try_extract_without_anchor=False,
-    ),
+    )
+    for rules in ("trl", "open_r1")
+}
+_PERCENT = re.compile(r"\\?%")
+_DEGREES = re.compile(
+    r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|\\text[a-z]*\s*\{\s*degrees?\s*\}"
+    r"|(?<=[0-9])\s+degrees?$"
 )
+_ABOUT_PERCENT = re.compile(r"%|\bper\s?cent", re.IGNORECASE)
+_ABOUT_DEGREES = re.compile(r"degree|°|\\circ|angle|temperature", re.IGNORECASE)
 
 
-def equivalent(pair: tuple[str, str]) -> float | None:
-    """Returns 1.0 when the text of `(gold, text)` answers with gold, else 0.0.
+@dataclass(frozen=True)
+class Attempt:
+    """A completion's text, the gold answer and the prompt, all of one row, and what is right."""
 
-    None when no mathematics can be read from gold.
+    gold: str
+    text: str
+    prompt: str = ""
+    rules: Rules = "strict"
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Mathematics as read: its LaTeX, without signs for percent and degrees, and its value."""
+
+    latex: str
+    value: Any  # sympy's objects
+    percent: bool = False
+    degrees: bool = False
+
+    @property
+    def bracket(self) -> str:
+        opening = self.latex.replace(r"\left", "").replace(r"\lbrace", r"\{").replace(" ", "")
+        return "" if opening.startswith(r"\{(") else opening[: 2 if opening[:1] == "\\" else 1]
+
+
+def equivalent(attempt: Attempt) -> float | None:
+    """Returns 1.0 when the text answers with gold, else 0.0; None when gold is no mathematics.
+
+    Raises TooCostlyError for answers that would take too long to check.
     """
-    gold, text = pair
-    golds = _parsed(gold, extraction_config=_GOLD)
+    if attempt.rules in _ANSWER:
+        return _published(attempt)
+    golds = _golds(attempt.gold)
     if not golds:
         return None
-    answers = _parsed(text, extraction_config=_ANSWER, extraction_mode="first_match")
-    return float(any(_equal(one, other) for one in golds for other in answers))
+    latex = math_text.answer(attempt.text)
+    if latex is None:
+        return 0.0
+    refuse_costly_text(latex, limit=max(_LONGEST, 2 * len(attempt.gold)))
+    refuse = attempt.rules == "strict"
+    functions = evaluated_as_read(latex)  # reading them can take for ever
+    if refuse and all(functions - evaluated_as_read(gold.latex) for gold in golds):
+        return 0.0
+    answer = _read(latex)
+    if answer is None:
+        return 0.0
+    return float(
+        any(
+            not (refuse and _unfinished(gold, answer, attempt.prompt))
+            and _right(gold, answer, attempt.prompt)
+            and not (refuse and _copied(gold, answer, attempt.prompt))
+            for gold in golds
+        )
+    )
+
+
+def _published(attempt: Attempt) -> float | None:
+    """The value of TRL's or open-r1's `accuracy_reward`."""
+    mode = "first_match" if attempt.rules == "open_r1" else "any_match"
+    golds = _parsed(attempt.gold, extraction_config=_GOLD[attempt.rules], extraction_mode=mode)
+    if not golds:
+        return None
+    config = [_ANSWER[attempt.rules]]
+    answers = _parsed(attempt.text, extraction_config=config, extraction_mode="first_match")
+    for answer in answers:
+        refuse_costly(answer)
+    return float(any(_equal(gold, answer) for gold in golds for answer in answers))
+
+
+@lru_cache(maxsize=256)
+def _golds(gold: str) -> tuple[_Reading, ...]:
+    latex = math_text.formula(gold)
+    reading = None if latex is None else _read(latex, costly=True)
+    if reading is not None:
+        return (reading,)
+    # Prose: a number or formula somewhere in it.
+    parsed = _parsed(gold, extraction_config=_GOLD["trl"])
+    return tuple(_Reading("", value) for value in parsed if isinstance(value, Basic))
+
+
+def _read(latex: str, *, costly: bool = False) -> _Reading | None:
+    """What LaTeX says, None where that is no mathematics."""
+    tidied = math_text.tidy(latex)
+    plain = _DEGREES.sub("", _PERCENT.sub("", tidied)).strip()
+    config = LatexExtractionConfig(
+        normalization_config=NormalizationConfig(units=True), boxed_match_priority=0
+    )
+    values = _parsed(f"\\boxed{{{plain}}}", extraction_config=[config], fallback_mode="no_fallback")
+    if not values:
+        return None
+    if not costly:
+        refuse_costly(values[0])
+    percent, degrees = _PERCENT.search(tidied), _DEGREES.search(tidied)
+    return _Reading(plain, values[0], percent is not None, degrees is not None)
+
+
+def _right(gold: _Reading, answer: _Reading, prompt: str) -> bool:
+    """Whether the answer says what gold says, in any form."""
+    if answer.degrees and not gold.degrees and not _ABOUT_DEGREES.search(prompt):
+        return False
+    if {gold.bracket, answer.bracket} in ({"\\{", "("}, {"\\{", "["}):
+        return False  # a set is no pair, point or interval
+    if any(not _equal(left, right) for left, right in _numeric_equations(answer.value)):
+        return False
+    values = _meant(gold, answer, prompt)
+    # x <= 5 is the interval that ends at 5.
+    return any(
+        not _differ(gold.value, value) and _equal(gold.value, value, allow_set_relation_comp=True)
+        for value in values
+    )
+
+
+def _differ(gold: Any, answer: Any) -> bool:
+    """Whether two expressions with unknowns have other values somewhere: no need to simplify."""
+    if not isinstance(gold, Expr) or not isinstance(answer, Expr):
+        return False
+    symbols = gold.free_symbols | answer.free_symbols
+    if not symbols or gold.is_Symbol or answer.is_Symbol:  # a name may be a product of letters
+        return False
+    names = sorted({str(symbol) for symbol in symbols})
+    point = {symbol: Rational(names.index(str(symbol)) * 7 + 13, 11) for symbol in symbols}
+    here, there = _at(gold, point), _at(answer, point)
+    if here is None or there is None or (isinf(abs(here)) and isinf(abs(there))):
+        return False
+    return abs(here - there) > 1e-6 * max(1.0, min(abs(here), abs(there)))
+
+
+def _at(expression: Expr, point: dict[Any, Rational]) -> complex | None:
+    """The value at a point; None where it is no number: an integral, a function without a name."""
+    try:
+        return complex(expression.subs(point).evalf(15))
+    except OverflowError:
+        return complex(inf)
+    except (TypeError, ValueError, ArithmeticError):
+        return None
+
+
+def _meant(gold: _Reading, answer: _Reading, prompt: str) -> Iterator[Any]:
+    """What the answer may mean beside a gold answer that is a percentage, or is none."""
+    value = answer.value
+    if gold.percent == answer.percent:
+        yield value
+    elif gold.percent:  # 50, or 0.5, for 50%
+        yield value
+        if isinstance(value, Expr):
+            yield 100 * value
+    else:
+        if _ABOUT_PERCENT.search(prompt):
+            yield value
+        if isinstance(value, Expr) and not _is_over_one(gold.value):
+            yield Rational(1, 100) * value
+
+
+def _is_over_one(value: Any) -> bool:
+    return bool(value.is_number and abs(value) > 1) if isinstance(value, Expr) else True
+
+
+def _numeric_equations(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The equations in an answer that have no unknowns, as 6 = 5 has none."""
+    for equation in value.args if isinstance(value, And) else (value,):
+        if isinstance(equation, Eq) and not (equation.free_symbols or equation.has(AppliedUndef)):
+            yield equation.lhs, equation.rhs
+
+
+def _unfinished(gold: _Reading, answer: _Reading, prompt: str) -> bool:
+    """Whether the answer leaves something to compute that gold does not."""
+    latex, value = answer.latex, answer.value
+    if not isinstance(gold.value, And | Eq):  # of "x = 2 + 3 = 5" the end counts
+        while isinstance(value, And | Eq):
+            value = value.args[-1]
+        latex = latex.rpartition("=")[2].strip()
+    asks = math_text.tidy(prompt)
+    if is_scientific(latex) and not re.search(r"10\s*\^", asks):
+        return False
+    if reducible(latex) & reducible(asks) - reducible(gold.latex):
+        return True
+    return bool(left_to_compute(latex, value) - left_to_compute(gold.latex, gold.value))
+
+
+def _copied(gold: _Reading, answer: _Reading, prompt: str) -> bool:
+    r"""Whether a right answer is an expression of the prompt, as `(x+1)^2` that was to expand."""
+    value = answer.value
+    if not isinstance(value, Expr) or value.is_Number or value == gold.value:
+        return False
+    done = value.doit()
+    same = done == (gold.value.doit() if isinstance(gold.value, Basic) else None)
+    return any(
+        value == expression or (not same and done == expression.doit())
+        for expression in _expressions(prompt)
+    )
+
+
+@lru_cache(maxsize=256)
+def _expressions(prompt: str) -> tuple[Expr, ...]:
+    readings = (
+        _read(latex, costly=True) for latex in math_text.expressions(prompt)[:_MOST_EXPRESSIONS]
+    )
+    return tuple(each.value for each in readings if each and isinstance(each.value, Expr))
 
 
 def _parsed(text: str, **options: Any) -> list[Any]:  # math-verify's options
@@ -45,9 +262,9 @@ def _parsed(text: str, **options: Any) -> list[Any]:  # math-verify's options
         return []
 
 
-def _equal(gold: Any, answer: Any) -> bool:  # sympy objects or strings
+def _equal(gold: Any, answer: Any, **options: bool) -> bool:  # sympy objects or strings
     try:
-        return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+        return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True, **options))
     except MemoryError:
         raise
     except Exception:  # sympy could not compare them: not shown to be equal

@@ -1,0 +1,148 @@
+"""What an answer leaves to compute: `2+3`, `10/2`, `5!` and `\\sqrt{25}` are no values yet.
+
+Sums, products, powers and functions are looked for in the expression as it is written, before
+sympy evaluates it; what math-verify's grammar evaluates at once is looked for in the text.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from math import gcd
+from typing import Any
+
+from sympy import (
+    Add,
+    Basic,
+    Derivative,
+    Integral,
+    Limit,
+    MatrixBase,
+    Mul,
+    Pow,
+    Product,
+    Sum,
+    UnevaluatedExpr,
+)
+from sympy.core.function import Application, AppliedUndef
+
+_CALCULUS = (Integral, Derivative, Sum, Product, Limit, UnevaluatedExpr)
+# These the grammar evaluates as it reads them.
+_EVALUATED = re.compile(
+    r"\\[dt]?binom|\\choose|\\det|vmatrix|\\gcd|\\lcm|\\operatorname|\\Gamma|\\[bp]?mod\b"
+)
+_FUNCTION = re.compile(
+    r"\\(?:ln|log|lg|exp|(?:arc|ar)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
+    r"|(?<![a-zA-Z\\])e\s*\^"
+)
+_QUOTIENT = re.compile(
+    r"(?P<whole>[0-9]\s*)?\\frac\s*\{\s*(?P<a>-?[0-9]+)\s*\}\s*\{\s*(?P<b>-?[0-9]+)\s*\}"
+    r"|(?<![0-9.])(?P<c>[0-9]+)\s*(?:/|\\div|:)\s*(?P<d>-?[0-9]+)(?![0-9.])"
+)
+_NEIGHBOURS = re.compile(r"[0-9]\s+[0-9]|[0-9]\s*\(\s*[0-9.]+\s*\)")
+_SIGNS = re.compile(r"[-+]\s*(?:\\left)?[({]*\s*[-+]")
+_SCIENTIFIC = re.compile(
+    r"-?(?:[0-9]+(?:\.[0-9]+)?\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{\s*-?[0-9]+\s*\}|[0-9])"
+)
+
+
+def is_scientific(latex: str) -> bool:
+    r"""Returns whether LaTeX is a number such as `2 \times 10^{6}`."""
+    return _SCIENTIFIC.fullmatch(latex) is not None
+
+
+def left_to_compute(latex: str, value: Any) -> Counter[str]:
+    """Returns how many sums, products, powers and functions of numbers are not carried out."""
+    left = Counter(_in_expression(value))
+    left += evaluated_as_read(latex)
+    read = sum(isinstance(node, Application) for node in _preorder(value))
+    left["function"] += max(0, len(_FUNCTION.findall(latex)) - read)
+    for above, below, whole in _quotients(latex):
+        improper = whole and abs(above) >= abs(below)
+        left["quotient"] += below == 0 or above % below == 0 or improper
+    left["numbers side by side"] += len(_NEIGHBOURS.findall(latex))
+    left["sign"] += len(_SIGNS.findall(latex))
+    return +left
+
+
+def evaluated_as_read(latex: str) -> Counter[str]:
+    """Returns the functions in LaTeX of which the expression that is read shows the value only."""
+    return Counter(match.group() for match in _EVALUATED.finditer(latex))
+
+
+def reducible(latex: str) -> set[Fraction]:
+    """Returns the values of the fractions of integers that are not in lowest terms."""
+    return {Fraction(a, b) for a, b, _ in _quotients(latex) if b and (gcd(a, b) > 1 or b < 0)}
+
+
+def _quotients(latex: str) -> Iterator[tuple[int, int, bool]]:
+    for match in _QUOTIENT.finditer(latex):
+        above, below = match["a"] or match["c"], match["b"] or match["d"]
+        if max(len(above), len(below)) <= 1000:
+            yield int(above), int(below), match["whole"] is not None
+
+
+def _in_expression(value: Any) -> Iterator[str]:
+    nodes = iter(_preorder(value))
+    for node in nodes:
+        if isinstance(node, _CALCULUS):
+            yield type(node).__name__
+        elif isinstance(node, Add):
+            if len(Add.make_args(Add(*node.args))) < len(node.args):  # like terms, two numbers
+                yield "sum"
+        elif isinstance(node, Mul):
+            yield from _in_product(node)
+        elif isinstance(node, Pow):
+            if not node.free_symbols and node.exp != -1 and node.doit().is_Rational:
+                yield "power"
+        elif _collapses(node):
+            yield type(node).__name__
+
+
+def _collapses(node: Basic) -> bool:
+    """Whether a function of numbers is one no longer when it is evaluated."""
+    if not isinstance(node, Application) or isinstance(node, AppliedUndef) or node.free_symbols:
+        return False
+    return not node.doit().has(node.func)
+
+
+def _in_product(product: Mul) -> Iterator[str]:
+    factors = list(_factors(product, 1))
+    above = [number for number, power in factors if power > 0 and number != -1]
+    below = [number for number, power in factors if power < 0]
+    if len(above) > 1 or len(below) > 1 or 0 in above:
+        yield "product"
+    elif above and below:
+        over = above[0] / below[0] if below[0] != 0 else above[0]
+        if above[0].is_Float or below[0].is_Float or (over.is_Integer and above[0] != 1):
+            yield "quotient"
+
+
+def _factors(node: Basic, power: int) -> Iterator[tuple[Any, int]]:
+    """The numbers that a product is made of; those below the line have the power -1."""
+    if node.is_Number:
+        yield node, power
+    elif isinstance(node, Mul):
+        for argument in node.args:
+            yield from _factors(argument, power)
+    elif isinstance(node, Pow) and node.exp == -1:
+        yield from _factors(node.base, -power)
+
+
+def _preorder(value: Any) -> list[Basic]:
+    """Every part of an expression; a product inside a product is one with it."""
+    if isinstance(value, MatrixBase):
+        return [node for entry in value.flat() for node in _preorder(entry)]
+    if not isinstance(value, Basic):
+        return []
+    parts, waiting = [], [(value, False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if not inside:
+            parts.append(node)
+        below = isinstance(node, Mul) or (inside and isinstance(node, Pow))
+        waiting += [
+            (part, below and (isinstance(part, Mul) or (isinstance(part, Pow) and part.exp == -1)))
+            for part in node.args
+        ]
+    return parts
