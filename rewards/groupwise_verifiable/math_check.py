@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import And, Basic, Eq, Expr, Rational
+from math_verify.grader import is_equation, take_last_relation
+from sympy import And, Basic, Expr, Rational, Symbol
 from sympy.core.function import AppliedUndef
 
 from groupwise_verifiable import math_text
-from groupwise_verifiable.math_cost import refuse_costly, refuse_costly_text
+from groupwise_verifiable.math_cost import is_costly, refuse_costly, refuse_costly_text
 from groupwise_verifiable.math_form import (
     evaluated_as_read,
     is_scientific,
@@ -89,23 +90,25 @@ def equivalent(attempt: Attempt) -> float | None:
     if not golds:
         return None
     latex = math_text.answer(attempt.text)
-    if latex is None:
-        return 0.0
+    return 0.0 if latex is None else float(_answers(latex, golds, attempt))
+
+
+def _answers(latex: str, golds: tuple[_Reading, ...], attempt: Attempt) -> bool:
     refuse_costly_text(latex, limit=max(_LONGEST, 2 * len(attempt.gold)))
-    refuse = attempt.rules == "strict"
+    strict = attempt.rules == "strict"
     functions = evaluated_as_read(latex)  # reading them can take for ever
-    if refuse and all(functions - evaluated_as_read(gold.latex) for gold in golds):
-        return 0.0
+    if strict and all(functions - evaluated_as_read(gold.latex) for gold in golds):
+        return False
     answer = _read(latex)
-    if answer is None:
-        return 0.0
-    return float(
-        any(
-            not (refuse and _unfinished(gold, answer, attempt.prompt))
-            and _right(gold, answer, attempt.prompt)
-            and not (refuse and _copied(gold, answer, attempt.prompt))
-            for gold in golds
-        )
+    if answer is None or answer in golds:
+        return answer is not None
+    for reading in (answer, *golds):
+        refuse_costly(reading.value)
+    return any(
+        not (strict and _unfinished(gold, answer, attempt.prompt))
+        and _right(gold, answer, attempt.prompt)
+        and not (strict and _copied(gold, answer, attempt.prompt))
+        for gold in golds
     )
 
 
@@ -125,7 +128,7 @@ def _published(attempt: Attempt) -> float | None:
 @lru_cache(maxsize=256)
 def _golds(gold: str) -> tuple[_Reading, ...]:
     latex = math_text.formula(gold)
-    reading = None if latex is None else _read(latex, costly=True)
+    reading = None if latex is None else _read(latex)
     if reading is not None:
         return (reading,)
     # Prose: a number or formula somewhere in it.
@@ -133,20 +136,19 @@ def _golds(gold: str) -> tuple[_Reading, ...]:
     return tuple(_Reading("", value) for value in parsed if isinstance(value, Basic))
 
 
-def _read(latex: str, *, costly: bool = False) -> _Reading | None:
+def _read(text: str) -> _Reading | None:
     """What LaTeX says, None where that is no mathematics."""
-    tidied = math_text.tidy(latex)
+    tidied = math_text.tidy(text)
     plain = _DEGREES.sub("", _PERCENT.sub("", tidied)).strip()
     config = LatexExtractionConfig(
         normalization_config=NormalizationConfig(units=True), boxed_match_priority=0
     )
-    values = _parsed(f"\\boxed{{{plain}}}", extraction_config=[config], fallback_mode="no_fallback")
-    if not values:
+    read = _parsed(f"\\boxed{{{plain}}}", extraction_config=[config])
+    if len(read) < 2:  # only the text, without the units that math-verify takes off
         return None
-    if not costly:
-        refuse_costly(values[0])
+    value, latex = read
     percent, degrees = _PERCENT.search(tidied), _DEGREES.search(tidied)
-    return _Reading(plain, values[0], percent is not None, degrees is not None)
+    return _Reading(latex, value, percent is not None, degrees is not None)
 
 
 def _right(gold: _Reading, answer: _Reading, prompt: str) -> bool:
@@ -155,7 +157,8 @@ def _right(gold: _Reading, answer: _Reading, prompt: str) -> bool:
         return False
     if {gold.bracket, answer.bracket} in ({"\\{", "("}, {"\\{", "["}):
         return False  # a set is no pair, point or interval
-    if any(not _equal(left, right) for left, right in _numeric_equations(answer.value)):
+    numbers = _numbers_said_equal(answer.value)
+    if any(not _equal(numbers[0], number) for number in numbers):
         return False
     values = _meant(gold, answer, prompt)
     # x <= 5 is the interval that ends at 5.
@@ -210,26 +213,37 @@ def _is_over_one(value: Any) -> bool:
     return bool(value.is_number and abs(value) > 1) if isinstance(value, Expr) else True
 
 
-def _numeric_equations(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The equations in an answer that have no unknowns, as 6 = 5 has none."""
-    for equation in value.args if isinstance(value, And) else (value,):
-        if isinstance(equation, Eq) and not (equation.free_symbols or equation.has(AppliedUndef)):
-            yield equation.lhs, equation.rhs
+def _numbers_said_equal(value: Any) -> list[Any]:
+    """The sides without unknowns of an answer that is an equation, as 6 = 5 has two."""
+    if not is_equation(value):
+        return []
+    equations = value.args if isinstance(value, And) else (value,)
+    sides = [side for equation in equations for side in equation.args]
+    return [side for side in sides if not side.free_symbols and not side.has(AppliedUndef)]
 
 
 def _unfinished(gold: _Reading, answer: _Reading, prompt: str) -> bool:
     """Whether the answer leaves something to compute that gold does not."""
     latex, value = answer.latex, answer.value
-    if not isinstance(gold.value, And | Eq):  # of "x = 2 + 3 = 5" the end counts
-        while isinstance(value, And | Eq):
-            value = value.args[-1]
-        latex = latex.rpartition("=")[2].strip()
+    if not is_equation(gold.value):  # of "x = 2 + 3 = 5" the end counts
+        value = take_last_relation(value).rhs if is_equation(value) else value
+        latex = latex.rpartition("=")[2].strip() if isinstance(value, Expr) else latex
+    if (
+        isinstance(value, Expr)
+        and _names(value) - _names(gold.value)
+        and not isinstance(gold.value, Symbol)
+    ):
+        return True  # 5x/x for 5
     asks = math_text.tidy(prompt)
     if is_scientific(latex) and not re.search(r"10\s*\^", asks):
         return False
     if reducible(latex) & reducible(asks) - reducible(gold.latex):
         return True
     return bool(left_to_compute(latex, value) - left_to_compute(gold.latex, gold.value))
+
+
+def _names(value: Any) -> set[str]:
+    return {str(symbol) for symbol in value.free_symbols}
 
 
 def _copied(gold: _Reading, answer: _Reading, prompt: str) -> bool:
@@ -247,10 +261,9 @@ def _copied(gold: _Reading, answer: _Reading, prompt: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _expressions(prompt: str) -> tuple[Expr, ...]:
-    readings = (
-        _read(latex, costly=True) for latex in math_text.expressions(prompt)[:_MOST_EXPRESSIONS]
-    )
-    return tuple(each.value for each in readings if each and isinstance(each.value, Expr))
+    readings = [_read(latex) for latex in math_text.expressions(prompt)[:_MOST_EXPRESSIONS]]
+    values = [reading.value for reading in readings if reading is not None]
+    return tuple(value for value in values if isinstance(value, Expr) and not is_costly(value))
 
 
 def _parsed(text: str, **options: Any) -> list[Any]:  # math-verify's options

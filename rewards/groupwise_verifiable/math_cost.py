@@ -7,7 +7,6 @@ from typing import Any
 from sympy import Basic, MatrixBase, Pow, factorial
 
 _DIGITS = 5_000  # of a number that is still evaluated; 10! has 7, 2^{1000} has 302
-_FACTORIAL = 1_500  # of a number whose factorial has fewer digits than that
 _DEPTH = 40  # of brackets in brackets: the grammar takes 40 ms for each
 _BINOMIAL = re.compile(r"\\[dt]?binom|\\choose|\\operatorname|\\Gamma")  # evaluated when read
 _LONG_NUMBER = re.compile(r"[0-9]{5}")
@@ -32,12 +31,16 @@ def refuse_costly_text(latex: str, *, limit: int) -> None:
 
 
 def refuse_costly(value: Any) -> None:  # what math-verify reads: sympy's objects, or a string
-    """Raises TooCostlyError where powers or factorials of numbers have more than 5,000 digits."""
-    for node in _nodes(value):
-        if isinstance(node, factorial) and _size(node.args[0]) > log10(_FACTORIAL):
-            raise TooCostlyError("a factorial of more digits than are evaluated")
-        if isinstance(node, Pow) and _size(node) > _DIGITS:
-            raise TooCostlyError(f"a power of more than {_DIGITS:,} digits")
+    """Raises TooCostlyError for powers and factorials of numbers that have too many digits."""
+    if is_costly(value):
+        raise TooCostlyError(f"a power or factorial of more than {_DIGITS:,} digits")
+
+
+def is_costly(value: Any) -> bool:
+    """Returns whether a power or a factorial in it has more digits than are evaluated."""
+    return any(
+        isinstance(node, Pow | factorial) and _size(node) > _DIGITS for node in _nodes(value)
+    )
 
 
 def _nodes(value: Any) -> list[Basic]:

@@ -15,12 +15,15 @@ from sympy import (
     Add,
     Basic,
     Derivative,
+    Expr,
+    Float,
     Integral,
     Limit,
     MatrixBase,
     Mul,
     Pow,
     Product,
+    Rational,
     Sum,
     UnevaluatedExpr,
 )
@@ -36,10 +39,10 @@ _FUNCTION = re.compile(
     r"|(?<![a-zA-Z\\])e\s*\^"
 )
 _QUOTIENT = re.compile(
-    r"(?P<whole>[0-9]\s*)?\\frac\s*\{\s*(?P<a>-?[0-9]+)\s*\}\s*\{\s*(?P<b>-?[0-9]+)\s*\}"
+    r"(?P<whole>[0-9]+\s*)?\\frac\s*\{\s*(?P<a>-?[0-9]+)\s*\}\s*\{\s*(?P<b>-?[0-9]+)\s*\}"
     r"|(?<![0-9.])(?P<c>[0-9]+)\s*(?:/|\\div|:)\s*(?P<d>-?[0-9]+)(?![0-9.])"
 )
-_NEIGHBOURS = re.compile(r"[0-9]\s+[0-9]|[0-9]\s*\(\s*[0-9.]+\s*\)")
+_NUMBER = re.compile(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+")
 _SIGNS = re.compile(r"[-+]\s*(?:\\left)?[({]*\s*[-+]")
 _SCIENTIFIC = re.compile(
     r"-?(?:[0-9]+(?:\.[0-9]+)?\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{\s*-?[0-9]+\s*\}|[0-9])"
@@ -60,7 +63,9 @@ def left_to_compute(latex: str, value: Any) -> Counter[str]:
     for above, below, whole in _quotients(latex):
         improper = whole and abs(above) >= abs(below)
         left["quotient"] += below == 0 or above % below == 0 or improper
-    left["numbers side by side"] += len(_NEIGHBOURS.findall(latex))
+    # "2 3" is read as 5, and so is 2(3): numbers of the text that are not in the expression.
+    numbers = len(_NUMBER.findall(_QUOTIENT.sub(" 1 ", latex)))
+    left["number"] += max(0, numbers - sum(_numbers(node) for node in _preorder(value)))
     left["sign"] += len(_SIGNS.findall(latex))
     return +left
 
@@ -83,20 +88,26 @@ def _quotients(latex: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _in_expression(value: Any) -> Iterator[str]:
-    nodes = iter(_preorder(value))
-    for node in nodes:
+    for node in _preorder(value):
         if isinstance(node, _CALCULUS):
             yield type(node).__name__
-        elif isinstance(node, Add):
-            if len(Add.make_args(Add(*node.args))) < len(node.args):  # like terms, two numbers
-                yield "sum"
-        elif isinstance(node, Mul):
-            yield from _in_product(node)
-        elif isinstance(node, Pow):
-            if not node.free_symbols and node.exp != -1 and node.doit().is_Rational:
-                yield "power"
-        elif _collapses(node):
+        elif isinstance(node, Pow) and node.exp == -1 and node.base.is_Integer:
+            pass  # below the line of a fraction
+        elif _is_rational(node) or _collapses(node):
             yield type(node).__name__
+        elif isinstance(node, Add):
+            if len(Add.make_args(Add(*node.args))) < len(node.args):  # like terms
+                yield "Add"
+        elif isinstance(node, Mul) and _has_numbers_to_multiply(node):
+            yield "Mul"
+
+
+def _is_rational(node: Basic) -> bool:
+    """Whether operations on numbers come to an integer or a fraction."""
+    if not isinstance(node, Expr) or not node.args or node.free_symbols:
+        return False
+    exact = {number: Rational(str(number)) for number in node.atoms(Float)}
+    return bool(node.xreplace(exact).doit().is_Rational)
 
 
 def _collapses(node: Basic) -> bool:
@@ -106,16 +117,18 @@ def _collapses(node: Basic) -> bool:
     return not node.doit().has(node.func)
 
 
-def _in_product(product: Mul) -> Iterator[str]:
+def _has_numbers_to_multiply(product: Mul) -> bool:
     factors = list(_factors(product, 1))
     above = [number for number, power in factors if power > 0 and number != -1]
     below = [number for number, power in factors if power < 0]
     if len(above) > 1 or len(below) > 1 or 0 in above:
-        yield "product"
-    elif above and below:
-        over = above[0] / below[0] if below[0] != 0 else above[0]
-        if above[0].is_Float or below[0].is_Float or (over.is_Integer and above[0] != 1):
-            yield "quotient"
+        return True
+    if sum(bool(number < 0) for number, _ in factors) > 1:
+        return True
+    if not above or not below:
+        return False
+    quotient = above[0] / below[0]
+    return bool(quotient.is_Float or (quotient.is_Integer and abs(below[0]) != 1) or below[0] == 1)
 
 
 def _factors(node: Basic, power: int) -> Iterator[tuple[Any, int]]:
@@ -127,6 +140,13 @@ def _factors(node: Basic, power: int) -> Iterator[tuple[Any, int]]:
             yield from _factors(argument, power)
     elif isinstance(node, Pow) and node.exp == -1:
         yield from _factors(node.base, -power)
+
+
+def _numbers(node: Basic) -> int:
+    """How many numbers of the text a part may be: x_1 holds one, a product those in its factors."""
+    if node.is_Symbol:
+        return len(_NUMBER.findall(str(node)))
+    return int(bool(node.is_Number))
 
 
 def _preorder(value: Any) -> list[Basic]:

@@ -42,6 +42,8 @@ _SIGNS = str.maketrans(
         "\u00b0": r"^\circ ",
     }
 )
+_ABOUT = re.compile(r"\\approx(?![a-z])|\\simeq(?![a-z])|\u2248")
+_NAME = re.compile(r"[^0-9\\]*")
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -50,6 +52,7 @@ _REWRITES = tuple(
         (r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
         (r"\\frac\s*(\{[^{}]*\})\s*([0-9a-z])", r"\\frac\1{\2}"),
         (r"\\sqrt\s*([0-9](?![0-9])|[a-z])", r"\\sqrt{\1}"),
+        (r"(?<![0-9.])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.])", r"\1\\frac{\2}{\3}"),
         (r"\\(?:text|mathbf|mathrm|mbox)[a-z]*\s*\{\s*(-?[0-9][0-9.,/]*)\s*\}", r"\1"),
         (r"\\(?:text|mathrm)[a-z]*\s*\{\s*(?:percent|percentage|pct)\s*\}|\bpercent\b", r"\\%"),
         (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
@@ -143,7 +146,13 @@ def tidy(latex: str) -> str:
     latex = latex.translate(_SIGNS)
     for pattern, replacement in _REWRITES:
         latex = pattern.sub(replacement if replacement is not None else _joined, latex)
-    return latex.strip().rstrip(".,;").strip()
+    return _exact(latex).strip().rstrip(".,;").strip()
+
+
+def _exact(latex: str) -> str:
+    """The side of "x = 1/3 = about 0.333" that is exact; the number where the other is a name."""
+    left, sign, right = (part.strip() for part in _ABOUT.sub("~", latex, count=1).partition("~"))
+    return right if sign and _NAME.fullmatch(left) else left
 
 
 def _joined(match: re.Match[str]) -> str:

@@ -1,0 +1,149 @@
+"""Answers that an adversary writes in place of the mathematics that was asked for."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from groupwise_verifiable import math_text
+from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.math_check import Attempt, equivalent
+
+Written = tuple[Fraction, str]  # a value, and LaTeX with at least one operation that comes to it
+
+_NUMBERS = st.integers(-12, 12).map(lambda n: (Fraction(n), str(n) if n >= 0 else f"({n})"))
+_PRODUCTS = (r"{} \cdot {}", r"{}\times{}", "{}*{}", r"\left({}\right)\left({}\right)")
+
+
+def _operations(parts: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
+    def combined(operands: tuple[Written, Written, int]) -> Written:
+        (left, first), (right, second), kind = operands
+        if kind == 0:
+            return left + right, f"({first} + {second})"
+        if kind == 1:
+            return left - right, f"({first}-{second})"
+        if kind == 2 and right:
+            return left / right, rf"\frac{{{first}}}{{{second}}}"
+        if kind == 3:
+            return left**2, f"({first})^2"
+        return left * right, f"({_PRODUCTS[kind % 4].format(first, second)})"
+
+    return st.tuples(parts, parts, st.integers(0, 7)).map(combined)
+
+
+EXPRESSIONS = _operations(st.recursive(_NUMBERS, _operations, max_leaves=4))
+
+
+@pytest.mark.attack("What is left to compute earns nothing", "random arithmetic for its value")
+def test_arithmetic_is_no_value(tries: Callable[[int], None]) -> None:
+    @given(EXPRESSIONS)
+    def attack(written: Written) -> None:
+        value, latex = written
+        is_fraction = latex == rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+        signs = {"-", "+", "^", r"\cdot", r"\times", "*"}
+        assume(not is_fraction and (value.denominator == 1 or any(s in latex for s in signs)))
+        tries(1)
+        text = rf"\boxed{{{latex}}}"
+        assert equivalent(Attempt(str(value), text, prompt="What is it?")) == 0.0, latex
+
+    attack()
+
+
+@pytest.mark.attack(
+    "A value earns, however it is spelled", "random numbers in seven spellings each"
+)
+def test_numbers_are_values(tries: Callable[[int], None]) -> None:
+    @given(st.integers(-(10**7), 10**7), st.integers(2, 999))
+    def attack(above: int, below: int) -> None:
+        assume(above)
+        value = Fraction(above, below)
+        fraction = rf"{value.numerator}}}{{{value.denominator}}}"
+        spellings = [
+            (str(above), f"{above:,}"),
+            (str(above), f"n = {above}"),
+            (str(above), f"{above}.0"),
+        ]
+        spellings += [
+            (str(above), rf"{above}\text{{ m}}"),
+            (f"{above:,}", f"{above:,}".replace(",", r"\,")),
+        ]
+        if value.denominator > 1:
+            spellings += [(str(value), rf"\dfrac{{{fraction}"), (rf"\frac{{{fraction}", str(value))]
+        tries(len(spellings))
+        for gold, latex in spellings:
+            assert equivalent(Attempt(gold, rf"\boxed{{{latex}}}")) == 1.0, (gold, latex)
+
+    attack()
+
+
+def _costly() -> list[str]:
+    megabyte = 1_000_000
+    towers = [rf"\boxed{{{base}^{{9^{{9}}}}}}" for base in range(2, 32)]
+    towers += [rf"\boxed{{({base}00000)!}}" for base in range(1, 31)]
+    towers += [rf"\boxed{{\binom{{{base}00000000}}{{50000000}}}}" for base in range(1, 11)]
+    towers += [rf"\boxed{{(x+y+1)^{{{100 * power}}}}}" for power in range(1, 11)]
+    towers += [rf"\boxed{{\int_0^1 \sin(x^x)^{{{power}}}dx}}" for power in range(1, 6)]
+    pieces = (
+        "$",
+        r"\boxed{",
+        "answer ",
+        "answer $",
+        "{",
+        r"\boxed{(",
+        r"\(",
+        "<think>",
+        "</think>",
+        " ",
+    )
+    texts = [piece * (megabyte // len(piece)) for piece in pieces]
+    texts += [
+        rf"\boxed{{{piece * (megabyte // len(piece))}}}"
+        for piece in ("9", "(", "9^", "1+", r"\frac")
+    ]
+    return towers + texts
+
+
+@pytest.mark.attack(
+    "No answer takes long to check", "100 towers, factorials and texts of 1 MB in a call"
+)
+def test_costly_answers_cost_little(tries: Callable[[int], None]) -> None:
+    texts = _costly()
+    assert len(texts) == 100
+    metrics: dict[str, float] = {}
+    tries(len(texts))
+    begin = time.monotonic()
+    values = MathEquivalence()(
+        ["p"] * len(texts), texts, answer=["5"] * len(texts), log_metric=metrics.__setitem__
+    )
+    assert set(values) == {0.0}
+    assert metrics["math/unchecked"] > 0.5
+    assert time.monotonic() - begin < 15  # one each of their deadlines would be four minutes
+
+
+_PIECES = (
+    *r"0123456789xye+-*/^_!|=<>(){}[],.;:%$\ &",
+    *(r"\frac", r"\sqrt", r"\boxed{", r"\left", r"\right", r"\text{", r"\int", r"\sum", r"\pm"),
+    *(r"\begin{pmatrix}", r"\end{pmatrix}", r"\cup", r"\infty", r"\%", r"^\circ", r"\log", r"\{"),
+    *("answer is ", " and ", "\n", "\ud800", "\u2212", "\u0665", "<think>", "</think>", "\x00"),
+)
+
+
+@pytest.mark.attack("No text breaks the reading of mathematics", "random pieces of LaTeX")
+def test_random_latex(tries: Callable[[int], None], full: bool) -> None:
+    draw = random.Random(0)
+    count = 20_000 if full else 100
+    soups = ["".join(draw.choices(_PIECES, k=draw.randint(1, 40))) for _ in range(count)]
+    boxed = [rf"\boxed{{{soup}}}" for soup in soups]
+    tries(2 * count)
+    for text in (*soups, *boxed):
+        math_text.answer(text), math_text.tidy(text), math_text.expressions(text)
+    values = MathEquivalence()(soups, boxed, answer=["5"] * count)
+    assert set(values) <= {0.0, 1.0}
+    golds = MathEquivalence.Config(rules="any_form")
+    assert len(MathEquivalence(golds)(["p"] * count, boxed, answer=["x^2+1"] * count)) == count
