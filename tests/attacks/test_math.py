@@ -17,27 +17,28 @@ from groupwise_verifiable.math_check import Attempt, equivalent
 
 Written = tuple[Fraction, str]  # a value, and LaTeX with at least one operation that comes to it
 
-_NUMBERS = st.integers(-12, 12).map(lambda n: (Fraction(n), str(n) if n >= 0 else f"({n})"))
-_PRODUCTS = (r"{} \cdot {}", r"{}\times{}", "{}*{}", r"\left({}\right)\left({}\right)")
+_NUMBERS = st.integers(-12, 12).map(lambda number: (Fraction(number), str(number)))
+_PRODUCTS = (r"{} \cdot {}", r"{}\times {}", "{}*{}", r"{} \cdot {}")
 
 
 def _operations(parts: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
     def combined(operands: tuple[Written, Written, int]) -> Written:
-        (left, first), (right, second), kind = operands
+        (left, above), (right, below), kind = operands
+        first, second = (each if each.isdigit() else f"({each})" for each in (above, below))
         if kind == 0:
-            return left + right, f"({first} + {second})"
+            return left + right, f"{first} + {second}"
         if kind == 1:
-            return left - right, f"({first}-{second})"
+            return left - right, f"{first}-{second}"
         if kind == 2 and right:
-            return left / right, rf"\frac{{{first}}}{{{second}}}"
+            return left / right, rf"\frac{{{above}}}{{{below}}}"
         if kind == 3:
-            return left**2, f"({first})^2"
-        return left * right, f"({_PRODUCTS[kind % 4].format(first, second)})"
+            return left**2, f"{first}^2"
+        return left * right, _PRODUCTS[kind % 4].format(first, second)
 
     return st.tuples(parts, parts, st.integers(0, 7)).map(combined)
 
 
-EXPRESSIONS = _operations(st.recursive(_NUMBERS, _operations, max_leaves=4))
+EXPRESSIONS = _operations(st.recursive(_NUMBERS, _operations, max_leaves=3))
 
 
 @pytest.mark.attack("What is left to compute earns nothing", "random arithmetic for its value")
