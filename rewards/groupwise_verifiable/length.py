@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.failures import settled
-from groupwise_verifiable.math import MathEquivalence, Rules
+from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.math_attempt import Rules
 from groupwise_verifiable.text import content
 from groupwise_verifiable.workers import WorkerFailure
 

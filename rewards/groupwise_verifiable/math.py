@@ -3,16 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.failures import judged, settled
+from groupwise_verifiable.math_attempt import Attempt, Rules
 from groupwise_verifiable.text import content
 from groupwise_verifiable.workers import WorkerFailure, map_each
-
-Rules = Literal["strict", "any_form", "trl", "open_r1"]
 
 
 class MathEquivalence:
@@ -71,8 +70,6 @@ class MathEquivalence:
         reward: str = "math",
     ) -> list[float | WorkerFailure | None]:
         """Returns the same with failures in their places, for rewards that build on this one."""
-        from groupwise_verifiable.math_check import Attempt  # imports sympy
-
         golds = column(columns, self.config.gold, reward=reward)
         attempts = [
             Attempt(str(gold), self._counted(content(completion)), _text(prompt), self.config.rules)
@@ -91,9 +88,9 @@ class MathEquivalence:
             self._checked(attempts), on_gold=on_gold, reward=reward, log_metric=log_metric
         )
 
-    def _checked(self, attempts: Sequence[Any]) -> list[float | WorkerFailure | None]:
+    def _checked(self, attempts: Sequence[Attempt]) -> list[float | WorkerFailure | None]:
         """The outcomes; equal attempts, of which a group has many, are checked once."""
-        from groupwise_verifiable.math_check import equivalent
+        from groupwise_verifiable.math_check import equivalent  # imports sympy
 
         different = list(dict.fromkeys(attempts))
         outcomes = map_each(equivalent, different, timeout=self.config.timeout)

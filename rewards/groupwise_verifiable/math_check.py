@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isinf
-from typing import Any, Literal
+from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
@@ -18,6 +18,7 @@ from sympy import And, Basic, Expr, Rational, Symbol
 from sympy.core.function import AppliedUndef
 
 from groupwise_verifiable import math_text
+from groupwise_verifiable.math_attempt import Attempt
 from groupwise_verifiable.math_cost import is_costly, refuse_costly, refuse_costly_text
 from groupwise_verifiable.math_form import (
     evaluated_as_read,
@@ -29,8 +30,6 @@ from groupwise_verifiable.math_form import (
 # math-verify warns once a process that its alarms are off; the deadline is the pool's here.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 logging.getLogger("latex2sympy2_extended").setLevel(logging.ERROR)
-
-Rules = Literal["strict", "any_form", "trl", "open_r1"]
 
 _LONGEST = 1_000  # characters of an answer, or twice those of the gold answer
 _MOST_EXPRESSIONS = 20  # of a prompt
@@ -55,21 +54,11 @@ _ABOUT_DEGREES = re.compile(r"degree|°|\\circ|angle|temperature", re.IGNORECASE
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A completion's text, the gold answer and the prompt, all of one row, and what is right."""
-
-    gold: str
-    text: str
-    prompt: str = ""
-    rules: Rules = "strict"
-
-
-@dataclass(frozen=True)
 class _Reading:
-    """Mathematics as read: its LaTeX, without signs for percent and degrees, and its value."""
+    """LaTeX as read, without signs for percent and degrees, and its value."""
 
     latex: str
-    value: Any  # sympy's objects
+    value: Any  # sympy's objects, or the LaTeX itself where math-verify cannot read it
     percent: bool = False
     degrees: bool = False
 
@@ -102,6 +91,8 @@ def _answers(latex: str, golds: tuple[_Reading, ...], attempt: Attempt) -> bool:
     answer = _read(latex)
     if answer is None or answer in golds:
         return answer is not None
+    if any(isinstance(reading.value, str) for reading in (answer, *golds)):
+        return False
     for reading in (answer, *golds):
         refuse_costly(reading.value)
     return any(
@@ -121,7 +112,8 @@ def _published(attempt: Attempt) -> float | None:
     config = [_ANSWER[attempt.rules]]
     answers = _parsed(attempt.text, extraction_config=config, extraction_mode="first_match")
     for answer in answers:
-        refuse_costly(answer)
+        if answer not in golds:
+            refuse_costly(answer)
     return float(any(_equal(gold, answer) for gold in golds for answer in answers))
 
 
@@ -129,11 +121,11 @@ def _published(attempt: Attempt) -> float | None:
 def _golds(gold: str) -> tuple[_Reading, ...]:
     latex = math_text.formula(gold)
     reading = None if latex is None else _read(latex)
-    if reading is not None:
+    if reading is not None and (not isinstance(reading.value, str) or "\\" in reading.value):
         return (reading,)
-    # Prose: a number or formula somewhere in it.
+    # Prose, with a number or formula somewhere in it.
     parsed = _parsed(gold, extraction_config=_GOLD["trl"])
-    return tuple(_Reading("", value) for value in parsed if isinstance(value, Basic))
+    return tuple(_Reading("", value) for value in parsed if not isinstance(value, str))
 
 
 def _read(text: str) -> _Reading | None:
@@ -144,9 +136,9 @@ def _read(text: str) -> _Reading | None:
         normalization_config=NormalizationConfig(units=True), boxed_match_priority=0
     )
     read = _parsed(f"\\boxed{{{plain}}}", extraction_config=[config])
-    if len(read) < 2:  # only the text, without the units that math-verify takes off
+    if not read:
         return None
-    value, latex = read
+    value, latex = read[0], read[-1]  # the last is the LaTeX, without units
     percent, degrees = _PERCENT.search(tidied), _DEGREES.search(tidied)
     return _Reading(latex, value, percent is not None, degrees is not None)
 
@@ -262,7 +254,7 @@ def _copied(gold: _Reading, answer: _Reading, prompt: str) -> bool:
 @lru_cache(maxsize=256)
 def _expressions(prompt: str) -> tuple[Expr, ...]:
     readings = [_read(latex) for latex in math_text.expressions(prompt)[:_MOST_EXPRESSIONS]]
-    values = [reading.value for reading in readings if reading is not None]
+    values = [reading.value for reading in readings if reading]
     return tuple(value for value in values if isinstance(value, Expr) and not is_costly(value))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from groupwise_verifiable.math import MathEquivalence, Rules
+from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.math_attempt import Rules
 
 Case = tuple[str, str]
 
@@ -260,3 +261,12 @@ def test_published_rules() -> None:
 @pytest.mark.parametrize("gold", ["0.00001", "1e-05", 1e-05])
 def test_gold_numbers_of_tables(gold: str | float) -> None:
     assert MathEquivalence()(["p"], [r"\boxed{0.00001}"], answer=[gold]) == [1.0]
+
+
+def test_gold_that_is_no_mathematics_or_cannot_be_read() -> None:
+    golds = ["no mathematics here!", "forty two", "???", None, float("nan")]
+    assert MathEquivalence()(["p"] * 5, [r"\boxed{5}"] * 5, answer=golds) == [None] * 5
+    texts = [rf"\boxed{{{answer}}}" for answer in (r"0.\overline{3}", "0.3", "0")]
+    for gold in (r"$0.\overline{3}$", r"0.\overline{3}"):  # compared as it is written
+        assert MathEquivalence()(["p"] * 3, texts, answer=[gold] * 3) == [1.0, 0.0, 0.0]
+    assert MathEquivalence()(["p"], [r"\boxed{72}"], answer=["#### 72"]) == [1.0]
