@@ -161,18 +161,23 @@ def _right(gold: _Reading, answer: _Reading, prompt: str) -> bool:
 
 
 def _differ(gold: Any, answer: Any) -> bool:
-    """Whether two expressions with unknowns have other values somewhere: no need to simplify."""
+    """Whether two expressions have other values at some point: no need to simplify.
+
+    math-verify rounds decimals to six places, so that 0.0000001 would be 0.
+    """
     if not isinstance(gold, Expr) or not isinstance(answer, Expr):
         return False
     symbols = gold.free_symbols | answer.free_symbols
-    if not symbols or gold.is_Symbol or answer.is_Symbol:  # a name may be a product of letters
+    if not symbols and not gold.is_Float and not answer.is_Float:
+        return False
+    if gold.is_Symbol or answer.is_Symbol:  # a name may be a product of letters
         return False
     names = sorted({str(symbol) for symbol in symbols})
     point = {symbol: Rational(names.index(str(symbol)) * 7 + 13, 11) for symbol in symbols}
     here, there = _at(gold, point), _at(answer, point)
     if here is None or there is None or (isinf(abs(here)) and isinf(abs(there))):
         return False
-    return abs(here - there) > 1e-6 * max(1.0, min(abs(here), abs(there)))
+    return abs(here - there) > 1e-5 * min(abs(here), abs(there)) + 1e-15
 
 
 def _at(expression: Expr, point: dict[Any, Rational]) -> complex | None:

@@ -44,8 +44,10 @@ _QUOTIENT = re.compile(
 )
 _NUMBER = re.compile(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+")
 _SIGNS = re.compile(r"[-+]\s*(?:\\left)?[({]*\s*[-+]")
+# So large or small that one would write it like that: 10^2 is no number yet.
 _SCIENTIFIC = re.compile(
-    r"-?(?:[0-9]+(?:\.[0-9]+)?\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{\s*-?[0-9]+\s*\}|[0-9])"
+    r"-?(?:[0-9]+(?:\.[0-9]+)?\s*(?:\\times|\\cdot|\*)\s*)?"
+    r"10\s*\^\s*(?:[4-9]|\{\s*(?:[4-9]|[1-9][0-9]+|-[3-9]|-[1-9][0-9]+)\s*\})"
 )
 
 
