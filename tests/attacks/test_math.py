@@ -57,29 +57,21 @@ def test_arithmetic_is_no_value(tries: Callable[[int], None]) -> None:
     attack()
 
 
-@pytest.mark.attack(
-    "A value earns, however it is spelled", "random numbers in seven spellings each"
-)
+# The gold answer and an answer, for a whole number n, and for a fraction in lowest terms a/b.
+WHOLE = (("{n}", "{n:,}"), ("{n}", "n = {n}"), ("{n}", "{n}.0"), ("{n}", r"{n}\text{{ m}}"))
+REDUCED = (("{a}/{b}", r"\dfrac{{{a}}}{{{b}}}"), (r"\frac{{{a}}}{{{b}}}", "{a}/{b}"))
+
+
+@pytest.mark.attack("A value earns, however it is spelled", "random numbers in six spellings")
 def test_numbers_are_values(tries: Callable[[int], None]) -> None:
-    @given(st.integers(-(10**7), 10**7), st.integers(2, 999))
-    def attack(above: int, below: int) -> None:
-        assume(above)
+    @given(st.integers(-(10**7), 10**7), st.integers(2, 999), st.sampled_from(WHOLE + REDUCED))
+    def attack(above: int, below: int, spelling: tuple[str, str]) -> None:
         value = Fraction(above, below)
-        fraction = rf"{value.numerator}}}{{{value.denominator}}}"
-        spellings = [
-            (str(above), f"{above:,}"),
-            (str(above), f"n = {above}"),
-            (str(above), f"{above}.0"),
-        ]
-        spellings += [
-            (str(above), rf"{above}\text{{ m}}"),
-            (f"{above:,}", f"{above:,}".replace(",", r"\,")),
-        ]
-        if value.denominator > 1:
-            spellings += [(str(value), rf"\dfrac{{{fraction}"), (rf"\frac{{{fraction}", str(value))]
-        tries(len(spellings))
-        for gold, latex in spellings:
-            assert equivalent(Attempt(gold, rf"\boxed{{{latex}}}")) == 1.0, (gold, latex)
+        assume(spelling in WHOLE or value.denominator > 1)
+        tries(1)
+        numbers = {"n": above, "a": value.numerator, "b": value.denominator}
+        gold, latex = (each.format(**numbers) for each in spelling)
+        assert equivalent(Attempt(gold, rf"\boxed{{{latex}}}")) == 1.0, (gold, latex)
 
     attack()
 
