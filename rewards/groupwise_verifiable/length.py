@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.failures import settled
 from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.math_attempt import Rules
 from groupwise_verifiable.text import content
 from groupwise_verifiable.workers import WorkerFailure
 
@@ -35,12 +36,13 @@ class Length:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         gold: str = Field(default="answer", description="Column with the gold answers.")
+        rules: Rules = Field(default="strict", description="As for `math`: what is right.")
         after: str | None = Field(
             default=None,
             min_length=1,
             description="As for `math`: only the text after this counts.",
         )
-        timeout: float = Field(default=10.0, gt=0, description="Seconds to check one completion.")
+        timeout: float = Field(default=5.0, gt=0, description="Seconds to check one completion.")
         unit: Literal["tokens", "characters"] = Field(
             default="tokens", description="In what lengths are measured."
         )
@@ -49,16 +51,26 @@ class Length:
         self.config = config or self.Config()
         self._correct = MathEquivalence(
             MathEquivalence.Config(
-                gold=self.config.gold, after=self.config.after, timeout=self.config.timeout
+                gold=self.config.gold,
+                rules=self.config.rules,
+                after=self.config.after,
+                timeout=self.config.timeout,
             )
         )
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion; raises SampleErrors where checking one failed."""
+        """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
         slopes = _slopes(prompts, self._lengths(completions, columns))
-        correct = self._correct.outcomes(prompts, completions, **columns)
+        correct = self._correct.outcomes(
+            prompts, completions, columns, log_metric=log_metric, reward="length"
+        )
 
         def shaped(index: int, right: float) -> float:
             return slopes[index] if right else min(0.0, slopes[index])
@@ -98,25 +110,35 @@ class CosineLength:
             default=-0.5, description="A wrong answer of `max_length` tokens."
         )
         gold: str = Field(default="answer", description="Column with the gold answers.")
+        rules: Rules = Field(default="strict", description="As for `math`: what is right.")
         after: str | None = Field(
             default=None,
             min_length=1,
             description="As for `math`: only the text after this counts.",
         )
-        timeout: float = Field(default=10.0, gt=0, description="Seconds to check one completion.")
+        timeout: float = Field(default=5.0, gt=0, description="Seconds to check one completion.")
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self._correct = MathEquivalence(
-            MathEquivalence.Config(gold=config.gold, after=config.after, timeout=config.timeout)
+            MathEquivalence.Config(
+                gold=config.gold, rules=config.rules, after=config.after, timeout=config.timeout
+            )
         )
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion; raises SampleErrors where checking one failed."""
+        """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
         lengths = [len(ids) for ids in column(columns, "completion_ids", reward="cosine_length")]
-        correct = self._correct.outcomes(prompts, completions, **columns)
+        correct = self._correct.outcomes(
+            prompts, completions, columns, log_metric=log_metric, reward="cosine_length"
+        )
         return settled(_shape(correct, lambda index, right: self._value(lengths[index], right)))
 
     def _value(self, length: int, right: float) -> float:

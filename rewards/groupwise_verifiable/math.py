@@ -1,13 +1,15 @@
 """Mathematical equivalence with a gold answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.failures import settled
+from groupwise_verifiable.failures import judged, settled
+from groupwise_verifiable.math_attempt import Attempt, Rules
 from groupwise_verifiable.text import content
 from groupwise_verifiable.workers import WorkerFailure, map_each
 
@@ -15,10 +17,11 @@ from groupwise_verifiable.workers import WorkerFailure, map_each
 class MathEquivalence:
     r"""1.0 when the completion's answer equals the gold one as mathematics, 0.0 when not.
 
-    Answers are read and compared by math-verify: the content of `\boxed{...}` first, else LaTeX
-    after an anchor such as "the answer is". None where the gold answer holds no mathematics.
-    The values are those of TRL's `accuracy_reward`, and with `after` those of its
-    `reasoning_accuracy_reward`, except that what takes too long is an error here, not a 0.0.
+    Answers are compared by math-verify. By the strict rules an answer is a value in simplest form,
+    with nothing left to compute that the gold answer does not leave, and `6 = 5` is not 5; the
+    others are those of TRL's `accuracy_reward` (with `after` of its `reasoning_accuracy_reward`)
+    and of open-r1's. None where the gold answer holds no mathematics. An answer that takes too
+    long to check is wrong, and counted by the metric `math/unchecked`.
     """
 
     judges = True
@@ -29,12 +32,16 @@ class MathEquivalence:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         gold: str = Field(default="answer", description="Column with the gold answers.")
+        rules: Rules = Field(
+            default="strict",
+            description="What is right: a value in simplest form, any form of it, or theirs.",
+        )
         after: str | None = Field(
             default=None,
             min_length=1,
             description="Only the text after the last of these counts; without one it is 0.0.",
         )
-        timeout: float = Field(default=10.0, gt=0, description="Seconds for one completion.")
+        timeout: float = Field(default=5.0, gt=0, description="Seconds for one completion.")
 
     def __init__(self, config: Config | None = None) -> None:
         """Refuses to start where math-verify is missing, before any completion is made."""
@@ -43,35 +50,68 @@ class MathEquivalence:
         self.config = config or self.Config()
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each completion; raises SampleErrors for those that failed."""
-        return settled(self.outcomes(prompts, completions, **columns))
+        """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
+        return settled(self.outcomes(prompts, completions, columns, log_metric=log_metric))
 
     def outcomes(
         self,
         prompts: Sequence[Any],
         completions: Sequence[Any],
-        **columns: Sequence[Any],
+        columns: Mapping[str, Sequence[Any]],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        reward: str = "math",
     ) -> list[float | WorkerFailure | None]:
         """Returns the same with failures in their places, for rewards that build on this one."""
+        golds = column(columns, self.config.gold, reward=reward)
+        attempts = [
+            Attempt(str(gold), self._counted(content(completion)), _text(prompt), self.config.rules)
+            for gold, completion, prompt in zip(golds, completions, prompts, strict=True)
+        ]
+
+        def on_gold(indices: Sequence[int]) -> list[float | WorkerFailure | None]:
+            return self._checked(
+                [
+                    replace(attempts[index], text=_as_answer(attempts[index].gold))
+                    for index in indices
+                ]
+            )
+
+        return judged(
+            self._checked(attempts), on_gold=on_gold, reward=reward, log_metric=log_metric
+        )
+
+    def _checked(self, attempts: Sequence[Attempt]) -> list[float | WorkerFailure | None]:
+        """The outcomes; equal attempts, of which a group has many, are checked once."""
         from groupwise_verifiable.math_check import equivalent  # imports sympy
 
-        golds = column(columns, self.config.gold, reward="math")
-        results: list[float | WorkerFailure | None] = [0.0] * len(completions)
-        pairs = {
-            index: (str(gold), text)
-            for index, (gold, completion) in enumerate(zip(golds, completions, strict=True))
-            if (text := self._counted(content(completion))) is not None
-        }
-        found = map_each(equivalent, list(pairs.values()), timeout=self.config.timeout)
-        for index, outcome in zip(pairs, found, strict=True):
-            results[index] = outcome
-        return results
+        different = list(dict.fromkeys(attempts))
+        outcomes = map_each(equivalent, different, timeout=self.config.timeout)
+        by_attempt = dict(zip(different, outcomes, strict=True))
+        return [by_attempt[attempt] for attempt in attempts]
 
-    def _counted(self, text: str) -> str | None:
-        """The part of the text that counts, None when it never got that far."""
+    def _counted(self, text: str) -> str:
+        """The part of the text that counts: nothing where it never got that far."""
         if self.config.after is None:
             return text
         _, delimiter, rest = text.rpartition(self.config.after)
-        return rest if delimiter else None
+        return rest if delimiter else ""
+
+
+def _as_answer(gold: str) -> str:
+    return gold if "\\boxed" in gold else f"\\boxed{{{gold.strip().strip('$')}}}"
+
+
+def _text(prompt: Any) -> str:
+    """What a prompt says: the text itself, or that of its messages."""
+    if isinstance(prompt, str):
+        return prompt
+    messages = prompt if isinstance(prompt, Sequence) else ()
+    return "\n".join(content([each]) for each in messages if isinstance(each, Mapping))

@@ -12,6 +12,7 @@ from groupwise_verifiable.math import MathEquivalence
 
 RIGHT, WRONG = r"\boxed{\frac{2}{6}}", r"\boxed{\frac{1}{2}}"
 GOLD = r"\frac{1}{3}"
+TOWER, ENDLESS = r"\boxed{9^{9^{9}}}", r"\boxed{\gcd(10^{9000000},3^{9000000})}"
 
 
 def test_equal_as_mathematics() -> None:
@@ -39,12 +40,34 @@ def test_only_what_follows_the_thinking_counts() -> None:
     assert reward(["p"] * 5, texts, answer=golds) == [1.0, 0.0, 0.0, 0.0, None]
 
 
-def test_what_never_ends_is_stopped_and_named() -> None:
-    reward = MathEquivalence(MathEquivalence.Config(timeout=1.5))
+def test_an_answer_too_costly_to_check_is_wrong_and_counted() -> None:
+    texts = [RIGHT, TOWER, WRONG, rf"\boxed{{{'(' * 99}5{')' * 99}}}"]
+    texts += [r"\boxed{(10^{8})!}", rf"\boxed{{{'1+' * 999}1}}", ENDLESS]
+    metrics: dict[str, float] = {}
+    values = MathEquivalence()(["p"] * 7, texts, answer=[GOLD] * 7, log_metric=metrics.__setitem__)
+    assert values == [1.0, *[0.0] * 6]
+    assert metrics == {"math/unchecked": 4 / 7}  # by the strict rules ENDLESS is never read
+    for rules in ("any_form", "trl"):
+        reward = MathEquivalence(MathEquivalence.Config(rules=rules, timeout=1.0))
+        texts = [RIGHT, TOWER, ENDLESS]
+        values = reward(["p"] * 3, texts, answer=[GOLD] * 3, log_metric=metrics.__setitem__)
+        assert values == [1.0, 0.0, 0.0]
+        assert metrics == {"math/unchecked": 2 / 3}
+
+
+def test_where_gold_is_too_costly_too_the_row_is_named() -> None:
+    reward = MathEquivalence(MathEquivalence.Config(timeout=1.0))
+    gold = ENDLESS.removeprefix(r"\boxed{").removesuffix("}")
     with pytest.raises(SampleErrors) as caught:
-        reward(["p"] * 3, [RIGHT, r"\boxed{(10^{8})!}", WRONG], answer=[GOLD] * 3)
+        reward(["p"] * 3, [RIGHT, RIGHT, WRONG], answer=[GOLD, gold, GOLD])
     assert list(caught.value.values) == [1.0, None, 0.0]
-    assert dict(caught.value.errors) == {1: "took longer than 1.5 s and was stopped"}
+    reason = "took longer than 1 s and was stopped on the gold answer, too"
+    assert dict(caught.value.errors) == {1: f"{reason}: its row or its checker is broken"}
+
+
+def test_costly_gold_answers_may_be_copied() -> None:
+    """A tower is never evaluated where it stands in both."""
+    assert MathEquivalence()(["p"] * 2, [TOWER, RIGHT], answer=["9^{9^{9}}"] * 2) == [1.0, 0.0]
 
 
 def test_length_compares_the_completions_of_one_prompt() -> None:
@@ -77,9 +100,21 @@ def test_cosine_length() -> None:
     assert values[:-1] == pytest.approx([1.0, 0.75, 0.5, 0.5, -1.0, -0.75, -0.5, quarter])
 
 
-def test_a_failed_check_has_no_length_reward_either() -> None:
-    reward = CosineLength(CosineLength.Config(max_length=100, timeout=1.0))
-    with pytest.raises(SampleErrors) as caught:
-        reward(["p"] * 2, [RIGHT, r"\boxed{(10^{8})!}"], completion_ids=[[], []], answer=[GOLD] * 2)
-    assert list(caught.value.values) == [1.0, None]
-    assert list(caught.value.errors) == [1]
+def test_an_unchecked_answer_has_the_length_reward_of_a_wrong_one() -> None:
+    metrics: dict[str, float] = {}
+    columns = {"completion_ids": [[0] * 10, [0] * 10, [0] * 20], "answer": [GOLD] * 3}
+    length = Length()(["p"] * 3, [RIGHT, TOWER, WRONG], **columns, log_metric=metrics.__setitem__)
+    cosine = CosineLength(CosineLength.Config(max_length=20))
+    values = cosine(["p"] * 3, [RIGHT, TOWER, WRONG], **columns, log_metric=metrics.__setitem__)
+    assert length == [0.5, 0.0, -0.5]
+    assert values == [0.75, -0.75, -0.5]
+    assert metrics == {"length/unchecked": 1 / 3, "cosine_length/unchecked": 1 / 3}
+
+
+def test_lengths_judge_by_the_rules() -> None:
+    columns = {"completion_ids": [[0], [0] * 2], "answer": ["5"] * 2}
+    texts = [r"\boxed{2+3}", r"\boxed{5}"]
+    assert Length()(["p"] * 2, texts, **columns) == [0.0, -0.5]
+    assert Length(Length.Config(rules="any_form"))(["p"] * 2, texts, **columns) == [0.5, -0.5]
+    cosine = CosineLength(CosineLength.Config(max_length=1, rules="trl"))
+    assert cosine(["p"] * 2, texts, **columns) == [0.5, 0.5]

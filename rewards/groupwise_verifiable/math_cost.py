@@ -1,0 +1,72 @@
+"""Refuses mathematics that would take too long to evaluate, before anything evaluates it."""
+
+import re
+from math import inf, log10
+from typing import Any
+
+from sympy import Basic, MatrixBase, Pow, factorial
+
+_DIGITS = 5_000  # of a number that is still evaluated; 10! has 7, 2^{1000} has 302
+_DEPTH = 40  # of brackets in brackets: the grammar takes 40 ms for each
+_BINOMIAL = re.compile(r"\\[dt]?binom|\\choose|\\operatorname|\\Gamma")  # evaluated when read
+_LONG_NUMBER = re.compile(r"[0-9]{5}")
+
+
+class TooCostlyError(ValueError):
+    """An answer that would take too long to check."""
+
+
+def refuse_costly_text(latex: str, *, limit: int) -> None:
+    """Raises TooCostlyError for LaTeX of over `limit` characters, or that takes long to read."""
+    if len(latex) > limit:
+        raise TooCostlyError(f"an answer of {len(latex):,} characters; at most {limit:,} are read")
+    depth = deepest = 0
+    for character in latex:
+        depth += (character in "({[") - (character in ")}]")
+        deepest = max(deepest, depth)
+    if deepest > _DEPTH:
+        raise TooCostlyError(f"brackets in brackets, {deepest} deep; at most {_DEPTH} are read")
+    if _BINOMIAL.search(latex) and _LONG_NUMBER.search(latex):
+        raise TooCostlyError("a function of a number of five digits or more, which is evaluated")
+
+
+def refuse_costly(value: Any) -> None:  # what math-verify reads: sympy's objects, or a string
+    """Raises TooCostlyError for powers and factorials of numbers that have too many digits."""
+    if is_costly(value):
+        raise TooCostlyError(f"a power or factorial of more than {_DIGITS:,} digits")
+
+
+def is_costly(value: Any) -> bool:
+    """Returns whether a power or a factorial in it has more digits than are evaluated."""
+    return any(
+        isinstance(node, Pow | factorial) and _size(node) > _DIGITS for node in _nodes(value)
+    )
+
+
+def _nodes(value: Any) -> list[Basic]:
+    waiting, nodes = [value], []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, MatrixBase):
+            waiting += node.flat()
+        elif isinstance(node, Basic):
+            nodes.append(node)
+            waiting += node.args
+    return nodes
+
+
+def _size(node: Any) -> float:
+    """About how many digits a number has; of a symbol 1, so that its powers are bounded, too."""
+    if isinstance(node, factorial):
+        argument = 10 ** min(_size(node.args[0]), 12.0)
+        return argument * log10(argument) if argument > 1 else 0.0
+    if isinstance(node, Pow):
+        exponent = _size(node.exp)
+        return inf if exponent > 8 else max(_size(node.base), 0.3) * 10**exponent
+    if node.is_Number:
+        try:
+            return max(0.0, log10(abs(float(node)) or 1.0))
+        except OverflowError:
+            return float(len(str(node)))
+    sizes = [_size(argument) for argument in node.args] or [1.0]
+    return sum(sizes) if node.is_Mul else max(sizes) + 0.3

@@ -1,0 +1,278 @@
+"""Which answers are right: by the strict rules, in any form, and as TRL and open-r1 read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.math_attempt import Rules
+
+Case = tuple[str, str]
+
+ODD_BUT_RIGHT: tuple[Case, ...] = (
+    (r"\frac12", "0.5"),
+    (r"\dfrac{1}{2}", "0.5"),
+    ("0.5", r"\frac{1}{2}"),
+    (".5", "1/2"),
+    (r"-\frac{1}{2}", "-0.5"),
+    (r"1\frac{1}{2}", r"\frac32"),
+    ("1 1/2", r"\frac32"),
+    (r"\frac{2}{6}", r"\frac{1}{3}"),
+    ("0.3333333", r"\frac{1}{3}"),
+    (r"\frac13 \approx 0.333", r"\frac{1}{3}"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"\sqrt2 \cdot 2", r"2\sqrt{2}"),
+    (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt 2}{2}"),
+    (r"\frac{3\sqrt{2}}{2}", r"\frac{3}{\sqrt{2}}"),
+    ("1,234", "1234"),
+    (r"12\,345", "12345"),
+    ("1 234", "1234"),
+    ("1234", r"1{,}234"),
+    (r"2 \times 10^{6}", "2000000"),
+    ("10^{6}", "1000000"),
+    (r"5 \times 10^{-7}", "0.0000005"),
+    ("5.", "5"),
+    ("5.0", "5"),
+    (r"\text{5}", "5"),
+    (r"\$5", "5"),
+    (r"5\ \text{cm}", "5"),
+    (r"5 \text{ cm}^2", "5"),
+    (r"5\,\mathrm{cm}", "5"),
+    ("5", r"5\text{ cm}"),
+    ("5 zebras", "5"),
+    ("x=5", "5"),
+    ("2+3=5", "5"),
+    ("f(2) = 5", "5"),
+    ("P(X=2)=5", "5"),
+    (r"x \approx 5", "5"),
+    ("5", "x=5"),
+    (r"10\%", r"10\%"),
+    ("10", r"10\%"),
+    (r"50\%", "0.5"),
+    (r"45^\circ", r"45^\circ"),
+    ("45", r"45^\circ"),
+    (r"90\text{ degrees}", r"90^{\circ}"),
+    ("3,2", "2,3"),
+    (r"2 \text{ and } 3", "2,3"),
+    (r"x=2 \text{ or } x=3", "2,3"),
+    (r"\pm 2", "2,-2"),
+    (r"3\pm\sqrt{2}", r"3+\sqrt2, 3-\sqrt2"),
+    (r"\left\{1,2\right\}", r"\{2,1\}"),
+    ("1,2", r"\{1,2\}"),
+    ("1,2", "(1,2)"),
+    (r"\left( 3, \pi/2 \right)", r"\left( 3, \frac{\pi}{2} \right)"),
+    (r"(-\infty, 5]", r"(-\infty,5]"),
+    (r"x \le 5", r"(-\infty,5]"),
+    ("1<x<2", "(1,2)"),
+    (r"\begin{bmatrix}1&2\\3&4\end{bmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("x(x+2)+1", "x^2+2x+1"),
+    (r"\frac{x^2}{2}+C", r"\frac{1}{2}x^2+C"),
+    ("2i+3", "3+2i"),
+    (r"\frac12 \ln 4", r"\ln 2"),
+    ("2^{100}", "2^{100}"),
+    ("4^{50}", "2^{100}"),
+    ("10", "5+5"),
+    ("120", r"\binom{10}{3}"),
+    ("2x+1", "y=2x+1"),
+    (r"\text{(C)}", "C"),
+    (r"\text{Evelyn}", r"\text{Evelyn}"),
+)
+
+LEFT_TO_COMPUTE: tuple[Case, ...] = (
+    *(
+        (sign, "5")
+        for sign in ("2+3", "3+2", "7 - 2", "5+0", r"5 \cdot 1", "(5)(1)", "2(3)", "2 3")
+    ),
+    *((sign, "5") for sign in ("10/2", r"\frac{10}{2}", r"20 \div 4", r"\frac{10.0}{2}", "5/1")),
+    *(
+        (sign, "5")
+        for sign in (r"\sqrt{25}", "25^{0.5}", r"(\sqrt5)^2", "5^1", r"\log_2 32", "|-5|")
+    ),
+    *(
+        (sign, "5")
+        for sign in (r"\max(2,5)", r"\gcd(5,10)", r"\binom{5}{1}", r"\lfloor 5.5 \rfloor")
+    ),
+    *(
+        (sign, "5")
+        for sign in (r"e^{\ln 5}", "-(-5)", "(-1)(-5)", "x=2+3", "5=2+3", r"\frac{5x}{x}")
+    ),
+    *(
+        (sign, "5")
+        for sign in (r"\sum_{i=1}^5 1", r"\lim_{x \to 5} x", r"\frac{d}{dx} 5x", "5 + 0i")
+    ),
+    (r"\frac{1}{0.2}", "5"),
+    (r"4\frac{2}{2}", "5"),
+    (r"\begin{vmatrix}5\end{vmatrix}", "5"),
+    ("5!", "120"),
+    ("2^5", "32"),
+    ("10^2", "100"),
+    (r"\int_0^1 x\,dx", "1/2"),
+    (r"\sin\frac{\pi}{3}", r"\frac{\sqrt3}{2}"),
+    (r"\pi+\pi", r"2\pi"),
+    ("(2+3, 4)", "(5,4)"),
+    ("x+x", "2x"),
+    ("(2+3)x", "5x"),
+    ("48/2 + 48", "He sold 48/2=24, and 48+24=72.\n#### 72"),
+)
+
+NEVER_RIGHT: tuple[Case, ...] = (
+    *((answer, "5") for answer in (r"5\%", r"500\%", r"5^\circ", "6=5", "1=2=3=4=5", "4=x=5")),
+    *((answer, "5") for answer in ("", "x", "nan", r"\infty", "True", "5x", r"5 \neq 6", "x > 5")),
+    *(
+        (answer, "5")
+        for answer in ("1 2 3 4 5", "2^5", "5!", "1,2,3,4,5", r"4 \text{ or } 5", "-5")
+    ),
+    (r"\{1,2\}", "(1,2)"),
+    ("(1,2)", r"\{1,2\}"),
+    ("(2,1)", "(1,2)"),
+    ("[1,2]", "(1,2)"),
+    ("y=5", "x=5"),
+    (r"0.5\%", r"50\%"),
+    ("0.33", r"\frac13"),
+    ("2", r"2\sqrt{3}"),
+    ("2", "2 pi"),
+    ("9.8", "9.11"),
+    ("0", "0.0000001"),
+    ("0.0000001", "0"),
+    ("0.0000002", "0.0000001"),
+)
+
+COPIES = (
+    ("Simplify 4/8.", "4/8", r"\frac{1}{2}", "1/2"),
+    (r"Simplify $\frac{4}{8}$.", "8/16", r"\frac{1}{2}", "0.5"),
+    ("Expand (x+1)^2.", "(1+x)^2", "x^2+2x+1", "1+2x+x^2"),
+    ("Expand $(x+1)^2$.", "(x+1)(x+1)", "x^2+2x+1", "x^2+2x+1"),
+    ("Factor $x^2+2x+1$.", "x^2+2x+1", "(x+1)^2", "(x+1)(x+1)"),
+    (r"Simplify \(\sqrt{8}\).", r"\sqrt{8}", r"2\sqrt{2}", r"2\sqrt2"),
+    ("What is $2 \\cdot 10^6$?", r"2 \times 10^6", "2000000", "2,000,000"),
+    (r"Compute $$\int_0^1 x\,dx.$$", r"\int_0^1 x\,dx", r"\frac12", "0.5"),
+)
+
+
+def _values(
+    cases: Sequence[Case], rules: Rules = "strict", prompt: str = "A question."
+) -> dict[Case, float | None]:
+    reward = MathEquivalence(MathEquivalence.Config(rules=rules))
+    texts = [f"So it is \\boxed{{{answer}}}." for answer, _ in cases]
+    golds = [gold for _, gold in cases]
+    return dict(zip(cases, reward([prompt] * len(cases), texts, answer=golds), strict=True))
+
+
+def test_right_in_odd_forms() -> None:
+    assert dict.fromkeys(ODD_BUT_RIGHT, 1.0) == _values(ODD_BUT_RIGHT)
+
+
+def test_what_is_left_to_compute_is_right_in_any_form_only() -> None:
+    assert dict.fromkeys(LEFT_TO_COMPUTE, 0.0) == _values(LEFT_TO_COMPUTE)
+    misread = ("(5)(1)", "5")  # as 5 + 1, a mixed number
+    values = _values([case for case in LEFT_TO_COMPUTE if case != misread], "any_form")
+    assert all(value == 1.0 for value in values.values()), values
+
+
+@pytest.mark.parametrize("rules", ["strict", "any_form"])
+def test_never_right(rules: Rules) -> None:
+    assert dict.fromkeys(NEVER_RIGHT, 0.0) == _values(NEVER_RIGHT, rules)
+
+
+@pytest.mark.parametrize(("prompt", "copy", "gold", "right"), COPIES)
+def test_a_copy_of_the_question_is_no_answer(prompt: str, copy: str, gold: str, right: str) -> None:
+    assert list(_values([(copy, gold), (right, gold)], prompt=prompt).values()) == [0.0, 1.0]
+    chat = [{"role": "user", "content": prompt}]
+    texts = [f"\\boxed{{{answer}}}" for answer in (copy, right)]
+    assert MathEquivalence()([chat] * 2, texts, answer=[gold] * 2) == [0.0, 1.0]
+
+
+def test_signs_that_the_prompt_speaks_of() -> None:
+    percent, degrees = (r"5\%", "5"), (r"45^\circ", "45")
+    assert _values([percent, degrees], prompt="Which percentage?") == {percent: 1.0, degrees: 0.0}
+    assert _values([percent, degrees], prompt="How large is the angle?") == {
+        percent: 0.0,
+        degrees: 1.0,
+    }
+
+
+# Texts with a box or without, the gold answer, and the value that TRL 1.16 gives.
+TEXTS = (
+    (r"\boxed{\frac{63}{400}}", r"\frac{63}{400}", 1.0),
+    (r"\boxed{\frac{63}{400}}", "63/400", 1.0),
+    (r"\boxed{\frac{64}{400}}", r"\frac{63}{400}", 0.0),
+    (r"\boxed{3}", "6", 0.0),
+    ("It is forty two.", "It is forty two.", None),
+    (r"Something else. \boxed{43}.", "It is forty three.", None),
+    (r"<think> Thoughts </think> \boxed{\frac{63}{400}}", r"\frac{63}{400}", 1.0),
+    (r"Thoughts </think> \boxed{\frac{63}{400}}", r"\frac{63}{400}", 1.0),
+    ("The answer is $42$.", r"\boxed{42}", 1.0),
+    (r"Final answer: \(42\)", "$42$", 1.0),
+    (r"\boxed{41}. That is wrong. It is \boxed{42}", "42", 1.0),
+    (r"\boxed{42}. That is wrong. It is \boxed{41}", "42", 0.0),
+    (r"\boxed{2} and \boxed{3}", "$2,3$", 1.0),
+    (r"\boxed{4} or \boxed{5}", "5", 0.0),
+    ("42", "42", 0.0),
+)
+
+
+def test_texts_that_every_rule_reads_alike() -> None:
+    for rules in ("strict", "any_form", "trl"):
+        reward = MathEquivalence(MathEquivalence.Config(rules=rules))
+        values = reward(
+            ["p"] * len(TEXTS), [text for text, *_ in TEXTS], answer=[c[1] for c in TEXTS]
+        )
+        assert values == [value for *_, value in TEXTS], rules
+
+
+def test_of_several_answers_the_last_wins() -> None:
+    """TRL reads boxes as one answer that have a comma somewhere between them."""
+    texts = [rf"\boxed{{{first}}}. Wait, no: \boxed{{{last}}}" for first, last in ((1, 2), (2, 1))]
+    assert MathEquivalence()(["p"] * 2, texts, answer=["2"] * 2) == [1.0, 0.0]
+    trl = MathEquivalence(MathEquivalence.Config(rules="trl"))
+    assert trl(["p"] * 2, texts, answer=["2"] * 2) == [0.0, 0.0]
+
+
+def test_what_is_thought_is_no_answer() -> None:
+    texts = [
+        r"<think> \boxed{42} </think> Some other text.",
+        r"<think> \boxed{42} </think> Here: \boxed{43}.",
+        r"<think> It must be \boxed{42}",
+        r"<think> no </think> \boxed{42} <think> or \boxed{43}",
+    ]
+    assert MathEquivalence()(["p"] * 4, texts, answer=["42"] * 4) == [0.0, 0.0, 0.0, 1.0]
+    trl = MathEquivalence(MathEquivalence.Config(rules="trl"))
+    assert trl(["p"] * 4, texts, answer=["42"] * 4) == [1.0, 0.0, 1.0, 0.0]
+
+
+# What the published rewards give; open-r1 reads gold answers in LaTeX only.
+PUBLISHED = (
+    ("2+3", "$5$", 1.0, 1.0),
+    (r"5\%", "$5$", 1.0, 1.0),
+    (r"500\%", "$5$", 1.0, 1.0),
+    (r"5^\circ", "$5$", 1.0, 1.0),
+    ("1=2=3=4=5", "$5$", 1.0, 1.0),
+    (r"\{1,2\}", "$(1,2)$", 1.0, 1.0),
+    (r"\frac12", "$0.5$", 0.0, 0.0),
+    ("5", "5", 1.0, None),
+    ("2", r"2\sqrt{3}", 1.0, None),
+    (r"2\sqrt{3}", r"2\sqrt{3}", 0.0, None),
+)
+
+
+def test_published_rules() -> None:
+    cases = [(answer, gold) for answer, gold, *_ in PUBLISHED]
+    assert list(_values(cases, "trl").values()) == [trl for _, _, trl, _ in PUBLISHED]
+    assert list(_values(cases, "open_r1").values()) == [theirs for *_, theirs in PUBLISHED]
+
+
+@pytest.mark.parametrize("gold", ["0.00001", "1e-05", 1e-05])
+def test_gold_numbers_of_tables(gold: str | float) -> None:
+    assert MathEquivalence()(["p"], [r"\boxed{0.00001}"], answer=[gold]) == [1.0]
+
+
+def test_gold_that_is_no_mathematics_or_cannot_be_read() -> None:
+    golds = ["no mathematics here!", "forty two", "???", None, float("nan")]
+    assert MathEquivalence()(["p"] * 5, [r"\boxed{5}"] * 5, answer=golds) == [None] * 5
+    texts = [rf"\boxed{{{answer}}}" for answer in (r"0.\overline{3}", "0.3", "0")]
+    for gold in (r"$0.\overline{3}$", r"0.\overline{3}"):  # compared as it is written
+        assert MathEquivalence()(["p"] * 3, texts, answer=[gold] * 3) == [1.0, 0.0, 0.0]
+    assert MathEquivalence()(["p"], [r"\boxed{72}"], answer=["#### 72"]) == [1.0]
