@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from groupwise import plugins
+from groupwise import plugins, secrets
 from groupwise.errors import UserError
-from groupwise.mistakes import explain, found, unknown_key
+from groupwise.mistakes import below, explain, found, unknown_key
 from groupwise.sections import kind_at
 from groupwise.yaml_lines import KeyPath
 
@@ -40,6 +40,7 @@ def build(
     object already is returned.
     """
     config = check_options(loaded, section_path, target, name, options)
+    options = secrets.revealed(options)
     if _is_reward(section_path, target):
         return partial(target, **options) if options else target
     if not isinstance(target, type) and not inspect.isroutine(target):
@@ -61,8 +62,15 @@ def check_options(
 ) -> Any:
     """The target's `Config` of these options, None where it has none; builds nothing.
 
-    Raises UserError for options that the target does not take.
+    Raises UserError for options that the target does not take, and for secrets that are not there.
     """
+    problems = [
+        loaded.origin.message(path, problem)
+        for path, problem in secrets.problems(concealed(target, options), section_path)
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+    options = secrets.revealed(options)
     is_class, is_reward = isinstance(target, type), _is_reward(section_path, target)
     if is_class and has_config(target):
         return validate(loaded, section_path, target, options)
@@ -72,6 +80,13 @@ def check_options(
         problem = f"{name!r} is an object already and takes no options, found {found(options)}"
         raise UserError(loaded.origin.message(section_path, problem))
     return None
+
+
+def concealed(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with all that hidden which the types of the target's `Config` call secret."""
+    hints = [target.Config] if has_config(target) else []
+    hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
+    return hidden
 
 
 def _is_reward(section_path: KeyPath, target: Any) -> bool:
@@ -97,7 +112,8 @@ def validate(
         return config.model_validate(dict(options), context=context)
     except ValidationError as error:
         known = _section_names(loaded, section_path)
-        raise explain(error, config, loaded.origin, section_path, known) from error
+        # Not `from error`, which would show all input in a traceback, secrets among it.
+        raise explain(error, config, loaded.origin, section_path, known) from None
 
 
 def _folders(loaded: "LoadedConfig") -> list[Path]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from groupwise import yaml_lines
+from groupwise import secrets, yaml_lines
 from groupwise.errors import UserError
 from groupwise.mistakes import Origin, explain, found
-from groupwise.overrides import apply, key_path, parse
+from groupwise.overrides import apply, given, parse
 from groupwise.sections import (
     EvaluationSection,
     PathOrName,
@@ -74,9 +74,8 @@ def load_config(
         raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
     if not isinstance(data, Mapping):
         raise UserError(f"{path}, line 1: expected a section of keys, found {found(data)}")
-    laid = [(*parse(text), text) for text in overrides]
-    data, given = apply(data, laid, lines)
-    origin = Origin(source=str(path), lines=lines, overridden=given)
+    data, overridden = apply(data, [parse(text) for text in overrides], lines)
+    origin = Origin(source=str(path), lines=lines, overridden=overridden)
     output = {"output": f"runs/{path.stem}"}
     return _validated({**output, **_given(data)}, folder or path.parent, origin)
 
@@ -91,18 +90,18 @@ def parse_config(
 
     stated: sections that were laid over a configuration before.
     """
-    laid = [
-        (key_path(key, f"{key}={value}"), value, f"{key}={value}")
-        for key, value in (overrides or {}).items()
-    ]
-    data, given = apply(data, laid, Lines())
-    origin = Origin(source="configuration", overridden=given)
+    laid = [given(key, value) for key, value in (overrides or {}).items()]
+    data, overridden = apply(data, laid, Lines())
+    origin = Origin(source="configuration", overridden=overridden)
     return _validated(_given(data), folder or Path.cwd(), origin, stated)
 
 
 def dump(config: RunConfig) -> str:
-    """The configuration as YAML, defaults included, that `load_config` reads back equal."""
-    return yaml_lines.write(config.model_dump())
+    """The configuration as YAML, defaults included, that `load_config` reads back equal.
+
+    But for secrets, of which only a mask is written.
+    """
+    return yaml_lines.write(secrets.masked(config.model_dump()))
 
 
 def check_labels(loaded: LoadedConfig) -> None:
@@ -183,6 +182,8 @@ def _validated(
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        raise explain(error, RunConfig, origin) from error
+        raise explain(error, RunConfig, origin) from None  # its own words would show all values
+    except RecursionError as error:
+        raise UserError(f"{origin.source}: nested too deeply, or inside itself") from error
     dotted = [".".join(map(str, path)) for path in origin.overridden]
     return LoadedConfig(config=config, folder=folder, origin=origin, stated=[*dotted, *stated])

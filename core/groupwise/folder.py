@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise import __version__, yaml_lines
+from groupwise import __version__, secrets, yaml_lines
 from groupwise.config import LoadedConfig, dump, load_config
 from groupwise.errors import UserError
 from groupwise.objects import Objects
@@ -150,7 +150,8 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     path = folder / CONFIG
     if not path.exists():
         return []
-    former = dict(_values(yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0] or {}))
+    data, _ = yaml_lines.read(path.read_text(encoding="utf-8"), str(path))
+    former = dict(_values(secrets.masked(data or {})))
     if not former:
         return []
     now = dict(_values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
@@ -159,7 +160,8 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     pairs = [(key, former.get(key, "unset"), now.get(key, "unset")) for key in keys]
     different = [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
     for key, was, becomes in different:
-        if _is_in(key, STATED) and not _is_in(key, loaded.stated):
+        by_secret = secrets.same(key, was, becomes)
+        if _is_in(key, STATED) and not _is_in(key, loaded.stated) and not by_secret:
             raise UserError(
                 f"{key}: the run was begun with {was}, and {loaded.origin.source} says {becomes}. "
                 f"`groupwise resume {folder}` goes on with what the run was begun with; to change "

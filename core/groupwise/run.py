@@ -15,6 +15,7 @@ from groupwise.assembly import (
     make_evaluator,
     make_policy,
     make_trainer,
+    with_secrets,
 )
 from groupwise.checkpoint import Checkpoints, read_weights
 from groupwise.config import LoadedConfig, idle_processes
@@ -87,12 +88,11 @@ def train_from_config(
     check_folder(folder, resume=resume, overwrite=overwrite)
     objects = objects or {}
     checkpoints = Checkpoints(folder / "checkpoints", keep=settings.keep_checkpoints)
-    changed: list[str] = []
     if resume:  # before anything takes its time
         checkpoints.last()
         check_objects(folder, objects)
-        changed = changes(folder, loaded)
-    check_sections(loaded, objects)
+    loaded = with_secrets(loaded, check_sections(loaded, objects))
+    changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
     trainer = make_trainer(parts, accelerator)
     callbacks = make_callbacks(parts, accelerator)
