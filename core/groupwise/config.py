@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+LARGEST = 10_000_000
+"""Bytes of a configuration file."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedConfig:
     """A validated configuration, and where its values came from.
@@ -159,8 +163,15 @@ def idle_processes(config: RunConfig, processes: int) -> str | None:
 
 def _text(path: Path) -> str:
     try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise UserError(
+                f"{path}: more than {LARGEST // 10**6} MB, which is too much for a configuration; "
+                f"rows belong into a file of their own (prompts: dataset)"
+            )
         # Windows editors put a byte order mark before UTF-8; it is no part of the first key.
-        return path.read_text(encoding="utf-8-sig")
+        return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except IsADirectoryError as error:

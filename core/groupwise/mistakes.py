@@ -132,7 +132,8 @@ def _expectation(details: ErrorDetails) -> str:
     kind, context = details["type"], details.get("ctx", {})
     if kind in LIMITS:
         words, name = LIMITS[kind]
-        return f"expected {words} {context[name]:g}"
+        limit = context[name]
+        return f"expected {words} {limit if isinstance(limit, int) else format(limit, 'g')}"
     if kind == "literal_error":
         return f"expected {context['expected']}"
     if kind == "too_short":

@@ -131,6 +131,7 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
         ),
         ("train: {steps: many}", "7: train.steps: expected a whole number, found 'many'"),
         ("train: {steps: 1.5}", "7: train.steps: expected a whole number, found 1.5"),
+        ("seed: 4294967296", "7: seed: expected less than 4294967296, found 4294967296"),
         ("train: {steps: -1}", "7: train.steps: expected at least 0, found -1"),
         ("train: {minutes: 0}", "7: train.minutes: expected more than 0, found 0"),
         ("train: {minutes: x}", "7: train.minutes: expected a number, found 'x'"),
@@ -161,8 +162,8 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
         ("train:\n\tsteps: 1", "8: found character '\\t' that cannot start any token"),
         ("? [a]\n: 1", "7: a key must be text"),
         ("callbacks: [!thing {name: a}]", "7: unknown tag '!thing'"),
-        ("seed: !thing 1", "7: could not determine a constructor for the tag '!thing'"),
-        ("seed: *nowhere", "7: found undefined alias"),
+        ("seed: !thing 1", "7: unknown tag '!thing'"),
+        ("seed: *nowhere", "7: found an alias of nothing"),
     ],
 )
 def test_mistakes_name_line_and_key(tmp_path: Path, lines: str, message: str) -> None:
@@ -194,7 +195,7 @@ def test_missing_sections(tmp_path: Path) -> None:
         ("", "run.yaml: the file is empty"),
         ("# only a comment\n", "run.yaml: the file is empty"),
         ("- a\n", "run.yaml, line 1: expected a section of keys, found a list of 1"),
-        ("a: &x [*x]\n", "run.yaml: nested too deeply, or inside itself"),
+        ("a: &x [*x]\n", "run.yaml, line 1: nested too deeply, or inside itself"),
         ("a: 1\n---\nb: 1\n", "run.yaml, line 2: but found another document"),
     ],
 )
