@@ -81,9 +81,8 @@ def explain(
             known = sorted(_names(model, path[:-1])) + (list(extra_names) if path[1:] == () else [])
             problem = unknown_key(str(path[-1]), known)
         else:
-            hidden = secrets.in_types(details["input"], _hints(model, path), below)
-            named = path and secrets.is_secret(path[-1])
-            problem = _problem(details, secrets.everything(hidden) if named else hidden)
+            hides = secrets.are_types(_hints(model, path)) or any(map(secrets.is_secret, path))
+            problem = _problem(details, secrets.HIDDEN if hides else details["input"])
         told[origin.message((*prefix, *path), problem)] = origin.lines.of((*prefix, *path)) or 0
     return UserError("\n".join(sorted(told, key=lambda message: told[message])))
 

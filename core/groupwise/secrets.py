@@ -8,14 +8,15 @@ written as a mask; nothing can read it back from there.
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import Secret, SecretBytes, SecretStr
 
 if TYPE_CHECKING:
     from groupwise.yaml_lines import KeyPath
 
-MASK = str(Secret("a secret"))
+HIDDEN = Secret("hidden")
+MASK = str(HIDDEN)
 """What is written in place of a secret."""
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 TYPES = (Secret, SecretBytes, SecretStr)
@@ -64,7 +65,12 @@ def _with_secrets(value: Any) -> Any:
 
 
 def _held(value: Any) -> Any:
-    if value is None or value == "" or isinstance(value, bool | TYPES) or _name(value):
+    is_text = isinstance(value, str)
+    if (
+        value is None
+        or isinstance(value, (bool, *TYPES))
+        or (is_text and (not value or _name(value)))
+    ):
         return value
     _remember(value, MASK)
     return Secret(value)
@@ -157,12 +163,18 @@ def _rebuilt(value: Any, inner: Callable[[Any, object], Any], leaf: Callable[[An
     return leaf(value)
 
 
+def are_types(hints: Sequence[Any]) -> bool:
+    """Whether one of an option's types says that it is a secret."""
+    types = [get_origin(hint) or hint for hint in hints]
+    return any(isinstance(one, type) and issubclass(one, TYPES) for one in types)
+
+
 def in_types(value: Any, hints: Sequence[Any], below: Callable[[Any, Any], Iterator[Any]]) -> Any:
     """An option with all of it held as `Secret` that its types call secret.
 
     below: the types under one key, or one number, of a type.
     """
-    if any(isinstance(hint, type) and issubclass(hint, TYPES) for hint in hints):
+    if are_types(hints):
         return everything(value)
 
     def inner(one: Any, key: object) -> Any:

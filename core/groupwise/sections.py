@@ -15,7 +15,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from groupwise import secrets
 from groupwise.yaml_lines import KeyPath
 
 
@@ -46,10 +45,7 @@ class Section(BaseModel):
 
 
 class PluginSection(Section):
-    """A plugin by its name; a text alone is short for `{name: text}`.
-
-    Secrets among its options are hidden from here on (`groupwise.secrets`).
-    """
+    """A plugin by its name; a text alone is short for `{name: text}`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -58,7 +54,7 @@ class PluginSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else secrets.concealed(value)
+        return {"name": value} if isinstance(value, str) else value
 
     @property
     def options(self) -> dict[str, Any]:

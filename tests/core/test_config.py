@@ -1,5 +1,6 @@
 """The configuration: what is read, what is derived, and how every mistake is told."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise import manual
-from groupwise.building import build
+from groupwise import manual, plugins, secrets
+from groupwise.building import build, has_config
 from groupwise.config import (
     LoadedConfig,
     PathOrName,
@@ -455,3 +456,17 @@ def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
     text = page.read_text(encoding="utf-8")
     assert manual.rewritten(text) == text, "run: python -m groupwise.manual " + str(page)
     assert set(manual.TABLES.values()) >= {RunConfig, TrainSection}
+
+
+def test_no_option_of_a_plugin_is_taken_for_a_secret() -> None:
+    def names(model: type[BaseModel]) -> Iterator[str]:
+        for name, info in model.model_fields.items():
+            yield name
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                yield from names(info.annotation)
+
+    registry = plugins.installed()
+    targets = [registry.load(entry.kind, entry.name) for entry in registry.entries]
+    options = [name for t in targets if has_config(t) for name in names(t.Config)]
+    assert "max_new_tokens" in options
+    assert not [name for name in options if secrets.is_secret(name)]
