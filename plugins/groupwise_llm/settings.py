@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.config import PathOrName
+from groupwise.trust import LoadingArguments
 
 
 class Lora(BaseModel):
@@ -38,7 +39,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: PathOrName = Field(description="path or hub name of a causal language model")
-    loading: dict[str, Any] = Field(
+    loading: LoadingArguments = Field(
         default_factory=dict,
         description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen",
     )
