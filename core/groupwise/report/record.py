@@ -4,6 +4,7 @@ A run may have been killed at any byte, so a missing file or a damaged line is n
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,10 @@ from groupwise import yaml_lines
 from groupwise.errors import UserError
 from groupwise.report.wording import number
 
+MOST_STEPS = 10**9
+MOST_OF_CONFIG = 100_000  # characters that are searched for names
+LONGEST = 300  # digits; of more there is no float
+DEEPEST = 20
 Row = Mapping[str, object]
 Point = tuple[float, float]
 
@@ -51,8 +56,13 @@ class Record:
 
     def configured(self, key: str) -> str:
         """A top-level value of the configuration, or the `name` inside it."""
+        if isinstance(self.result.get(key), str):
+            return str(self.result[key])
+        config = self.config
+        if len(config) > MOST_OF_CONFIG:
+            config = config[:MOST_OF_CONFIG].rpartition("\n")[0]
         try:
-            settings, _ = yaml_lines.read(self.config, "config.yaml")
+            settings, _ = yaml_lines.read(config, "config.yaml")
         except UserError:
             return ""
         value = settings.get(key) if isinstance(settings, Mapping) else None
@@ -87,8 +97,9 @@ def read_record(run: Path) -> Record:
     steps: dict[int, dict[str, object]] = {}
     for row in rows:
         step = number(row.get("step"))
-        key = int(step) if step is not None else max(steps, default=0) + 1
-        steps.setdefault(max(key, 0), {}).update(row)  # a resumed run repeats steps: the last holds
+        is_step = step is not None and 0 <= step <= MOST_STEPS
+        key = int(step) if step is not None and is_step else max(steps, default=0) + 1
+        steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last holds
     result, _ = _read_lines(run / "result.json", whole=True)
     sides = {side: _read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
     record = Record(
@@ -143,11 +154,26 @@ def _read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, obje
     objects, damaged = [], 0
     for line in filter(str.strip, lines):
         try:
-            value = json.loads(line)
-        except ValueError:
+            value = _shallow(json.loads(line, parse_int=_integer))
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             objects.append(value)
         else:
             damaged += 1
     return objects, damaged
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= LONGEST else math.inf
+
+
+def _shallow(value: object, depth: int = 0) -> object:
+    """The same without what lies too deep to be shown."""
+    if not isinstance(value, dict | list):
+        return value
+    if depth == DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {key: _shallow(inner, depth + 1) for key, inner in value.items()}
+    return [_shallow(inner, depth + 1) for inner in value]
