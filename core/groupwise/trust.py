@@ -44,7 +44,7 @@ def ask_nobody() -> None:
 
 def brings_code(error: BaseException) -> bool:
     """Whether a library refused a model because it needs code that the model brings."""
-    return SETTING in str(error)
+    return isinstance(error, ValueError) and "custom code" in str(error)
 
 
 UNTRUSTED = (

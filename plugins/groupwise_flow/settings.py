@@ -34,7 +34,8 @@ class Settings(BaseModel):
 
     model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
     loading: LoadingArguments = Field(
-        default_factory=dict, description="diffusers' from_pretrained arguments"
+        default_factory=dict,
+        description="diffusers' from_pretrained arguments; `trust_remote_code` is false unless set",
     )
     adapter: ImportString[Any] | None = Field(
         None, description="`module:attribute` of an Adapter; by the pipeline's class if unset"

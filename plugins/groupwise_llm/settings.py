@@ -41,7 +41,8 @@ class Settings(BaseModel):
     model: PathOrName = Field(description="path or hub name of a causal language model")
     loading: LoadingArguments = Field(
         default_factory=dict,
-        description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen",
+        description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen, "
+        "`trust_remote_code` is false unless set",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Literal["float32", "bf16"] = Field(

@@ -89,10 +89,15 @@ IN_FILE = {
 SECRETS = ["66666677", *(6 * digit for digit in "12345789")]
 
 
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch):
+    """What these tests call a secret is none in others."""
+    monkeypatch.setattr(secrets, "_known", {})
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A folder with a configuration that is full of secrets, and the plugins that take them."""
-    monkeypatch.setattr(secrets, "_known", {})
     name = f"keyed_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(PLUGINS)
     config = {
