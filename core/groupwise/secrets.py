@@ -1,8 +1,8 @@
 """Secrets in options: hidden where they are written, handed over where a plugin is built.
 
 `${NAME}` is a reference to a variable of the environment. It stays as it is until a plugin gets its
-options. A secret that stands in the options themselves is held as pydantic's `Secret`, which is
-written as a mask; nothing can read it back from there.
+options. A secret that stands in the options themselves is `Held`, which is written as a mask; nothing
+can read it back from there.
 """
 
 import os
@@ -15,7 +15,12 @@ from pydantic import Secret, SecretBytes, SecretStr
 if TYPE_CHECKING:
     from groupwise.yaml_lines import KeyPath
 
-HIDDEN = Secret("hidden")
+
+class Held(Secret[Any]):
+    """A secret that stood in the options, held until they are handed over."""
+
+
+HIDDEN = Held("hidden")
 MASK = str(HIDDEN)
 """What is written in place of a secret."""
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -49,12 +54,12 @@ def is_secret(key: object) -> bool:
 
 
 def concealed(value: Any, key: object = "") -> Any:
-    """An option with all its secrets held as `Secret`; itself where it has none."""
+    """An option with all its secrets `Held`; itself where it has none."""
     return everything(value) if is_secret(key) else _rebuilt(value, concealed, _with_secrets)
 
 
 def everything(value: Any) -> Any:
-    """An option that is a secret whole: every text and number in it is held as `Secret`."""
+    """An option that is a secret whole: every text and number in it is `Held`."""
     return _rebuilt(value, lambda inner, _: everything(inner), _held)
 
 
@@ -65,15 +70,11 @@ def _with_secrets(value: Any) -> Any:
 
 
 def _held(value: Any) -> Any:
-    is_text = isinstance(value, str)
-    if (
-        value is None
-        or isinstance(value, (bool, *TYPES))
-        or (is_text and (not value or _name(value)))
-    ):
+    is_open = value is None or isinstance(value, (bool, *TYPES)) or _name(value)
+    if is_open or (isinstance(value, str) and not value):
         return value
     _remember(value, MASK)
-    return Secret(value)
+    return Held(value)
 
 
 def problems(value: Any, path: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:
@@ -105,6 +106,8 @@ def _given(value: Any) -> Any:
     if name:
         _remember(os.environ[name], value)
         return os.environ[name]
+    if isinstance(value, TYPES):
+        _remember(value.get_secret_value(), MASK)
     plain = _plain(value)
     # $${NAME} is text, and no reference.
     return plain[1:] if isinstance(plain, str) and plain[:1] == "$" and _name(plain[1:]) else plain
@@ -145,7 +148,7 @@ def _name(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value.get_secret_value() if isinstance(value, TYPES) else value
+    return value.get_secret_value() if isinstance(value, Held) else value
 
 
 def _rebuilt(value: Any, inner: Callable[[Any, object], Any], leaf: Callable[[Any], Any]) -> Any:
@@ -170,7 +173,7 @@ def are_types(hints: Sequence[Any]) -> bool:
 
 
 def in_types(value: Any, hints: Sequence[Any], below: Callable[[Any, Any], Iterator[Any]]) -> Any:
-    """An option with all of it held as `Secret` that its types call secret.
+    """An option with all of it `Held` that its types call secret.
 
     below: the types under one key, or one number, of a type.
     """

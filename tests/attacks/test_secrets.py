@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretBytes, SecretStr
 from typer.testing import CliRunner
 
 import groupwise
@@ -219,6 +220,8 @@ def test_a_folder_of_an_earlier_version_shows_none_either(project):
     text = config.read_text().replace(f"api_key: '{secrets.MASK}'", "api_key: key-333333")
     assert "key-333333" in text
     config.write_text(text)
+    assert call("report", "run")[0] == 0
+    assert files_with_secrets(project / "run").keys() == {str(config)}
     again = [f"{key}={value}" for key, value in AGAIN.items() if "api_key" not in key]
     code, output = call("resume", "run", "train.steps=2", *again)
     assert code == 0, output
@@ -398,6 +401,15 @@ def test_options_of_any_shape(tries):
             )
 
     attack()
+
+
+def test_types_of_pydantics_are_given_in_python():
+    section = {"name": "r", "phrase": SecretStr("phr-444444"), "more": [SecretBytes(b"key-333333")]}
+    loaded = parse_config({"policy": "p", "prompts": "q", "rewards": [section]})
+    assert not leaked(repr(loaded) + dump(loaded.config))
+    options = secrets.revealed(loaded.config.rewards[0].options)
+    assert options == {key: section[key] for key in ("phrase", "more")}
+    assert not leaked(str(UserError("refused by phr-444444 and key-333333")))
 
 
 def test_a_secret_in_a_file_and_on_the_line(tmp_path):

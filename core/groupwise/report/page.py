@@ -20,13 +20,11 @@ from groupwise.report.charts import (
     share_bar,
 )
 from groupwise.report.comparison import compare
-from groupwise.report.completions import shortened
 from groupwise.report.record import Record, read_record, read_text
 from groupwise.report.tiles import tiles
 from groupwise.report.watched import alarm_lines, watched_charts
-from groupwise.report.wording import brief, display, duration, number, wilson
+from groupwise.report.wording import brief, display, duration, number, text, wilson
 
-MOST_OF_CONFIG = 100_000  # characters
 _HERE = Path(__file__).parent
 _LOSS = (
     "There is no chart of the loss: advantages of a group sum to 0, so it says nothing of "
@@ -262,5 +260,4 @@ def _samples(run: Record) -> str:
 def _config(run: Record) -> str:
     if not run.config.strip():
         return ""
-    config = shortened(run.config, MOST_OF_CONFIG)
-    return f"<details><summary>Configuration</summary><pre>{config}</pre></details>"
+    return f"<details><summary>Configuration</summary><pre>{text(run.shown_config)}</pre></details>"

@@ -7,14 +7,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from groupwise import yaml_lines
+from groupwise import secrets, yaml_lines
 from groupwise.errors import UserError
 from groupwise.report.wording import number
 
 MOST_STEPS = 10**9
-MOST_OF_CONFIG = 100_000  # characters that are searched for names
+MOST_OF_CONFIG = 100_000  # characters
 LONGEST = 300  # digits; of more there is no float
 DEEPEST = 20
 Row = Mapping[str, object]
@@ -54,18 +55,29 @@ class Record:
         keys = dict.fromkeys(key for row in self.steps.values() for key in row)
         return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
 
+    @cached_property
+    def settings(self) -> Mapping[str, object]:
+        """The configuration, of a very long one the first keys; {} where it cannot be read."""
+        try:
+            settings, _ = yaml_lines.read(_beginning(self.config), "config.yaml")
+        except UserError:
+            return {}
+        return settings if isinstance(settings, Mapping) else {}
+
+    @property
+    def shown_config(self) -> str:
+        """The configuration as text; an earlier version may have written secrets in it."""
+        masked = secrets.masked(self.settings)
+        text = _beginning(self.config)
+        left_out = len(self.config) - len(text)
+        shown = text if masked is self.settings else yaml_lines.write(masked)
+        return f"{shown}\n[{left_out:,} characters left out]" if left_out else shown
+
     def configured(self, key: str) -> str:
         """A top-level value of the configuration, or the `name` inside it."""
         if isinstance(self.result.get(key), str):
             return str(self.result[key])
-        config = self.config
-        if len(config) > MOST_OF_CONFIG:
-            config = config[:MOST_OF_CONFIG].rpartition("\n")[0]
-        try:
-            settings, _ = yaml_lines.read(config, "config.yaml")
-        except UserError:
-            return ""
-        value = settings.get(key) if isinstance(settings, Mapping) else None
+        value = self.settings.get(key)
         value = value.get("name") if isinstance(value, Mapping) else value
         return "" if value is None else str(value)
 
@@ -162,6 +174,13 @@ def _read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, obje
         else:
             damaged += 1
     return objects, damaged
+
+
+def _beginning(config: str) -> str:
+    """Whole lines of a configuration, as many as a page may have."""
+    if len(config) <= MOST_OF_CONFIG:
+        return config
+    return config[:MOST_OF_CONFIG].rpartition("\n")[0]
 
 
 def _integer(digits: str) -> int | float:
