@@ -1,8 +1,8 @@
 """Secrets in options: hidden where they are written, handed over where a plugin is built.
 
 `${NAME}` is a reference to a variable of the environment. It stays as it is until a plugin gets its
-options. A secret that stands in the options themselves is `Held`, which is written as a mask; nothing
-can read it back from there.
+options. A secret that stands in the options themselves is `Held`, which is written as a mask;
+nothing can read it back from there.
 """
 
 import os

@@ -86,7 +86,7 @@ def read(text: str, source: str) -> tuple[Any, Lines]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{source}{where}: {_problem(error, text)}") from error
+        raise UserError(f"{source}{where}: {_problem(error)}") from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         character = f"U+{ord(text[error.position]):04X}"
@@ -104,14 +104,14 @@ def write(data: Mapping[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+def _problem(error: yaml.MarkedYAMLError) -> str:
     """What is wrong, and what to do where it is a common mistake."""
     problem = str(error.problem or error.context)
     if problem.startswith("found undefined alias"):
         # Without its name: it may be a password that nobody knew to quote.
         return "found an alias of nothing; a text that begins with * needs quotes"
     mark = error.problem_mark
-    if mark and "${" in text.split("\n")[mark.line]:
+    if mark and "${" in (mark.get_snippet() or ""):
         return f"{problem}; between brackets ${{NAME}} needs quotes"
     return problem
 

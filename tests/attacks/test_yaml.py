@@ -49,6 +49,7 @@ HOSTILE = {
     "a number that is none": "seed: !!int soon",
     "a number of nothing": "seed: !!int ''",
     "a truth that is none": "seed: !!bool soon",
+    "a mistake after another separator of lines": "a\u2028b\x85 [",
     "NUL": "policy: toy\nseed: \0",
     "a control character": "policy: toy\x1b[2J",
     "an alias of nothing": "policy: *nothing",
