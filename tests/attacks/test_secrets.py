@@ -79,15 +79,19 @@ class Tracker(groupwise.Callback):
         pathlib.Path(__file__).with_name("seen.json").write_text(json.dumps(seen))
 """
 IN_FILE = {
-    "token": "tok-111111",
-    "headers": {"Authorization": "Bearer aut-222222", "accept": "json"},
-    "api_key": "key-333333",
-    "phrase": "phr-444444",
-    "pin": "pin-555555",
-    "servers": {"a": {"password": 66666677, "port": 8000}},
-    "access_token": "tra-777777",
+    "token": "tok-xqoneqx",
+    "headers": {"Authorization": "Bearer aut-xqtwoqx", "accept": "json"},
+    "api_key": "key-xqthreeqx",
+    "phrase": "phr-xqfourqx",
+    "pin": "pin-xqfiveqx",
+    "servers": {"a": {"password": 91827364, "port": 8000}},
+    "access_token": "tra-xqsevenqx",
 }
-SECRETS = ["66666677", *(6 * digit for digit in "12345789")]
+NUMBERS = ("91827364", "81726354", "71625344")
+SECRETS = [
+    *NUMBERS,
+    *(f"xq{word}qx" for word in ["one", "two", "three", "four", "five", "seven", "eight", "nine"]),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +110,7 @@ def project(tmp_path, monkeypatch):
             "name": "language_model",
             "model": str(BASE),
             "max_new_tokens": 3,
-            "loading": {"token": "hub-888888"},
+            "loading": {"token": "hub-xqeightqx"},
         },
         "prompts": {"name": "rows", "rows": [{"prompt": f"{n} + 1 ="} for n in range(8)]},
         "rewards": [
@@ -176,13 +180,13 @@ def test_a_run_writes_none_of_its_secrets(project, tries):
 
 
 AGAIN = {
-    "policy.loading.token": "hub-888888",
+    "policy.loading.token": "hub-xqeightqx",
     "rewards.0.token": IN_FILE["token"],
     "rewards.0.headers.Authorization": IN_FILE["headers"]["Authorization"],
     "rewards.1.api_key": IN_FILE["api_key"],
     "rewards.1.phrase": IN_FILE["phrase"],
     "rewards.1.clients.0.pin": IN_FILE["pin"],
-    "rewards.1.servers.a.password": 66666677,
+    "rewards.1.servers.a.password": 91827364,
     "callbacks.0.access_token": IN_FILE["access_token"],
 }
 
@@ -204,21 +208,21 @@ def test_a_run_is_gone_on_with_when_its_secrets_are_given_again(project, monkeyp
     assert "***" not in output
     assert given_to_plugins(project) == AS_GIVEN
     # In the file a reference takes the place of the secret, which makes the rewards no others.
-    monkeypatch.setenv("MODEL_KEY", "key-999999")
-    text = (project / "run.yaml").read_text().replace("key-333333", "${MODEL_KEY}")
+    monkeypatch.setenv("MODEL_KEY", "key-xqnineqx")
+    text = (project / "run.yaml").read_text().replace("key-xqthreeqx", "${MODEL_KEY}")
     (project / "run.yaml").write_text(text)
     code, output = call("train", "run.yaml", "--resume", "train.steps=3")
     assert code == 0, output
     assert f"rewards.1.api_key: {secrets.MASK} -> ${{MODEL_KEY}}" in output
-    assert given_to_plugins(project)["model"][0] == "key-999999"
+    assert given_to_plugins(project)["model"][0] == "key-xqnineqx"
     assert files_with_secrets(project / "run") == {}
 
 
 def test_a_folder_of_an_earlier_version_shows_none_either(project):
     assert call("train", "run.yaml")[0] == 0
     config = project / "run" / "config.yaml"
-    text = config.read_text().replace(f"api_key: '{secrets.MASK}'", "api_key: key-333333")
-    assert "key-333333" in text
+    text = config.read_text().replace(f"api_key: '{secrets.MASK}'", "api_key: key-xqthreeqx")
+    assert "key-xqthreeqx" in text
     config.write_text(text)
     assert call("report", "run")[0] == 0
     assert files_with_secrets(project / "run").keys() == {str(config)}
@@ -250,7 +254,7 @@ def test_references_stay_as_they_are_written(project, monkeypatch, tries):
     code, output = call("train", "run.yaml", "rewards.1.size=${SIZE}")
     assert code == 0, output
     expected = {**AS_GIVEN, "model": [*AS_GIVEN["model"]]}
-    expected["model"][2] = {"a": {"password": "66666677", "port": 8000}}  # a variable is text
+    expected["model"][2] = {"a": {"password": "91827364", "port": 8000}}  # a variable is text
     assert given_to_plugins(project) == expected
     assert files_with_secrets(project / "run") == {}
     kept = yaml.safe_load((project / "run" / "config.yaml").read_text())
@@ -283,29 +287,29 @@ def test_a_doubled_sign_is_text(monkeypatch):
 @pytest.mark.parametrize(
     "override",
     [
-        "rewards.1.api_key=[key-333333, 1]",
-        "rewards.1.api_key={key-333333: 1}",
-        "rewards.1.api_key=[key-333333",
-        "rewards.1.api_key='key-333333",
-        "rewards.1.api_key.more=key-333333",
-        "rewards.9.api_key=key-333333",
-        "rewards..api_key=key-333333",
-        "rewards.1={name: nowhere:Model, api_key: key-333333}",
-        "rewards.1.phrase=44444444",
-        "rewards.1.phrase=[phr-444444]",
-        "rewards.1.clients.0.pin=55555555",
-        "rewards.1.apikey=key-333333",
-        "rewards.0.token_of={token: tok-111111}",
+        "rewards.1.api_key=[key-xqthreeqx, 1]",
+        "rewards.1.api_key={key-xqthreeqx: 1}",
+        "rewards.1.api_key=[key-xqthreeqx",
+        "rewards.1.api_key='key-xqthreeqx",
+        "rewards.1.api_key.more=key-xqthreeqx",
+        "rewards.9.api_key=key-xqthreeqx",
+        "rewards..api_key=key-xqthreeqx",
+        "rewards.1={name: nowhere:Model, api_key: key-xqthreeqx}",
+        "rewards.1.phrase=81726354",
+        "rewards.1.phrase=[phr-xqfourqx]",
+        "rewards.1.clients.0.pin=71625344",
+        "rewards.1.apikey=key-xqthreeqx",
+        "rewards.0.token_of={token: tok-xqoneqx}",
         "rewards.1.size=thirteen",
         "rewards.1.size=13",
         "rewards.1.size=14",
         "rewards.1.size=15",
         "rewards.1.size=16",
         "rewards.1.weight=much",
-        "train.api_key=key-333333",
-        "api_key=key-333333",
-        "callbacks.0.password=tra-777777",
-        "policy.api_key=key-333333",
+        "train.api_key=key-xqthreeqx",
+        "api_key=key-xqthreeqx",
+        "callbacks.0.password=tra-xqsevenqx",
+        "policy.api_key=key-xqthreeqx",
         "policy.model=nowhere/at-all",
     ],
 )
@@ -313,7 +317,7 @@ def test_no_mistake_shows_a_secret(project, override, tries):
     code, output = call("train", "run.yaml", override)
     assert code == 2, output
     assert output.startswith("error: ")
-    assert not leaked(output.replace("apikey=key-333333", ""))
+    assert not leaked(output.replace("apikey=key-xqthreeqx", ""))
     tries(1)
 
 
@@ -354,7 +358,7 @@ class Client:
 
 
 def test_objects_of_pythons_are_handed_over_as_they_are():
-    client, shared = Client("key-333333"), []
+    client, shared = Client("key-xqthreeqx"), []
     data = {
         "policy": "p",
         "prompts": "q",
@@ -404,17 +408,21 @@ def test_options_of_any_shape(tries):
 
 
 def test_types_of_pydantics_are_given_in_python():
-    section = {"name": "r", "phrase": SecretStr("phr-444444"), "more": [SecretBytes(b"key-333333")]}
+    section = {
+        "name": "r",
+        "phrase": SecretStr("phr-xqfourqx"),
+        "more": [SecretBytes(b"key-xqthreeqx")],
+    }
     loaded = parse_config({"policy": "p", "prompts": "q", "rewards": [section]})
     assert not leaked(repr(loaded) + dump(loaded.config))
     options = secrets.revealed(loaded.config.rewards[0].options)
     assert options == {key: section[key] for key in ("phrase", "more")}
-    assert not leaked(str(UserError("refused by phr-444444 and key-333333")))
+    assert not leaked(str(UserError("refused by phr-xqfourqx and key-xqthreeqx")))
 
 
 def test_a_secret_in_a_file_and_on_the_line(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("policy: p\nprompts: q\nrewards: [{name: r, api_key: key-333333}]\n")
-    loaded = load_config(path, ["rewards.0.db_password=key-999999", "policy.api_key=${KEY}"])
+    path.write_text("policy: p\nprompts: q\nrewards: [{name: r, api_key: key-xqthreeqx}]\n")
+    loaded = load_config(path, ["rewards.0.db_password=key-xqnineqx", "policy.api_key=${KEY}"])
     assert not leaked(repr(loaded) + dump(loaded.config))
     assert loaded.config.policy.options == {"api_key": "${KEY}"}
