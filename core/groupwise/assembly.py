@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -12,7 +12,7 @@ from accelerate.utils import set_seed
 
 from groupwise.alarm import Watch
 from groupwise.algorithm import Algorithm
-from groupwise.building import build, check_options, concealed, load_target
+from groupwise.building import build, check_options, load_target
 from groupwise.callback import Callback
 from groupwise.config import LoadedConfig, check_labels
 from groupwise.errors import UserError
@@ -224,32 +224,6 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)
     return targets
-
-
-def with_secrets(loaded: LoadedConfig, targets: Mapping[KeyPath, Any]) -> LoadedConfig:
-    """The configuration with those options hidden, too, that a plugin's `Config` calls secret.
-
-    targets: what the names of the sections stand for.
-    """
-    config = loaded.config
-    for _, path, section in plugin_sections(config):
-        options = section.options
-        hidden = concealed(targets.get(path), options)
-        if hidden is not options:
-            config = _changed(config, path, hidden)
-    return replace(loaded, config=config)
-
-
-def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
-    """A section, or a list of them, with other options where `path` leads."""
-    if not path:
-        return section.model_copy(update=options)
-    key, rest = path[0], path[1:]
-    if isinstance(section, list):
-        return [_changed(one, rest, options) if i == key else one for i, one in enumerate(section)]
-    return section.model_copy(
-        update={str(key): _changed(getattr(section, str(key)), rest, options)}
-    )
 
 
 def _measures(

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from groupwise import plugins, secrets
 from groupwise.errors import UserError
 from groupwise.mistakes import below, explain, found, unknown_key
-from groupwise.sections import kind_at
+from groupwise.sections import kind_at, plugin_sections
 from groupwise.yaml_lines import KeyPath
 
 if TYPE_CHECKING:
@@ -87,6 +88,32 @@ def concealed(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
     hints = [target.Config] if has_config(target) else []
     hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
     return hidden
+
+
+def with_secrets(loaded: "LoadedConfig", targets: Mapping[KeyPath, Any]) -> "LoadedConfig":
+    """The configuration with those options hidden, too, that a plugin's `Config` calls secret.
+
+    targets: what the names of the sections stand for.
+    """
+    config = loaded.config
+    for _, path, section in plugin_sections(config):
+        options = section.options
+        hidden = concealed(targets.get(path), options)
+        if hidden is not options:
+            config = _changed(config, path, hidden)
+    return replace(loaded, config=config)
+
+
+def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
+    """A section, or a list of them, with other options where `path` leads."""
+    if not path:
+        return section.model_copy(update=options)
+    key, rest = path[0], path[1:]
+    if isinstance(section, list):
+        return [_changed(one, rest, options) if i == key else one for i, one in enumerate(section)]
+    return section.model_copy(
+        update={str(key): _changed(getattr(section, str(key)), rest, options)}
+    )
 
 
 def _is_reward(section_path: KeyPath, target: Any) -> bool:

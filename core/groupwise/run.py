@@ -15,8 +15,8 @@ from groupwise.assembly import (
     make_evaluator,
     make_policy,
     make_trainer,
-    with_secrets,
 )
+from groupwise.building import with_secrets
 from groupwise.checkpoint import Checkpoints, read_weights
 from groupwise.config import LoadedConfig, idle_processes
 from groupwise.course import Course, RunResult
