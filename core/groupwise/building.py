@@ -2,16 +2,17 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from groupwise import plugins
+from groupwise import plugins, secrets
 from groupwise.errors import UserError
-from groupwise.mistakes import explain, found, unknown_key
-from groupwise.sections import kind_at
+from groupwise.mistakes import below, explain, found, unknown_key
+from groupwise.sections import kind_at, plugin_sections
 from groupwise.yaml_lines import KeyPath
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def build(
     object already is returned.
     """
     config = check_options(loaded, section_path, target, name, options)
+    options = secrets.revealed(options)
     if _is_reward(section_path, target):
         return partial(target, **options) if options else target
     if not isinstance(target, type) and not inspect.isroutine(target):
@@ -61,8 +63,15 @@ def check_options(
 ) -> Any:
     """The target's `Config` of these options, None where it has none; builds nothing.
 
-    Raises UserError for options that the target does not take.
+    Raises UserError for options that the target does not take, and for secrets that are not there.
     """
+    problems = [
+        loaded.origin.message(path, problem)
+        for path, problem in secrets.problems(concealed(target, options), section_path)
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+    options = secrets.revealed(options)
     is_class, is_reward = isinstance(target, type), _is_reward(section_path, target)
     if is_class and has_config(target):
         return validate(loaded, section_path, target, options)
@@ -72,6 +81,39 @@ def check_options(
         problem = f"{name!r} is an object already and takes no options, found {found(options)}"
         raise UserError(loaded.origin.message(section_path, problem))
     return None
+
+
+def concealed(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with all that hidden which the types of the target's `Config` call secret."""
+    hints = [target.Config] if has_config(target) else []
+    hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
+    return hidden
+
+
+def with_secrets(loaded: "LoadedConfig", targets: Mapping[KeyPath, Any]) -> "LoadedConfig":
+    """The configuration with those options hidden, too, that a plugin's `Config` calls secret.
+
+    targets: what the names of the sections stand for.
+    """
+    config = loaded.config
+    for _, path, section in plugin_sections(config):
+        options = section.options
+        hidden = concealed(targets.get(path), options)
+        if hidden is not options:
+            config = _changed(config, path, hidden)
+    return replace(loaded, config=config)
+
+
+def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
+    """A section, or a list of them, with other options where `path` leads."""
+    if not path:
+        return section.model_copy(update=options)
+    key, rest = path[0], path[1:]
+    if isinstance(section, list):
+        return [_changed(one, rest, options) if i == key else one for i, one in enumerate(section)]
+    return section.model_copy(
+        update={str(key): _changed(getattr(section, str(key)), rest, options)}
+    )
 
 
 def _is_reward(section_path: KeyPath, target: Any) -> bool:
@@ -97,7 +139,8 @@ def validate(
         return config.model_validate(dict(options), context=context)
     except ValidationError as error:
         known = _section_names(loaded, section_path)
-        raise explain(error, config, loaded.origin, section_path, known) from error
+        # Not `from error`, which would show all input in a traceback, secrets among it.
+        raise explain(error, config, loaded.origin, section_path, known) from None
 
 
 def _folders(loaded: "LoadedConfig") -> list[Path]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise import __version__, yaml_lines
+from groupwise import __version__, secrets, yaml_lines
 from groupwise.config import LoadedConfig
 from groupwise.policy import Policy
 from groupwise.sections import RewardSection
@@ -30,7 +30,8 @@ def write_card(
         _results(result),
         f"Trained with Groupwise {__version__}; the whole configuration stands in `config.yaml`.\n",
     ]
-    (folder / "README.md").write_text("\n".join(filter(None, parts)), encoding="utf-8")
+    text = secrets.redacted("\n".join(filter(None, parts)))  # a policy may state its options
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def _what(facts: Mapping[str, Any], loaded: LoadedConfig, result: Mapping[str, Any]) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from groupwise import yaml_lines
+from groupwise import secrets, yaml_lines
 from groupwise.errors import UserError
 from groupwise.mistakes import Origin, explain, found
-from groupwise.overrides import apply, key_path, parse
+from groupwise.overrides import apply, given, parse
 from groupwise.sections import (
     EvaluationSection,
     PathOrName,
@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+LARGEST = 10_000_000
+"""Bytes of a configuration file."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedConfig:
     """A validated configuration, and where its values came from.
@@ -74,9 +78,9 @@ def load_config(
         raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
     if not isinstance(data, Mapping):
         raise UserError(f"{path}, line 1: expected a section of keys, found {found(data)}")
-    laid = [(*parse(text), text) for text in overrides]
-    data, given = apply(data, laid, lines)
-    origin = Origin(source=str(path), lines=lines, overridden=given)
+    data = secrets.concealed(data)
+    data, overridden = apply(data, [parse(text) for text in overrides], lines)
+    origin = Origin(source=str(path), lines=lines, overridden=overridden)
     output = {"output": f"runs/{path.stem}"}
     return _validated({**output, **_given(data)}, folder or path.parent, origin)
 
@@ -91,18 +95,18 @@ def parse_config(
 
     stated: sections that were laid over a configuration before.
     """
-    laid = [
-        (key_path(key, f"{key}={value}"), value, f"{key}={value}")
-        for key, value in (overrides or {}).items()
-    ]
-    data, given = apply(data, laid, Lines())
-    origin = Origin(source="configuration", overridden=given)
+    laid = [given(key, value) for key, value in (overrides or {}).items()]
+    data, overridden = apply(data, laid, Lines())
+    origin = Origin(source="configuration", overridden=overridden)
     return _validated(_given(data), folder or Path.cwd(), origin, stated)
 
 
 def dump(config: RunConfig) -> str:
-    """The configuration as YAML, defaults included, that `load_config` reads back equal."""
-    return yaml_lines.write(config.model_dump())
+    """The configuration as YAML, defaults included, that `load_config` reads back equal.
+
+    But for secrets, of which only a mask is written.
+    """
+    return yaml_lines.write(secrets.masked(config.model_dump()))
 
 
 def check_labels(loaded: LoadedConfig) -> None:
@@ -160,8 +164,15 @@ def idle_processes(config: RunConfig, processes: int) -> str | None:
 
 def _text(path: Path) -> str:
     try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise UserError(
+                f"{path}: more than {LARGEST // 10**6} MB, which is too much for a configuration; "
+                f"rows belong into a file of their own (prompts: dataset)"
+            )
         # Windows editors put a byte order mark before UTF-8; it is no part of the first key.
-        return path.read_text(encoding="utf-8-sig")
+        return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except IsADirectoryError as error:
@@ -181,8 +192,10 @@ def _validated(
     data: Mapping[str, Any], folder: Path, origin: Origin, stated: Sequence[str] = ()
 ) -> LoadedConfig:
     try:
-        config = RunConfig.model_validate(data)
+        config = RunConfig.model_validate(secrets.concealed(data))
     except ValidationError as error:
-        raise explain(error, RunConfig, origin) from error
+        raise explain(error, RunConfig, origin) from None  # its own words would show all values
+    except RecursionError as error:
+        raise UserError(f"{origin.source}: nested too deeply, or inside itself") from error
     dotted = [".".join(map(str, path)) for path in origin.overridden]
     return LoadedConfig(config=config, folder=folder, origin=origin, stated=[*dotted, *stated])

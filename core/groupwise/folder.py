@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise import __version__, yaml_lines
+from groupwise import __version__, secrets, yaml_lines
 from groupwise.config import LoadedConfig, dump, load_config
 from groupwise.disk import read_record, reason, write
 from groupwise.errors import UserError
@@ -132,14 +132,15 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     path = folder / CONFIG
     if not path.exists():
         return []
-    former = dict(values(_sections(path)))
+    former = dict(values(secrets.masked(_sections(path))))
     now = dict(values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
     check_kept({key: former.get(key) for key in KEPT}, loaded.config)
     keys = [key for key in {**former, **now} if key != "output"]
     pairs = [(key, former.get(key, "unset"), now.get(key, "unset")) for key in keys]
     different = [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
     for key, was, becomes in different:
-        if _is_in(key, STATED) and not _is_in(key, loaded.stated):
+        by_secret = secrets.same(key, was, becomes)
+        if _is_in(key, STATED) and not _is_in(key, loaded.stated) and not by_secret:
             raise UserError(
                 f"{key}: the run was begun with {was}, and {loaded.origin.source} says {becomes}. "
                 f"`groupwise resume {folder}` goes on with what the run was begun with; to change "

@@ -8,6 +8,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from groupwise import secrets
 from groupwise.errors import UserError
 from groupwise.suggest import did_you_mean
 from groupwise.yaml_lines import KeyPath, Lines
@@ -80,7 +81,8 @@ def explain(
             known = sorted(_names(model, path[:-1])) + (list(extra_names) if path[1:] == () else [])
             problem = unknown_key(str(path[-1]), known)
         else:
-            problem = _problem(details)
+            hides = secrets.are_types(_hints(model, path)) or any(map(secrets.is_secret, path))
+            problem = _problem(details, secrets.HIDDEN if hides else details["input"])
         told[origin.message((*prefix, *path), problem)] = origin.lines.of((*prefix, *path)) or 0
     return UserError("\n".join(sorted(told, key=lambda message: told[message])))
 
@@ -95,23 +97,30 @@ def found(value: Any) -> str:
     """A value in the words of somebody who writes YAML."""
     if value is None:
         return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, Mapping):
         return f"a section with {', '.join(map(str, value)) or 'no keys'}"[:60]
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    text = repr(value)
+    if isinstance(value, secrets.TYPES):
+        return "a secret"
+    text = secrets.redacted(_as_yaml(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _problem(details: ErrorDetails) -> str:
+def _as_yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) > 10**100:  # of more digits Python writes none
+        return "a number of more than 100 digits"
+    return repr(value)
+
+
+def _problem(details: ErrorDetails, value: Any) -> str:
     kind, context = details["type"], details.get("ctx", {})
     if kind == "missing":
         return "missing, it has no default"
     if kind in ("at", "value_error"):
         return str(context.get("message") or context.get("error"))
-    value = details["input"]
     close = ""
     if kind == "literal_error" and isinstance(value, str):
         close = did_you_mean(value, context["expected"].split("'")[1::2])
@@ -122,7 +131,8 @@ def _expectation(details: ErrorDetails) -> str:
     kind, context = details["type"], details.get("ctx", {})
     if kind in LIMITS:
         words, name = LIMITS[kind]
-        return f"expected {words} {context[name]:g}"
+        limit = context[name]
+        return f"expected {words} {limit if isinstance(limit, int) else format(limit, 'g')}"
     if kind == "literal_error":
         return f"expected {context['expected']}"
     if kind == "too_short":
@@ -143,7 +153,7 @@ def _key_path(details: ErrorDetails, model: type[BaseModel]) -> KeyPath:
         if not isinstance(part, int) and path and not _has_keys(hints):
             continue
         path.append(part)
-        hints = [inner for hint in hints for inner in _below(hint, part)]
+        hints = [inner for hint in hints for inner in below(hint, part)]
     return (*path, *details.get("ctx", {}).get("path", ()))
 
 
@@ -157,13 +167,18 @@ def _is_model(hint: Any) -> bool:
 
 def _names(model: type[BaseModel], path: KeyPath) -> set[str]:
     """The keys that the section at `path` below `model` has."""
+    return {n for hint in _hints(model, path) if _is_model(hint) for n in hint.model_fields}
+
+
+def _hints(model: type[BaseModel], path: KeyPath) -> list[Any]:
+    """The types that stand at `path` below `model`."""
     hints: list[Any] = [model]
     for part in path:
-        hints = [inner for hint in hints for inner in _below(hint, part)]
-    return {name for hint in hints if _is_model(hint) for name in hint.model_fields}
+        hints = [inner for hint in hints for inner in below(hint, part)]
+    return hints
 
 
-def _below(hint: Any, part: str | int) -> Iterator[Any]:
+def below(hint: Any, part: str | int) -> Iterator[Any]:
     """The types that stand under one key, or one number, of a type."""
     if _is_model(hint):
         if part in hint.model_fields:

@@ -1,25 +1,45 @@
 """Overrides: `train.steps=5` laid over the data of a configuration."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise import yaml_lines
+from groupwise import secrets, yaml_lines
 from groupwise.errors import UserError
 from groupwise.mistakes import found
 from groupwise.sections import KINDS_OF_LISTS, kind_at
 from groupwise.yaml_lines import KeyPath, Lines
 
+Override = tuple[KeyPath, Any, str]
+"""Key path, value, and how messages quote it."""
 
-def parse(text: str) -> tuple[KeyPath, Any]:
-    """Key path and value of `key.sub=value`; the value is YAML."""
+
+def parse(text: str) -> Override:
+    """An override `key.sub=value`; the value is YAML."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"override {text!r}: expected key=value, found no '='")
-    data, _ = yaml_lines.read(value, f"override {text!r}")
-    return key_path(key, text), data
+    shown = _shown(key, value)
+    data, _ = yaml_lines.read(value, f"override {shown!r}")
+    return _key_path(key, shown), secrets.concealed(data, key.rpartition(".")[2]), shown
 
 
-def key_path(key: str, text: str) -> KeyPath:
+def given(key: str, value: Any) -> Override:
+    """An override from Python."""
+    shown = _shown(key, value)
+    return _key_path(key, shown), secrets.concealed(value, key.rpartition(".")[2]), shown
+
+
+def _shown(key: str, value: Any) -> str:
+    """How messages quote an override, which may be too wrong to tell what in it is a secret."""
+    text = f"{key}={value}"
+    is_reference = secrets.REFERENCE.fullmatch(str(value).strip())
+    if not is_reference and any(map(secrets.is_secret, re.findall(r"[\w-]+", text))):
+        return f"{key}={secrets.MASK}"
+    return text
+
+
+def _key_path(key: str, text: str) -> KeyPath:
     """The path of a dotted key; list items are numbers from 0."""
     parts = key.strip().split(".")
     if not all(parts):
@@ -27,22 +47,20 @@ def key_path(key: str, text: str) -> KeyPath:
     return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
-def apply(
-    data: Any, overrides: Sequence[tuple[KeyPath, Any, str]], lines: Lines
-) -> tuple[Any, dict[KeyPath, str]]:
+def apply(data: Any, overrides: Sequence[Override], lines: Lines) -> tuple[Any, dict[KeyPath, str]]:
     """A copy of the data with overrides (path, value, text) laid over it, and who gave what.
 
     Lines of what an override replaces are dropped from `lines`.
     """
-    given: dict[KeyPath, str] = {}
+    overridden: dict[KeyPath, str] = {}
     for path, value, text in overrides:
         data = _set(data, path, (), value, text)
         for known in [known for known in lines if known[: len(path)] == path]:
             del lines[known]
-        for known in [known for known in given if known[: len(path)] == path]:
-            del given[known]
-        given[path] = text
-    return data, given
+        for known in [known for known in overridden if known[: len(path)] == path]:
+            del overridden[known]
+        overridden[path] = text
+    return data, overridden
 
 
 def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:

@@ -20,6 +20,7 @@ from groupwise.assembly import (
     make_policy,
     make_trainer,
 )
+from groupwise.building import with_secrets
 from groupwise.checkpoint import Checkpoints, read_weights
 from groupwise.config import LoadedConfig, idle_processes
 from groupwise.course import Course, RunResult
@@ -110,12 +111,11 @@ def _train(
     chief, settings = accelerator.is_main_process, loaded.config.train
     folder, resume = place.folder, place.resume
     checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints)
-    changed: list[str] = []
     if resume:  # before anything takes its time
         checkpoints.last()
         check_objects(folder, objects)
-        changed = changes(folder, loaded)
-    check_sections(loaded, objects)
+    loaded = with_secrets(loaded, check_sections(loaded, objects))
+    changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
     trainer = make_trainer(parts, accelerator)
     callbacks = make_callbacks(parts, accelerator)

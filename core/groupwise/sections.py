@@ -247,7 +247,9 @@ class RunConfig(Section):
         description="the run's folder, relative to where the command is called; "
         "`runs/` and the configuration file's name if unset",
     )
-    seed: int = Field(default=0, ge=0, description="of prompts, sampling and initialisation")
+    seed: int = Field(
+        default=0, ge=0, lt=2**32, description="of prompts, sampling and initialisation"
+    )
     policy: PluginSection = Field(description="what is trained")
     prompts: PromptsSection = Field(description="where prompts come from")
     rewards: list[RewardSection] = Field(min_length=1, description="what is rewarded")

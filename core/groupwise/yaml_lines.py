@@ -1,7 +1,8 @@
 """YAML read into plain data together with the line each key stands on, and written again.
 
 The scalars are YAML 1.2's: `1e-4` is a number, while `yes`, `010` and `1:30` are not what YAML 1.1
-makes of them.
+makes of them. What a file may ask for is bounded: aliases that multiply, endless numbers and
+nesting, and tags that stand for objects of Python's are refused.
 """
 
 import re
@@ -9,10 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from groupwise.errors import UserError
 
 KeyPath = tuple[str | int, ...]
+
+MOST_COPIES = 20_000
+"""Values that aliases may repeat in all."""
+DEEPEST = 100
+"""Keys and list items from the top to a value."""
+LONGEST = 100
+"""Digits of a whole number."""
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = (
@@ -23,6 +32,8 @@ _SCALARS = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("merge", r"<<", "<"),
 )
+_TAGS = frozenset(_TAG + name for name in ("bool", "int", "float", "null", "str"))
+_TOO_DEEP = "nested too deeply, or inside itself"
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,6 +54,9 @@ for _name, _pattern, _first in _SCALARS:
 
 
 def _integer(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > LONGEST:
+        problem = f"a whole number of {len(node.value):,} digits; {LONGEST} are the most"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     return int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10)
 
 
@@ -64,20 +78,25 @@ class Lines(dict[KeyPath, int]):
 
 def read(text: str, source: str) -> tuple[Any, Lines]:
     """The data of one YAML document and its lines; raises UserError that names source and line."""
-    lines = Lines()
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        data = None if node is None else _build(loader, node, (), lines)
+        builder = _Builder(loader)
+        data = None if node is None else builder.build(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{source}{where}: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{source}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{source}{where}: {_problem(error)}") from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        character = f"U+{ord(text[error.position]):04X}"
+        problem = f"the character {character} has no place in YAML"
+        raise UserError(f"{source}, line {line}: {problem}") from error
     except RecursionError as error:
-        raise UserError(f"{source}: nested too deeply, or inside itself") from error
-    return data, lines
+        raise UserError(f"{source}: {_TOO_DEEP}") from error
+    except (ValueError, OverflowError) as error:  # an escape of no character, an endless version
+        raise UserError(f"{source} is no YAML: {error}") from error
+    return data, builder.lines
 
 
 def write(data: Mapping[str, Any]) -> str:
@@ -85,40 +104,96 @@ def write(data: Mapping[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _build(loader: _Loader, node: yaml.Node, path: KeyPath, lines: Lines) -> Any:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-        return _mapping(loader, node, path, lines)
-    if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-        return [_build(loader, item, (*path, i), lines) for i, item in enumerate(node.value)]
-    if isinstance(node, yaml.ScalarNode):
-        return loader.construct_object(node)
-    raise yaml.MarkedYAMLError(problem=f"unknown tag {node.tag!r}", problem_mark=node.start_mark)
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong, and what to do where it is a common mistake."""
+    problem = str(error.problem or error.context)
+    if problem.startswith("found undefined alias"):
+        # Without its name: it may be a password that nobody knew to quote.
+        return "found an alias of nothing; a text that begins with * needs quotes"
+    mark = error.problem_mark
+    if mark and "${" in (mark.get_snippet() or ""):
+        return f"{problem}; between brackets ${{NAME}} needs quotes"
+    return problem
 
 
-def _mapping(
-    loader: _Loader, node: yaml.MappingNode, path: KeyPath, lines: Lines
-) -> dict[str, Any]:
-    seen: dict[str, int] = {}
-    for key, _ in node.value:
-        name, line = _key(key), key.start_mark.line + 1
-        if name in seen and name != "<<":
-            raise yaml.MarkedYAMLError(
-                problem=f"{'.'.join(map(str, (*path, name)))}: already given in line {seen[name]}",
-                problem_mark=key.start_mark,
-            )
-        seen[name] = line
-    loader.flatten_mapping(node)
-    built: dict[str, Any] = {}
-    # Merged keys come first, so that the section's own follow and win.
-    for key, value in node.value:
-        lines[(*path, _key(key))] = key.start_mark.line + 1
-        built[_key(key)] = _build(loader, value, (*path, _key(key)), lines)
-    return built
+class _Builder:
+    """Makes data of nodes, and counts what aliases repeat."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self.loader, self.lines = loader, Lines()
+        self._seen: set[int] = set()
+        self._copies = 0
+
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._count(node, path)
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and node.tag in _TAGS:
+            return self._scalar(node)
+        raise _mistake(f"unknown tag {node.tag[:60]!r}", node)
+
+    def _count(self, node: yaml.Node, path: KeyPath) -> None:
+        """Refuse what is nested too deeply or repeated too often."""
+        if len(path) > DEEPEST:
+            raise _mistake(_TOO_DEEP, node)
+        self._copies += id(node) in self._seen
+        self._seen.add(id(node))
+        if self._copies > MOST_COPIES:
+            raise _mistake(f"aliases repeat more than {MOST_COPIES:,} values", node)
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return self.loader.construct_object(node)
+        except (ValueError, KeyError, IndexError) as error:  # of what a tag claims that it is
+            kind = node.tag.removeprefix(_TAG)
+            raise _mistake(f"expected what its tag says, !!{kind}", node) from error
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = _key(key), key.start_mark.line + 1
+            if name in seen and not _merges(key):
+                dotted = ".".join(map(str, (*path, name)))
+                raise _mistake(f"{dotted}: already given in line {seen[name]}", key)
+            seen[name] = line
+        built: dict[str, Any] = {}
+        # Merged keys come first, so that the section's own follow and win.
+        for key, value in node.value:
+            if _merges(key):
+                built |= self._merged(value, path)
+        for key, value in node.value:
+            if not _merges(key):
+                place = (*path, _key(key))
+                self.lines[place] = key.start_mark.line + 1
+                built[_key(key)] = self.build(value, place)
+        return built
+
+    def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        """What `<<` brings: a section's keys, or those of several, of which the first wins."""
+        is_list = isinstance(node, yaml.SequenceNode)
+        built: dict[str, Any] = {}
+        for section in reversed(node.value) if is_list else [node]:
+            if not isinstance(section, yaml.MappingNode):
+                raise _mistake("expected a section of keys, or a list of such, to merge", section)
+            built |= self.build(section, path)
+        return built
+
+
+def _mistake(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
+def _merges(key: yaml.Node) -> bool:
+    return key.tag == _TAG + "merge"
 
 
 def _key(node: yaml.Node) -> str:
     """A key is text whatever it looks like: `on`, `1` and `null` are names here."""
     if not isinstance(node, yaml.ScalarNode):
-        raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=node.start_mark)
+        raise _mistake("a key must be text", node)
+    if node.tag not in (*_TAGS, _TAG + "merge"):
+        raise _mistake(f"unknown tag {node.tag[:60]!r}", node)
     return str(node.value)

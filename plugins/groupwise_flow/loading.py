@@ -13,6 +13,7 @@ from diffusers.utils import logging
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
+from groupwise import trust
 from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.flux import Flux
@@ -40,6 +41,7 @@ def load(settings: Settings) -> Adapter:
     usual = {
         "torch_dtype": dict(stored(settings.precision, lora=settings.lora is not None)),
         "use_safetensors": True,  # no pickle is loaded
+        trust.SETTING: False,
     }
     with quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
@@ -78,6 +80,9 @@ def read_index(settings: Settings) -> dict[str, Any]:
     index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
     folder = Path(settings.model)
     named = [name for name, part in index.items() if isinstance(part, list) and any(part)]
+    own = [name for name in named if (folder / name / f"{index[name][0]}.py").is_file()]
+    if own and not trust.is_trusted(settings.loading):
+        raise UserError(f"policy.model: {settings.model!r}, {own[0]}: {trust.UNTRUSTED}")
     missing = [name for name in named if not (folder / name).is_dir()]
     if folder.is_dir() and missing:
         raise UserError(
@@ -189,7 +194,7 @@ def explained(settings: Settings, problem: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # diffusers, transformers and safetensors raise a dozen kinds
-        reason = first_line(error)
+        reason = trust.UNTRUSTED if trust.brings_code(error) else first_line(error)
         raise UserError(f"policy.model: {problem} {settings.model!r}: {reason}") from error
 
 
@@ -220,6 +225,7 @@ def quiet() -> Iterator[None]:
     """Progress bars would tear up the run's own, and a missing T5 is no reason to speak."""
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
+    trust.ask_nobody()
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ImportString, model_validator
 from pydantic_core import PydanticCustomError
 
 from groupwise.config import PathOrName
+from groupwise.trust import LoadingArguments
 from groupwise_flow.lengths import Long
 from groupwise_flow.precision import Precision
 from groupwise_flow.windows import Window
@@ -32,8 +33,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
-    loading: dict[str, Any] = Field(
-        default_factory=dict, description="diffusers' from_pretrained arguments"
+    loading: LoadingArguments = Field(
+        default_factory=dict,
+        description="diffusers' from_pretrained arguments; `trust_remote_code` is false unless set",
     )
     adapter: ImportString[Any] | None = Field(
         None, description="`module:attribute` of an Adapter; by the pipeline's class if unset"

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from groupwise import trust
 from groupwise.errors import UserError, first_line
 from groupwise_llm import modes
 from groupwise_llm.adapters import with_adapters
@@ -27,7 +28,7 @@ OF_CONFIG = frozenset(
         "revision",
         "subfolder",
         "token",
-        "trust_remote_code",
+        trust.SETTING,
     }
 )
 """The arguments of loading that say where files are: a configuration's and a tokenizer's, too."""
@@ -53,14 +54,15 @@ def load(settings: Settings) -> Loaded:
     dtype_of(settings)
     tokenizer = tokenizer_of(settings)
     try:
+        usual = {"dtype": torch.float32, trust.SETTING: False}
         model = AutoModelForCausalLM.from_pretrained(
-            settings.model, **{"dtype": torch.float32, **settings.loading}
+            settings.model, **{**usual, **settings.loading}
         )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
-            f"{first_line(error)}"
+            f"{_reason(error)}"
         ) from error
     model = _as_plain(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
@@ -82,14 +84,14 @@ def outline(settings: Settings, config: Any) -> Any:
     """The model that `load` would make, of shapes alone. Raises UserError for what load refuses, as
     far as that shows without weights."""
     dtype = dtype_of(settings, config)
-    trusted = settings.loading.get("trust_remote_code")
+    trusted = trust.is_trusted(settings.loading)
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trusted)
     except Exception as error:  # as many kinds
         raise UserError(
             f"policy.model: cannot build a causal language model from {settings.model!r}: "
-            f"{first_line(error)}"
+            f"{_reason(error)}"
         ) from error
     _check_arguments(type(model), settings, config)
     with torch.device("meta"):
@@ -155,12 +157,18 @@ def tokenizer_of(settings: Settings) -> Any:
     except Exception as error:  # as many kinds
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
-            f"tokenizer: {first_line(error)}"
+            f"tokenizer: {_reason(error)}"
         ) from error
 
 
 def _where(settings: Settings) -> dict[str, Any]:
-    return {name: value for name, value in settings.loading.items() if name in OF_CONFIG}
+    own = {name: value for name, value in settings.loading.items() if name in OF_CONFIG}
+    # Without it transformers asks on the terminal, and waits.
+    return {trust.SETTING: False, **own}
+
+
+def _reason(error: Exception) -> str:
+    return trust.UNTRUSTED if trust.brings_code(error) else first_line(error)
 
 
 def config_of(settings: Settings) -> Any:
@@ -168,7 +176,7 @@ def config_of(settings: Settings) -> Any:
     try:
         return AutoConfig.from_pretrained(settings.model, **_where(settings))
     except Exception as error:  # as many kinds
-        reason = first_line(error)
+        reason = _reason(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.config import PathOrName
+from groupwise.trust import LoadingArguments
 
 
 class Lora(BaseModel):
@@ -38,9 +39,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: PathOrName = Field(description="path or hub name of a causal language model")
-    loading: dict[str, Any] = Field(
+    loading: LoadingArguments = Field(
         default_factory=dict,
-        description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen",
+        description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen, "
+        "`trust_remote_code` is false unless set",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Literal["float32", "bf16"] = Field(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise import trust
 from groupwise_clip.settings import HUB
 
 _MORE_THAN_TENSORS = (
@@ -127,6 +128,8 @@ def read_tensors(path: str) -> dict[str, Tensor]:
 def reason(error: BaseException) -> str:
     """Returns the first lines of an error's words, or what is to be done about it."""
     text = str(error).strip()
+    if trust.brings_code(error):
+        return trust.NOT_RUN
     if "weights_only" in text or "Weights only" in text:  # torch's advice is to switch that off
         return _MORE_THAN_TENSORS
     return " ".join(line.strip() for line in text.splitlines()[:3]) or type(error).__name__

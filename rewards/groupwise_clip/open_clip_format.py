@@ -7,6 +7,7 @@ import open_clip
 import torch
 from torch import Tensor
 
+from groupwise import trust
 from groupwise.suggest import did_you_mean
 from groupwise_clip.encoder import Encoder
 from groupwise_clip.files import check_file, fetched, quiet, reason
@@ -29,6 +30,7 @@ class OpenClip(Encoder):
         elif pretrained is not None:
             # Some tags' weights want QuickGELU, and open_clip only warns where it is not there.
             quick = open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False)
+        trust.ask_nobody()
         try:
             with quiet():
                 self.module = open_clip.create_model(

@@ -21,7 +21,7 @@ class Transformers(Encoder):
         source = processor or name
         try:
             with quiet():
-                config = transformers.AutoConfig.from_pretrained(name)
+                config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
                 if config.model_type != "clip":
                     raise ValueError(
                         f"expected a model of type 'clip', found {config.model_type!r}"
@@ -41,7 +41,9 @@ class Transformers(Encoder):
             )
         try:
             with quiet():
-                self._tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+                self._tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    source, trust_remote_code=False
+                )
                 images = transformers.CLIPImageProcessor.from_pretrained(source)
         except Exception as error:  # as many kinds
             raise ValueError(

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise import trust
 from groupwise.errors import first_line
 from groupwise_verifiable.detection import Box, Detection
 from groupwise_verifiable.pixels import Pixels, picture
@@ -92,6 +93,7 @@ class ClipColors:
         quick = self.pretrained is not None and open_clip.get_pretrained_cfg(
             self.model, self.pretrained
         ).get("quick_gelu", False)
+        trust.ask_nobody()
         try:
             model, _, preprocess = open_clip.create_model_and_transforms(
                 self.model,
@@ -105,7 +107,7 @@ class ClipColors:
         except Exception as error:  # torch's, the hub's and JSON's pass through open_clip
             raise ValueError(
                 f"`clip_model`: {self.model!r} with `clip_pretrained` {self.pretrained!r} cannot "
-                f"be loaded: {first_line(error)}"
+                f"be loaded: {trust.NOT_RUN if trust.brings_code(error) else first_line(error)}"
             ) from error
         # The device with its number: a thread that scores may have another "cuda" than this one.
         where = next(model.parameters()).device

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise import trust
 from groupwise.config import PathOrName
 from groupwise.errors import first_line
 from groupwise.rewards import SampleErrors
@@ -158,12 +159,12 @@ class RewardModel:
         dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float32
         device = self.config.device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                name, dtype=dtype, output_loading_info=True
+                name, dtype=dtype, output_loading_info=True, trust_remote_code=False
             )
         except Exception as error:  # transformers and the hub raise a dozen kinds
-            raise ValueError(f"`model`: {name!r} cannot be loaded: {first_line(error)}") from error
+            raise ValueError(f"`model`: {name!r} cannot be loaded: {_reason(error)}") from error
         missing = sorted(report["missing_keys"])
         if missing:  # transformers draws them at random
             raise ValueError(
@@ -182,9 +183,9 @@ def _check_configuration(folder: str) -> None:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # transformers raises a dozen kinds
-        raise ValueError(f"`model`: {folder!r} cannot be loaded: {first_line(error)}") from error
+        raise ValueError(f"`model`: {folder!r} cannot be loaded: {_reason(error)}") from error
     kinds = config.architectures or ()  # an older folder may not say
     if kinds and not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ValueError(
@@ -192,6 +193,10 @@ def _check_configuration(folder: str) -> None:
             f"found {', '.join(kinds)}"
         )
     _check_outputs(folder, config)
+
+
+def _reason(error: Exception) -> str:
+    return trust.NOT_RUN if trust.brings_code(error) else first_line(error)
 
 
 def _check_outputs(name: str, config: Any) -> None:

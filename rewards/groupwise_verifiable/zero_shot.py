@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from groupwise import trust
 from groupwise.errors import first_line
 from groupwise_verifiable.detection import Detection, strongest
 from groupwise_verifiable.model_names import check_model_name
@@ -41,12 +42,13 @@ class ZeroShotDetector:
 
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(self.name)
-            processor = AutoProcessor.from_pretrained(self.name)
+            model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(
+                self.name, trust_remote_code=False
+            )
+            processor = AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
         except Exception as error:  # transformers and the hub raise a dozen kinds
-            raise ValueError(
-                f"`detector`: {self.name!r} cannot be loaded: {first_line(error)}"
-            ) from error
+            reason = trust.NOT_RUN if trust.brings_code(error) else first_line(error)
+            raise ValueError(f"`detector`: {self.name!r} cannot be loaded: {reason}") from error
         try:
             return model.to(device).eval(), processor
         except (RuntimeError, AssertionError) as error:  # no such device, or no room on it

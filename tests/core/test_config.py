@@ -1,5 +1,6 @@
 """The configuration: what is read, what is derived, and how every mistake is told."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise import manual
-from groupwise.building import build
+from groupwise import manual, plugins, secrets
+from groupwise.building import build, has_config
 from groupwise.config import (
     LoadedConfig,
     PathOrName,
@@ -131,6 +132,7 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
         ),
         ("train: {steps: many}", "7: train.steps: expected a whole number, found 'many'"),
         ("train: {steps: 1.5}", "7: train.steps: expected a whole number, found 1.5"),
+        ("seed: 4294967296", "7: seed: expected less than 4294967296, found 4294967296"),
         ("train: {steps: -1}", "7: train.steps: expected at least 0, found -1"),
         ("train: {minutes: 0}", "7: train.minutes: expected more than 0, found 0"),
         ("train: {minutes: x}", "7: train.minutes: expected a number, found 'x'"),
@@ -161,8 +163,8 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
         ("train:\n\tsteps: 1", "8: found character '\\t' that cannot start any token"),
         ("? [a]\n: 1", "7: a key must be text"),
         ("callbacks: [!thing {name: a}]", "7: unknown tag '!thing'"),
-        ("seed: !thing 1", "7: could not determine a constructor for the tag '!thing'"),
-        ("seed: *nowhere", "7: found undefined alias"),
+        ("seed: !thing 1", "7: unknown tag '!thing'"),
+        ("seed: *nowhere", "7: found an alias of nothing"),
     ],
 )
 def test_mistakes_name_line_and_key(tmp_path: Path, lines: str, message: str) -> None:
@@ -194,7 +196,7 @@ def test_missing_sections(tmp_path: Path) -> None:
         ("", "run.yaml: the file is empty"),
         ("# only a comment\n", "run.yaml: the file is empty"),
         ("- a\n", "run.yaml, line 1: expected a section of keys, found a list of 1"),
-        ("a: &x [*x]\n", "run.yaml: nested too deeply, or inside itself"),
+        ("a: &x [*x]\n", "run.yaml, line 1: nested too deeply, or inside itself"),
         ("a: 1\n---\nb: 1\n", "run.yaml, line 2: but found another document"),
     ],
 )
@@ -454,3 +456,17 @@ def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
     text = page.read_text(encoding="utf-8")
     assert manual.rewritten(text) == text, "run: python -m groupwise.manual " + str(page)
     assert set(manual.TABLES.values()) >= {RunConfig, TrainSection}
+
+
+def test_no_option_of_a_plugin_is_taken_for_a_secret() -> None:
+    def names(model: type[BaseModel]) -> Iterator[str]:
+        for name, info in model.model_fields.items():
+            yield name
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                yield from names(info.annotation)
+
+    registry = plugins.installed()
+    targets = [registry.load(entry.kind, entry.name) for entry in registry.entries]
+    options = [name for t in targets if has_config(t) for name in names(t.Config)]
+    assert "max_new_tokens" in options
+    assert not [name for name in options if secrets.is_secret(name)]

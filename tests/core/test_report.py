@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from groupwise.report import gallery, write_report
 from groupwise.report.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
 from groupwise.report.comparison import MOST_PROMPTS, chosen, paired
-from groupwise.report.wording import display, duration, number, tick_labels, wilson
+from groupwise.report.wording import brief, display, duration, number, tick_labels, wilson
 
 HOSTILE = "</script><img onerror=\"x()\" src='x'><svg/onload=x()>&amp;\x07\ud800"
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
@@ -501,3 +502,66 @@ def test_a_reward_that_measures_leads_the_page(tmp_path: Path) -> None:
     for word in ("Accuracy", "Pass@", "wrong"):
         assert word not in page.words
     assert "Accuracy" not in titles(html)
+
+
+def test_names_are_shortened_and_blank_ones_show(tmp_path: Path) -> None:
+    assert brief("n" * 60) == "n" * 60
+    assert brief("a" * 5000 + "b" * 5000) == "a" * 39 + "…" + "b" * 20
+    assert brief("Z" + "\u0300" * 500 + "a" + "\u0301" * 2) == "Z" + "\u0300" * 3 + "a\u0301\u0301"
+    assert [brief(value) for value in (" \n ", "\u200b", "", None)] == [
+        "(blank)",
+        "(blank)",
+        "",
+        "None",
+    ]
+    name = "r" * 5000
+    rows = [step_row(s, **{f"rewards/{name}": 1, f"reward_time/{name}": 1}) for s in (1, 2)]
+    result = {"before": {f"rewards/{name}": 0}, "after": {f"rewards/{name}": 1}}
+    before = [sample(1, "a", right=False, rewards={name: 1}, index=name)]
+    html, _ = page_of(write_run(tmp_path, rows, result=result, before=before))
+    assert "r" * 100 not in html
+
+
+def test_numbers_without_end_and_json_without_bottom(tmp_path: Path) -> None:
+    digits, deep = "7" * 6000, "[" * 10_000 + "]" * 10_000
+    nested = '{"a":' * 300 + "1" + "}" * 300
+    run = write_run(tmp_path, [step_row(1), step_row(2)], before=[], after=[])
+    with run.joinpath("metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": 3, "reward": 0.75, "kl": {digits}, "x": {nested}}}\n')
+        file.write(f'{{"step": {digits}, "x": {deep}}}\n')
+    lines = f'{{"draw": {digits}, "rewards": {{"r": {digits}}}, "completion": {nested}}}\n'
+    run.joinpath("samples", "before.jsonl").write_text(lines + f'{{"completion": {deep}}}\n')
+    run.joinpath("result.json").write_text(f'{{"steps": {digits}, "seconds": 1e99}}')
+    _, page = page_of(run)
+    assert "3 steps · 1.16e94 days" in page.words
+    assert "1 line of metrics.jsonl could not be read" in page.words
+    assert "Prompt inf" in page.words
+    assert "r inf" in page.words
+    assert "77777" not in page.words
+    data = next(a["data-series"] for tag, a in page.tags if tag == "figure")
+    assert json.loads(data or "")[0][-1] == [3, 0.75]
+
+
+def test_texts_of_a_megabyte_are_cut(tmp_path: Path) -> None:
+    large = "x" * 1_000_000
+    many = [{"role": "user", "content": large[:1000]}] * 1000
+    rows = [sample(1, large, right=True, prompt=many), sample(2, "", right=True, prompt=large)]
+    rows[1]["image"] = large
+    run = write_run(tmp_path, [], before=rows, config=f"policy: p\nrows: {large}\n")
+    html, page = page_of(run)
+    assert len(html) < 700_000
+    assert "[960 messages left out]" in page.words
+    assert "[992,000 characters left out]" in page.words
+    assert "policy p" in page.words
+
+
+def test_a_pipe_is_no_image(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    _, page = page_of(write_run(tmp_path, [], before=[sample(1, "", right=True, image="a.png")]))
+    assert "no such file" in page.words
+
+
+def test_a_step_that_is_none_does_not_stretch_the_axis(tmp_path: Path) -> None:
+    for step in (1e99, -5, 1e10):
+        html, _ = page_of(write_run(tmp_path, [step_row(1), {"step": step, "reward": 1}]))
+        assert '<main data-last="2">' in html

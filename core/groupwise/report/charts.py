@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.report.wording import display, text, tick_labels
+from groupwise.report.wording import brief, display, text, tick_labels
 
 Point = tuple[float, float]
 Spread = tuple[float, float, float]
@@ -225,9 +225,9 @@ def _figure(chart: Chart, axes: _Axes, marks: Sequence[str]) -> str:
     return (
         f'<figure class="chart{" wide" if chart.wide else ""}" data-percent="{int(chart.percent)}" '
         f'data-series="{data}">'
-        f"<figcaption><h3>{text(chart.title)}</h3>{_unit(chart)}{_legend(chart)}</figcaption>"
+        f"<figcaption><h3>{brief(chart.title)}</h3>{_unit(chart)}{_legend(chart)}</figcaption>"
         f'<div class="plot"><svg viewBox="0 0 {BOX} {BOX}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{text(_spoken(chart))}">'
+        f'aria-label="{_spoken(chart)}">'
         f'<path class="grid" d="{grid}"/>{"".join(marks)}</svg>'
         f'{_tick_texts(axes)}<i class="cursor" hidden></i></div>'
         + (f"<p>{text(chart.note)}</p>" if chart.note else "")
@@ -249,7 +249,7 @@ def _tick_texts(axes: _Axes) -> str:
 
 
 def _unit(chart: Chart) -> str:
-    return f'<span class="unit">{text(chart.unit)}</span>' if chart.unit else ""
+    return f'<span class="unit">{brief(chart.unit)}</span>' if chart.unit else ""
 
 
 def _legend(chart: Chart) -> str:
@@ -257,26 +257,26 @@ def _legend(chart: Chart) -> str:
     named = len(chart.series) > 1
     items = []
     for series in chart.series:
-        name = f'<i class="c{series.colour % COLOURS}"></i>{text(series.name)} ' if named else ""
+        mark = f'<i class="c{series.colour % COLOURS}"></i><span>{brief(series.name)}</span> '
         value = display(series.points[-1][1], percent=chart.percent)
-        items.append(f"<span>{name}<b>{value}</b></span>")
+        items.append(f"<span>{mark if named else ''}<b>{value}</b></span>")
     return f'<div class="legend{"" if named else " alone"}">{"".join(items)}</div>'
 
 
 def _spoken(chart: Chart) -> str:
-    """The chart in words, for who cannot see it."""
+    """The chart in words, as HTML, for who cannot see it."""
     parts = []
     for series in chart.series:
         (first, start), (last, end) = series.points[0], series.points[-1]
         a, b = (display(value, percent=chart.percent) for value in (start, end))
-        parts.append(f"{series.name}: {a} at step {first:.0f}, {b} at step {last:.0f}")
-    return f"{chart.title}. {'; '.join(parts)}"
+        parts.append(f"{brief(series.name)}: {a} at step {first:.0f}, {b} at step {last:.0f}")
+    return f"{brief(chart.title)}. {'; '.join(parts)}"
 
 
 def share_bar(shares: Mapping[str, tuple[float, int]]) -> str:
     """One horizontal bar cut into named (share, colour) parts."""
     parts = "".join(
-        f'<i class="c{colour % COLOURS}" style="width:{share:.2%}" title="{text(name)}"></i>'
-        for name, (share, colour) in shares.items()
+        f'<i class="c{colour % COLOURS}" style="width:{share:.2%}" title="{brief(part)}"></i>'
+        for part, (share, colour) in shares.items()
     )
     return f'<div class="shares" role="presentation">{parts}</div>'

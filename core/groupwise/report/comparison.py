@@ -14,7 +14,7 @@ from groupwise.report.completions import (
     words,
 )
 from groupwise.report.gallery import Images, gallery
-from groupwise.report.wording import text
+from groupwise.report.wording import brief
 
 MOST_PROMPTS = 24
 
@@ -87,16 +87,16 @@ def tally(pairs: Sequence[Pair]) -> str:
 def _card(pair: Pair) -> str:
     sample = pair[0] or pair[1] or {}
     greedy = (
-        "greedy decoding" if sample.get("greedy") else f"sample {text(sample.get('index', ''))}"
+        "greedy decoding" if sample.get("greedy") else f"sample {brief(sample.get('index', ''))}"
     )
     sides = zip(("Before", "After"), pair, strict=True)
     return (
-        f'<article class="sample"><header><span>Prompt {text(sample.get("draw", ""))}</span>'
+        f'<article class="sample"><header><span>Prompt {brief(sample.get("draw", ""))}</span>'
         f"<span>{greedy}</span>{verdict(pair)}</header>{words(sample.get('prompt', ''))}"
-        f'<div class="sides">{"".join(_side(name, s) for name, s in sides if s)}</div></article>'
+        f'<div class="sides">{"".join(_side(side, s) for side, s in sides if s)}</div></article>'
     )
 
 
-def _side(name: str, sample: Sample) -> str:
+def _side(side: str, sample: Sample) -> str:
     output = words(sample.get("completion") or "")
-    return f"<section>{heading(name, sample)}{output}{scores(sample)}</section>"
+    return f"<section>{heading(side, sample)}{output}{scores(sample)}</section>"

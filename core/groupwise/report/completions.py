@@ -5,29 +5,33 @@ A completion is whatever a model wrote: every character of it is escaped.
 
 from collections.abc import Mapping
 
-from groupwise.report.wording import MINUS, text
+from groupwise.report.wording import MINUS, brief, text
 
 Sample = Mapping[str, object]
 Pair = tuple[Sample | None, Sample | None]
 
 MOST_CHARACTERS = 8000
+MOST_MESSAGES = 40
+MOST_REWARDS = 40
 
 
 def words(value: object) -> str:
     """A prompt or a completion, a string or a list of messages, as blocks of text."""
     if isinstance(value, list | tuple):
-        return "".join(_message(message) for message in value)
-    return f'<div class="words" dir="auto">{_shortened(value)}</div>'
+        left_out = len(value) - MOST_MESSAGES
+        more = _cut(left_out, "messages") if left_out > 0 else ""
+        return "".join(map(_message, value[:MOST_MESSAGES])) + more
+    return f'<div class="words" dir="auto">{shortened(value)}</div>'
 
 
 def _message(message: object) -> str:
     if not isinstance(message, Mapping):
         return words(str(message))
-    role = text(message.get("role", "message"))
+    role = brief(message.get("role", "message"))
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(_part(part) for part in content)
-    return f'<div class="words" dir="auto"><small>{role}</small>\n{_shortened(content or "")}</div>'
+    return f'<div class="words" dir="auto"><small>{role}</small>\n{shortened(content or "")}</div>'
 
 
 def _part(part: object) -> str:
@@ -36,14 +40,18 @@ def _part(part: object) -> str:
     return str(part)
 
 
-def _shortened(value: object) -> str:
+def shortened(value: object, most: int = MOST_CHARACTERS) -> str:
     """Escaped; the middle of a very long text is left out, since answers stand at the end."""
     whole = str(value)
-    if len(whole) <= MOST_CHARACTERS:
+    if len(whole) <= most:
         return text(whole)
-    half = MOST_CHARACTERS // 2
-    left_out = f'<span class="cut">[{len(whole) - 2 * half:,} characters left out]</span>'
+    half = most // 2
+    left_out = _cut(len(whole) - 2 * half, "characters")
     return f"{text(whole[:half])}\n{left_out}\n{text(whole[-half:])}"
+
+
+def _cut(count: int, what: str) -> str:
+    return f'<span class="cut">[{count:,} {what} left out]</span>'
 
 
 def change(pair: Pair) -> str | None:
@@ -69,9 +77,9 @@ def output(sample: Sample) -> tuple[object, object]:
     return (sample.get("completion"), sample.get("image"))
 
 
-def heading(name: str, sample: Sample) -> str:
+def heading(side: str, sample: Sample) -> str:
     """Which side it is, whether it is right, and whether it was cut off."""
-    marks = [name]
+    marks = [side]
     if isinstance(sample.get("right"), bool):
         right = '<span class="good">✓ right</span>', '<span class="bad">✗ wrong</span>'
         marks.append(right[0] if sample["right"] else right[1])
@@ -86,10 +94,10 @@ def scores(sample: Sample, nothing: str = "does not apply") -> str:
     nothing: what stands for a value where there is none.
     """
     parts = [
-        f'<span title="{text(name)}"><{tag}>{text(name)}</{tag}> '
+        f'<span title="{brief(reward)}"><{tag}>{brief(reward)}</{tag}> '
         f"<b>{nothing if value is None else _number(value)}</b></span>"
         for key, tag in (("rewards", "span"), ("watched", "em"))
-        for name, value in _named(sample, key)
+        for reward, value in _named(sample, key)[:MOST_REWARDS]
     ]
     return f'<div class="scores">{"".join(parts)}</div>' if parts else ""
 
@@ -101,4 +109,4 @@ def _named(sample: Sample, key: str) -> list[tuple[object, object]]:
 
 def _number(value: object) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:.3g}".replace("-", MINUS) if is_number else text(value)
+    return f"{value:.3g}".replace("-", MINUS) if is_number else brief(value)

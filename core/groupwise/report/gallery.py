@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.report.completions import Pair, Sample, heading, scores, verdict, words
-from groupwise.report.wording import text
+from groupwise.report.wording import brief
 
 MOST_PICTURED = 60  # prompts
 MOST_IMAGES = 48
+MOST_OF_A_PROMPT = 1_000  # characters
+LARGEST = 50_000_000  # bytes of an image
 SMALL = 1_000_000  # bytes; more images than that are embedded as long as all take less
 _TINY = 128  # pixels; images no wider are enlarged
 _WIDTH = 160  # pixels on the page, as near as a whole factor comes
@@ -34,24 +36,26 @@ def gallery(pairs: Sequence[Pair], images: "Images") -> str:
 def _card(pair: Pair, images: "Images") -> str:
     sample = pair[0] or pair[1] or {}
     greedy = "<span>greedy</span>" if sample.get("greedy") else ""
-    sides = zip(("Before", "After"), pair, strict=True)
+    named = zip(("Before", "After"), pair, strict=True)
+    sides = "".join(_side(side, sample, images) for side, sample in named if sample)
     return (
-        f'<article class="sample picture"><header><span>Prompt {text(sample.get("draw", ""))}'
+        f'<article class="sample picture"><header><span>Prompt {brief(sample.get("draw", ""))}'
         f"</span>{greedy}{verdict(pair)}</header>{_asked(sample.get('prompt', ''))}"
-        f'<div class="pair">{"".join(_side(n, s, images) for n, s in sides if s)}</div></article>'
+        f'<div class="pair">{sides}</div></article>'
     )
 
 
 def _asked(prompt: object) -> str:
     if not isinstance(prompt, str):
         return words(prompt)
-    return f'<p class="asked" dir="auto" title="{text(prompt)}">{text(prompt)}</p>'
+    short = brief(prompt, MOST_OF_A_PROMPT)
+    return f'<p class="asked" dir="auto" title="{short}">{short}</p>'
 
 
-def _side(name: str, sample: Sample, images: "Images") -> str:
+def _side(side: str, sample: Sample, images: "Images") -> str:
     image = images.embed(sample["image"]) if sample.get("image") else ""
     output = words(sample["completion"]) if sample.get("completion") else ""
-    return f"<section>{heading(name, sample)}{image}{output}{scores(sample, EN_DASH)}</section>"
+    return f"<section>{heading(side, sample)}{image}{output}{scores(sample, EN_DASH)}</section>"
 
 
 class Images:
@@ -65,23 +69,25 @@ class Images:
     def full(self) -> bool:
         return self.count >= MOST_IMAGES and self.bytes >= SMALL
 
-    def embed(self, name: object) -> str:
+    def embed(self, file: object) -> str:
         """An `<img>` that holds the file; a line that says why where it cannot."""
-        content = self._read(str(name))
+        content = self._read(str(file))
         if content is None:
-            return f"<p>{text(name)} (no such file in the run's folder)</p>"
+            return f"<p>{brief(file)} (no such file in the run's folder)</p>"
         if not content.startswith(_PNG):
-            return f"<p>{text(name)} (not a PNG)</p>"
+            return f"<p>{brief(file)} (not a PNG)</p>"
         self.count += 1
         self.bytes += len(content)
         data = base64.b64encode(content).decode()
-        return f'<img{_enlarged(content)} alt="{text(name)}" src="data:image/png;base64,{data}">'
+        return f'<img{_enlarged(content)} alt="{brief(file)}" src="data:image/png;base64,{data}">'
 
-    def _read(self, name: str) -> bytes | None:
+    def _read(self, file: str) -> bytes | None:
         try:
-            path = (self.run / name).resolve()
-            return path.read_bytes() if path.is_relative_to(self.run) else None
-        except (OSError, ValueError):  # no file, a folder, or a name that no file can have
+            path = (self.run / file).resolve()
+            # A pipe is no file: reading it would wait for ever.
+            inside = path.is_relative_to(self.run) and path.is_file()
+            return path.read_bytes() if inside and path.stat().st_size <= LARGEST else None
+        except (OSError, ValueError):  # a name that no file can have
             return None
 
 

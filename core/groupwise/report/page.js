@@ -8,8 +8,8 @@ const charts = [...document.querySelectorAll(".chart")].map(figure => {
 });
 const nearest = (points, step) =>
   points.reduce((a, b) => Math.abs(b[0] - step) < Math.abs(a[0] - step) ? b : a);
-const display = (y, percent) => (percent ? (100 * y).toFixed(1) + " %"
-  : Math.abs(y) >= 1000 ? Math.round(y).toLocaleString("en") : String(+y.toPrecision(3))
+const display = (y, percent) => (Math.abs(y) >= (percent ? 1e4 : 1e9) ? y.toExponential(2)
+  : percent ? (100 * y).toFixed(1) + " %" : Math.abs(y) >= 1000 ? Math.round(y).toLocaleString("en") : String(+y.toPrecision(3))
   ).replace("-", "\u2212");
 const show = step => charts.forEach(c => {
   c.cursor.hidden = false;

@@ -23,7 +23,7 @@ from groupwise.report.comparison import compare
 from groupwise.report.record import Record, read_record, read_text
 from groupwise.report.tiles import tiles
 from groupwise.report.watched import alarm_lines, watched_charts
-from groupwise.report.wording import display, duration, number, text, wilson
+from groupwise.report.wording import brief, display, duration, number, text, wilson
 
 _HERE = Path(__file__).parent
 _LOSS = (
@@ -65,7 +65,7 @@ def _page(run: Record) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(_name(run))}</title><style>{style}</style></head>"
+        f"<title>{brief(_name(run))}</title><style>{style}</style></head>"
         f'<body><main data-last="{max(run.last_step, 1)}">'
         f"{''.join(sections)}</main><script>{script}</script></body></html>\n"
     )
@@ -87,13 +87,14 @@ def _name(run: Record) -> str:
 
 
 def _header(run: Record) -> str:
-    count = int(number(run.result.get("steps")) or run.trained_steps)
-    facts = [f"{count:,} step{'' if count == 1 else 's'}"]
+    count = number(run.result.get("steps")) or run.trained_steps
+    shown = f"{int(count):,}" if abs(count) < 1e12 else display(count)
+    facts = [f"{shown} step{'' if count == 1 else 's'}"]
     seconds = number(run.result.get("seconds"))
     facts += [duration(seconds)] if seconds is not None else []
     for key in ("policy", "algorithm"):
         value = run.configured(key)
-        facts += [f"{key} {text(value)}"] if value else []
+        facts += [f"{key} {brief(value)}"] if value else []
     warnings = []
     if not run.result:
         warnings.append("There is no result.json: the run was interrupted, or is still training.")
@@ -103,7 +104,7 @@ def _header(run: Record) -> str:
     note = f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
     note += "".join(f'<p class="warning alarm">{line}</p>' for line in alarm_lines(run))
     summary = f'<p class="summary">{" · ".join(facts)}</p>'
-    return f"<header><h1>{text(_name(run))}</h1>{summary}{note}</header>"
+    return f"<header><h1>{brief(_name(run))}</h1>{summary}{note}</header>"
 
 
 def _learning(run: Record) -> str:
@@ -207,24 +208,24 @@ def _phases(phases: Sequence[Series]) -> str:
         return ""
     rows = [
         (
-            f'<i class="key c{c % 6}"></i>{text(name)}',
+            f'<i class="key c{c % 6}"></i>{brief(phase)}',
             duration(total),
             display(total / whole, percent=True),
             duration(total / max(n, 1)),
         )
-        for name, (total, n, c) in totals.items()
+        for phase, (total, n, c) in totals.items()
     ]
-    bar = share_bar({name: (total / whole, colour) for name, (total, _, colour) in totals.items()})
+    bar = share_bar({phase: (total / whole, c) for phase, (total, _, c) in totals.items()})
     return _table("Total by phase", ("phase", "total", "share", "each time"), rows, bar)
 
 
 def _rewards_time(run: Record) -> str:
     rows = []
-    for name in run.names("reward_time/"):
-        spent = [y for _, y in run.points(f"reward_time/{name}")]
+    for reward in run.names("reward_time/"):
+        spent = [y for _, y in run.points(f"reward_time/{reward}")]
         if spent:
             rows.append(
-                (text(name), *map(duration, (sum(spent), sum(spent) / len(spent), max(spent))))
+                (brief(reward), *map(duration, (sum(spent), sum(spent) / len(spent), max(spent))))
             )
     return _table("Time in each reward", ("reward", "total", "mean", "slowest"), rows)
 
@@ -259,4 +260,4 @@ def _samples(run: Record) -> str:
 def _config(run: Record) -> str:
     if not run.config.strip():
         return ""
-    return f"<details><summary>Configuration</summary><pre>{text(run.config)}</pre></details>"
+    return f"<details><summary>Configuration</summary><pre>{text(run.shown_config)}</pre></details>"

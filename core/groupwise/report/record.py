@@ -4,14 +4,20 @@ A run may have been killed at any byte, so a missing file or a damaged line is n
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from groupwise import yaml_lines
+from groupwise import secrets, yaml_lines
 from groupwise.errors import UserError
 from groupwise.report.wording import number
 
+MOST_STEPS = 10**9
+MOST_OF_CONFIG = 100_000  # characters
+LONGEST = 300  # digits; of more there is no float
+DEEPEST = 20
 Row = Mapping[str, object]
 Point = tuple[float, float]
 
@@ -49,13 +55,29 @@ class Record:
         keys = dict.fromkeys(key for row in self.steps.values() for key in row)
         return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
 
+    @cached_property
+    def settings(self) -> Mapping[str, object]:
+        """The configuration, of a very long one the first keys; {} where it cannot be read."""
+        try:
+            settings, _ = yaml_lines.read(_beginning(self.config), "config.yaml")
+        except UserError:
+            return {}
+        return settings if isinstance(settings, Mapping) else {}
+
+    @property
+    def shown_config(self) -> str:
+        """The configuration as text; an earlier version may have written secrets in it."""
+        masked = secrets.masked(self.settings)
+        text = _beginning(self.config)
+        left_out = len(self.config) - len(text)
+        shown = text if masked is self.settings else yaml_lines.write(masked)
+        return f"{shown}\n[{left_out:,} characters left out]" if left_out else shown
+
     def configured(self, key: str) -> str:
         """A top-level value of the configuration, or the `name` inside it."""
-        try:
-            settings, _ = yaml_lines.read(self.config, "config.yaml")
-        except UserError:
-            return ""
-        value = settings.get(key) if isinstance(settings, Mapping) else None
+        if isinstance(self.result.get(key), str):
+            return str(self.result[key])
+        value = self.settings.get(key)
         value = value.get("name") if isinstance(value, Mapping) else value
         return "" if value is None else str(value)
 
@@ -87,8 +109,9 @@ def read_record(run: Path) -> Record:
     steps: dict[int, dict[str, object]] = {}
     for row in rows:
         step = number(row.get("step"))
-        key = int(step) if step is not None else max(steps, default=0) + 1
-        steps.setdefault(max(key, 0), {}).update(row)  # a resumed run repeats steps: the last holds
+        is_step = step is not None and 0 <= step <= MOST_STEPS
+        key = int(step) if step is not None and is_step else max(steps, default=0) + 1
+        steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last holds
     result, _ = _read_lines(run / "result.json", whole=True)
     sides = {side: _read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
     record = Record(
@@ -143,11 +166,33 @@ def _read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, obje
     objects, damaged = [], 0
     for line in filter(str.strip, lines):
         try:
-            value = json.loads(line)
-        except ValueError:
+            value = _shallow(json.loads(line, parse_int=_integer))
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             objects.append(value)
         else:
             damaged += 1
     return objects, damaged
+
+
+def _beginning(config: str) -> str:
+    """Whole lines of a configuration, as many as a page may have."""
+    if len(config) <= MOST_OF_CONFIG:
+        return config
+    return config[:MOST_OF_CONFIG].rpartition("\n")[0]
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= LONGEST else math.inf
+
+
+def _shallow(value: object, depth: int = 0) -> object:
+    """The same without what lies too deep to be shown."""
+    if not isinstance(value, dict | list):
+        return value
+    if depth == DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {key: _shallow(inner, depth + 1) for key, inner in value.items()}
+    return [_shallow(inner, depth + 1) for inner in value]

@@ -1,7 +1,7 @@
 """The numbers at the head of a run's page: before and after, with how sure they are."""
 
 from groupwise.report.record import Record, Row
-from groupwise.report.wording import MINUS, display, number, text, wilson
+from groupwise.report.wording import MINUS, brief, display, number, wilson
 
 MOST = 8
 
@@ -29,7 +29,8 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
     shown = [display(v, percent=percent) if v is not None else "\N{EN DASH}" for v in (old, new)]
     words = []
     if old is not None and new is not None:
-        change = f"{100 * (new - old):+.1f} points" if percent else f"{new - old:+.3g}"
+        is_small = percent and abs(new - old) < 1e4
+        change = f"{100 * (new - old):+.1f} points" if is_small else f"{new - old:+.3g}"
         words.append(change.replace("-", MINUS))
     if key in ("accuracy", "greedy_accuracy"):
         ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
@@ -58,5 +59,5 @@ def _title(key: str, unit: str) -> str:
     words = {"pass_at_": "Pass@", "rewards/": "Reward ", "watch/": "Watched "}
     for prefix, word in words.items():
         if key.startswith(prefix):
-            return text(word + key.removeprefix(prefix))
-    return text(titles.get(key, key))
+            return brief(word + key.removeprefix(prefix))
+    return brief(titles.get(key, key))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from groupwise.report.charts import Chart, Series
 from groupwise.report.record import Record
-from groupwise.report.wording import display, number, text
+from groupwise.report.wording import brief, display, number
 
 _ONE_SCALE = 10  # curves whose sizes differ by more than this factor need axes of their own
 
@@ -13,36 +13,36 @@ def watched_charts(run: Record) -> list[Chart]:
     """The held-out means of the watched rewards: on common axes where those suit all of them."""
     names = run.names("evaluation/watch/")
     series = [
-        Series(name=name, points=run.points(f"evaluation/watch/{name}"), colour=i, dots=True)
-        for i, name in enumerate(names)
+        Series(name=each, points=run.points(f"evaluation/watch/{each}"), colour=i, dots=True)
+        for i, each in enumerate(names)
     ]
     note = "Measured on held-out completions, never trained on."
     if _one_scale(series):
-        raised = sorted({step for name in names for step in alarm_steps(run, name)})
+        raised = sorted({step for each in names for step in alarm_steps(run, each)})
         return [_chart("Watched", series, note + _at(raised))]
     return [_chart(f"Watched: {s.name}", [s], note + _at(alarm_steps(run, s.name))) for s in series]
 
 
-def alarm_steps(run: Record, name: str) -> list[float]:
+def alarm_steps(run: Record, reward: str) -> list[float]:
     """The evaluations at which a watched reward gave an alarm."""
-    return [step for step, raised in run.points(f"alarm/{name}") if raised]
+    return [step for step, raised in run.points(f"alarm/{reward}") if raised]
 
 
 def alarm_lines(run: Record) -> list[str]:
     """A sentence of HTML for each watched reward that ever gave an alarm."""
     names = run.names("alarm/")
-    return [_line(run, name, steps) for name in names if (steps := alarm_steps(run, name))]
+    return [_line(run, each, steps) for each in names if (steps := alarm_steps(run, each))]
 
 
-def _line(run: Record, name: str, steps: Sequence[float]) -> str:
+def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
     last = steps[-1]
     earlier = f" There was one {_steps(steps[:-1])}, too." if steps[:-1] else ""
-    measured = [step for step, _ in run.points(f"alarm/{name}")]
+    measured = [step for step, _ in run.points(f"alarm/{reward}")]
     over = f" At step {measured[-1]:.0f} it was over." if measured[-1] > last else ""
     return (
         f"<b>Alarm at step {last:.0f}.</b> On held-out prompts the trained reward had risen"
-        f"{_change(run, 'reward', last)} while <b>{text(name)}</b>, which is watched and not "
-        f"trained on, had worsened{_change(run, f'watch/{name}', last)}, both beyond noise. "
+        f"{_change(run, 'reward', last)} while <b>{brief(reward)}</b>, which is watched and not "
+        f"trained on, had worsened{_change(run, f'watch/{reward}', last)}, both beyond noise. "
         f"The reward may be being gamed: read the completions.{earlier}{over}"
     )
 

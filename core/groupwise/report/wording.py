@@ -1,11 +1,17 @@
 """Numbers and text for a page: what can be shown, how it is written, how sure a share is."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Sequence
 from html import escape
 
+LONGEST_NAME = 60  # characters
 MINUS = "\N{MINUS SIGN}"
+_PILE = re.compile(
+    "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})"
+    "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
 _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -15,6 +21,19 @@ def text(value: object) -> str:
     Controls of direction count too: they could make one thing on the page read as another.
     """
     return escape("".join(c if _harmless(c) else "\ufffd" for c in str(value)))
+
+
+def brief(value: object, most: int = LONGEST_NAME) -> str:
+    """The text of something that has a name: the middle of a long one is left out.
+
+    A pile of marks over one letter would cover what stands above it.
+    """
+    whole = _PILE.sub(r"\1", re.sub(r"\s+", " ", str(value)))
+    end = most // 3
+    short = whole if len(whole) <= most else f"{whole[: most - end - 1]}…{whole[-end:]}"
+    shown = text(short)
+    is_blank = bool(whole) and not any(c.isprintable() and c != " " for c in shown)
+    return "(blank)" if is_blank else shown
 
 
 def _harmless(character: str) -> bool:
@@ -32,13 +51,20 @@ def number(value: object) -> float | None:
 
 def display(value: float, *, percent: bool = False) -> str:
     """A measured value as a person writes it: three digits, or a percentage with one decimal."""
-    if percent:
+    if percent and abs(value) < 1e4:
         decimals = 2 if 0 < abs(value) < 0.01 else 1
         return f"{100 * value:.{decimals}f} %".replace("-", MINUS)
+    if percent:
+        return f"{_power(100 * value)} %".replace("-", MINUS)
     if abs(value) >= 1e6:
-        return f"{value / 1e6:,.4g} M".replace("-", MINUS) if abs(value) < 1e9 else f"{value:.2e}"
+        large = f"{value / 1e6:,.4g} M" if abs(value) < 1e9 else _power(value)
+        return large.replace("-", MINUS)
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return text.replace("e-0", "e-").replace("-", MINUS)
+
+
+def _power(value: float) -> str:
+    return f"{value:.2e}".replace("e+", "e")
 
 
 def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:
@@ -56,6 +82,8 @@ def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:
 
 def duration(seconds: float) -> str:
     """Seconds as a person says them."""
+    if not 0 <= seconds < 1e7:
+        return f"{display(seconds / 86400)} days"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,0 +1,282 @@
+"""The report of a run that holds anything, in a real browser."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from groupwise.report import write_report
+
+PROMISE = "A report runs nothing of what a run holds, fetches nothing, and fits the window"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDTHS = (360, 800, 1600)
+RUN = "window.hacked = true"
+MARKUP = [
+    f"<script>{RUN}</script>",
+    f"</script><script>{RUN}</script>",
+    f"</style><script>{RUN}</script><style>",
+    f"</title></head><body onload='{RUN}'>",
+    f"--><!--<script>{RUN}</script>",
+    f"<img src=x onerror='{RUN}'>",
+    f"\"'><svg onload={RUN}>",
+    f"<svg><style></svg><img src=x onerror={RUN}>",
+    f"</div></article></section></main><iframe srcdoc='<script>parent.{RUN}</script>'>",
+    "<link rel=stylesheet href=http://127.0.0.1:9/x.css><base href=http://127.0.0.1:9>",
+    "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9'>",
+    "<img src=http://127.0.0.1:9/x.png><video src=http://127.0.0.1:9/x.mp4 autoplay>",
+    "<style>* { display: none !important; position: fixed }</style>",
+    "&lt;script&gt;&#60;b&#62;&amp;",
+    f"javascript:{RUN}",
+    f"`${{{RUN}}}` {{{{constructor.constructor('{RUN}')()}}}}",
+    f"a\u2028{RUN}\u2029b\u0085c",
+    "]]><![CDATA[ x",
+]
+SHAPES = {
+    "long": "n" * 5_000,
+    "long with blanks": "na me " * 900,
+    "override": "\u202egnp.exe\u202e\u2067\u2066 at the end",
+    "unbalanced": "\u2066\u2067\u202b\u202a" * 40 + "x",
+    "right to left": "\u05d0\u05d1\u05d2 \u0627\u0628\u062a 12 \u200f",
+    "zero widths": "\u200b\u200d\ufeff" * 1_500,
+    "marks": "Z" + "\u0300\u0301\u0489\u20dd" * 800,
+    "surrogates": "\ud800\udc00 \udfff \ud83d",
+    "controls": "".join(map(chr, range(32))) + "\x7f\x9b31m",
+    "wide": "\ufdfd\U00012031" * 200,
+    "blank": " ",
+    "tabs": "\t" * 3_000,
+}
+NUMBERS = "1" * 6_000
+DEEP = "[" * 10_000 + "]" * 10_000
+NESTED = '{"a":' * 400 + "1" + "}" * 400
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def browser_path() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = browser_path()
+    if path is None:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Seen:
+    """A page that is open, and all that it did which a report must not do."""
+
+    def __init__(self, browser, file: Path, scheme: str = "light") -> None:
+        self.page = browser.new_page(color_scheme=scheme)
+        self.events: list[str] = []
+        self.page.on("request", self._request)
+        self.page.on("dialog", lambda dialog: self.events.append(f"dialog {dialog.message}"))
+        self.page.on("pageerror", lambda error: self.events.append(f"error {error}"))
+        self.page.on("console", lambda message: self.events.append(f"console {message.text}"))
+        self.page.on("popup", lambda _: self.events.append("a window"))
+        self.page.on("framenavigated", self._frame)
+        self.url = file.resolve().as_uri()
+        self.page.goto(self.url)
+
+    def _request(self, request) -> None:
+        if request.url != self.url and not request.url.startswith("data:image/png;base64,"):
+            self.events.append(f"request of {request.url[:100]}")
+
+    def _frame(self, frame) -> None:
+        if frame.url != self.url:
+            self.events.append(f"frame of {frame.url[:100]}")
+
+    def check(self) -> None:
+        """At every width: nothing ran, nothing was fetched, nothing stands out of the window."""
+        evaluate = self.page.evaluate
+        assert evaluate("window.hacked") is None
+        assert evaluate("document.scripts.length") == 1
+        foreign = "iframe, object, embed, link, base, form, input, video, audio, a, body [id]"
+        assert evaluate(f"document.querySelectorAll('{foreign}').length") == 0
+        handlers = "[...document.querySelectorAll('*')].flatMap(e => [...e.attributes])"
+        assert evaluate(f"{handlers}.filter(a => a.name.startsWith('on')).length") == 0
+        for width in WIDTHS:
+            self.page.set_viewport_size({"width": width, "height": 900})
+            found = evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert found[0] <= found[1], (width, self.widest())
+        for plot in self.page.locator(".plot").all()[:2]:
+            plot.hover()
+        assert evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert self.events == []
+
+    def widest(self) -> list[str]:
+        """What stands out, for who mends it."""
+        return self.page.evaluate(
+            "[...document.querySelectorAll('body *')]"
+            ".filter(e => e.getBoundingClientRect().right > innerWidth)"
+            ".slice(0, 5).map(e => e.outerHTML.slice(0, 200))"
+        )
+
+    def words(self) -> str:
+        return self.page.inner_text("body")
+
+
+def run_of(folder: Path, names: list[str], *, numbers: bool = False) -> Path:
+    """A run in which everything that has a name has these, and every text is one of them."""
+    (folder / "samples").mkdir(parents=True)
+    rewards = {name: 0.5 * number for number, name in enumerate(names)}
+    keys = ("rewards/", "evaluation/rewards/", "evaluation/watch/", "alarm/", "time/")
+    keys += ("reward_time/", "evaluation/pass_at_")
+    steps = [
+        {"step": step, "reward": step / 9, "reward_std": 0.1, "kl": 0.1, "evaluation/reward": step}
+        | {key + name: (number + step) / 7 for key in keys for number, name in enumerate(names)}
+        for step in range(8)
+    ]
+    evaluated = {
+        f"{key}{name}": 0.5 for key in ("rewards/", "watch/", "pass_at_") for name in names
+    }
+    result = {"before": evaluated, "after": evaluated, "policy": names[0], "unit": names[0]}
+    samples = [
+        {
+            "prompt": text if number % 2 else [{"role": text, "content": [{"text": text}, text]}],
+            "completion": text * (1 if len(text) > 100 else 20),
+            "rewards": rewards,
+            "watched": rewards,
+            "draw": text,
+            "index": text,
+            "right": bool(number % 2),
+            "greedy": number % 3 == 0,
+            **({"image": text if number % 4 else "samples/broken.png"} if number > 5 else {}),
+        }
+        for number, text in enumerate(names)
+    ]
+    lines = "".join(json.dumps(step) + "\n" for step in steps)
+    if numbers:
+        lines += f'{{"step": 9, "reward": {NUMBERS}, "kl": 1e300, "entropy": 1e99}}\n'
+        lines += f'{{"step": 1e99, "reward": 1}}\n{{"step": {NUMBERS}}}\n{{"step": -5, "kl": 1}}\n'
+        lines += f'{{"step": 10, "reward": 1, "x": {DEEP}}}\n{{"step": 11, "x": {NESTED}}}\n'
+        lines += '{"step": 12, "accuracy": 1e90, "length": 1e40, "evaluation/accuracy": -1e90}\n'
+        lines += '{"step": 13, "time/sample": 1e80, "decisions_per_second": 1e-300}\n'
+        result |= {"steps": 1e99, "seconds": 1e99}
+        result["after"] = evaluated | {"accuracy": 1e98, "reward": -1e99, "length": 1e300}
+    (folder / "metrics.jsonl").write_text(lines)
+    (folder / "result.json").write_text(json.dumps(result))
+    for side, change in (("before", ""), ("after", " changed")):
+        rows = [{**sample, "completion": sample["completion"] + change} for sample in samples]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if numbers:
+            text += (
+                f'{{"draw": {NUMBERS}, "completion": {NUMBERS}, "rewards": {{"r": {NUMBERS}}}}}\n'
+            )
+            text += f'{{"draw": 1, "completion": {DEEP}}}\n'
+            text += (
+                f'{{"draw": 2, "prompt": {NESTED}, "completion": {NESTED}, "rewards": {NESTED}}}\n'
+            )
+            text += (
+                '{"draw": 3, "completion": "r", "rewards": {"r": 1e300, "s": "'
+                + "9" * 9000
+                + '"}}\n'
+            )
+            text += json.dumps({"draw": 4, "completion": "y" * 10**6, "prompt": "z" * 10**6}) + "\n"
+            text += (
+                json.dumps({"draw": 5, "completion": "a b " * 250_000, "image": "samples"}) + "\n"
+            )
+        (folder / "samples" / f"{side}.jsonl").write_text(text)
+    (folder / "samples" / "broken.png").write_bytes(PNG + b"\0\0\0\rIHDR\0\0\0\x20 and no more")
+    config = "".join(f"key{number}: {text!a}\n" for number, text in enumerate(names))
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+@pytest.mark.attack(PROMISE, "18 pieces of markup wherever a run holds a name or a text")
+def test_markup_stays_text(browser, tmp_path, tries):
+    seen = Seen(browser, write_report(run_of(tmp_path / "run", MARKUP)))
+    seen.check()
+    words = re.sub(r"\s+", " ", seen.words())
+    for text in MARKUP[:10]:
+        assert re.sub(r"\s+", " ", text)[:40] in words
+        tries(len(WIDTHS))
+    assert seen.page.locator("figure svg").count() > 20
+    assert len(seen.page.locator(".sample").all()) == len(MARKUP)
+
+
+@pytest.mark.attack(PROMISE, "names of 5,000 characters, bidirectional controls, marks, tabs")
+def test_text_of_any_shape_fits(browser, tmp_path, tries, full):
+    runs = {"all": list(SHAPES.values())}
+    runs |= {name: [text, f"{text}2", "plain"] * 3 for name, text in SHAPES.items()} if full else {}
+    for name, texts in runs.items():
+        seen = Seen(browser, write_report(run_of(tmp_path / name, texts)))
+        seen.check()
+        seen.page.close()
+        tries(len(WIDTHS) * len(set(texts)))
+
+
+@pytest.mark.attack(PROMISE, "numbers of 6,000 digits, JSON 10,000 deep, texts of 1 MB")
+def test_numbers_and_nesting_of_any_size_fit(browser, tmp_path, tries):
+    seen = Seen(browser, write_report(run_of(tmp_path / "run", ["plain", "other"], numbers=True)))
+    seen.check()
+    words = seen.words()
+    assert not re.search(r"[\d,]{40}", words.replace("9" * 40, ""))
+    assert "characters left out" in words
+    tries(len(WIDTHS))
+
+
+def test_directions_do_not_reach_beyond_their_cell(browser, tmp_path):
+    names = [SHAPES["override"], SHAPES["right to left"], SHAPES["unbalanced"]]
+    seen = Seen(browser, write_report(run_of(tmp_path / "run", names)))
+    seen.page.set_viewport_size({"width": 1600, "height": 900})
+    orders = seen.page.evaluate(
+        """[...document.querySelectorAll('.scores > span, .legend > span')].map(span => {
+          const value = span.querySelector('b').getBoundingClientRect();
+          const name = document.createRange();
+          name.setStart(span, 0);
+          name.setEndBefore(span.querySelector('b'));
+          const box = [...name.getClientRects()].at(-1);  // of its last line
+          return !box || !box.width || value.top >= box.bottom - 2 || value.left >= box.right - 2;
+        })"""
+    )
+    assert len(orders) > 20
+    assert all(orders)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_both_schemes(browser, tmp_path, scheme):
+    """Contrast of 4.5 at least, WCAG 2.1's AA, of all text with what lies behind it."""
+    names = ["correct", "format"]
+    seen = Seen(browser, write_report(run_of(tmp_path / "run", names)), scheme)
+    seen.page.evaluate("document.querySelector('details').open = true")
+    contrasts = seen.page.evaluate(
+        """(() => {
+          const often = {willReadFrequently: true};
+          const canvas = document.createElement('canvas').getContext('2d', often);
+          const luminance = layers => {
+            for (const layer of layers) {
+              canvas.fillStyle = layer;
+              canvas.fillRect(0, 0, 1, 1);
+            }
+            const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)].map(value =>
+              (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const out = {};
+          for (const element of document.querySelectorAll('body *')) {
+            const own = [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+            if (!own || !element.checkVisibility() || element.closest('script')) continue;
+            const behind = [];
+            for (let e = element; e; e = e.parentElement)
+              behind.unshift(getComputedStyle(e).backgroundColor);
+            const a = luminance([...behind]);
+            const b = luminance([...behind, getComputedStyle(element).color]);
+            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            const key = `${element.tagName}.${element.className}`;
+            out[key] = Math.min(out[key] ?? 99, ratio);
+          }
+          return out;
+        })()"""
+    )
+    assert len(contrasts) > 12
+    assert {key: ratio for key, ratio in contrasts.items() if ratio < 4.5} == {}
+    lines = seen.page.locator("path.line, path.dot")
+    assert lines.count() > 4
+    assert all(box["height"] > 0 for box in (line.bounding_box() for line in lines.all()[:4]))

@@ -1,0 +1,136 @@
+"""Configuration files that ask for more than a file may: refused at once, in a sentence."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from groupwise import config
+from groupwise.config import load_config
+from groupwise.errors import UserError
+from groupwise.yaml_lines import read
+
+PROMISE = "A configuration file that asks for too much is refused within a second"
+NINE = range(1, 12)
+HOSTILE = {
+    "aliases that multiply": "b0: &a0 [x, x]\n"
+    + "".join(f"b{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in NINE),
+    "merges that multiply": "b0: &a0 {k: 1, l: 2}\n"
+    + "".join(f"b{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in NINE),
+    "sections that multiply": "b0: &a0 {k: 1}\n"
+    + "".join(f"b{i}: &a{i} {{{', '.join(f'k{n}: *a{i - 1}' for n in range(9))}}}\n" for i in NINE),
+    "a long list, often": f"b: &a [{'1, ' * 2000}]\nc: [{'*a, ' * 2000}]\n",
+    "itself in a list": "a: &x [*x]",
+    "itself in a section": "a: &x {b: *x}",
+    "itself merged": "a: &x {<<: *x, b: 1}",
+    "an integer of 5,000 digits": f"seed: {'9' * 5000}",
+    "a negative one": f"seed: -{'9' * 5000}",
+    "a hexadecimal one": f"seed: 0x{'f' * 5000}",
+    "an octal one": f"seed: 0o{'7' * 5000}",
+    "a tagged one": f"seed: !!int '{'9' * 5000}'",
+    "a version of 5,000 digits": f"%YAML {'9' * 5000}.1\n---\na: 1",
+    "an escape beyond Unicode": r'a: "\UFFFFFFFF"',
+    "lists 20,000 deep": "[" * 20_000,
+    "sections 20,000 deep": "{a: " * 20_000,
+    "lists 2,000 deep": "[" * 2000 + "]" * 2000,
+    "lists 150 deep": "policy: " + "[" * 150 + "]" * 150,
+    "keys 1,000 deep": "\n".join(" " * i + "a:" for i in range(1000)),
+    "a key given twice": "seed: 1\npolicy: toy\nseed: 2",
+    "a Python object": "policy: !!python/object/apply:os.system [touch /tmp/hacked]",
+    "a Python name": "policy: !!python/name:os.system",
+    "a Python name as a key": "!!python/name:os.system policy: toy",
+    "a tag of its own": "policy: !mine toy",
+    "an endless tag": "policy: !" + "m" * 100_000,
+    "bytes": "policy: !!binary dG95",
+    "a set": "policy: !!set {toy}",
+    "a time that is none": "seed: !!timestamp soon",
+    "a number that is none": "seed: !!int soon",
+    "a number of nothing": "seed: !!int ''",
+    "a truth that is none": "seed: !!bool soon",
+    "a mistake after another separator of lines": "a\u2028b\x85 [",
+    "NUL": "policy: toy\nseed: \0",
+    "a control character": "policy: toy\x1b[2J",
+    "an alias of nothing": "policy: *nothing",
+    "a list as a key": "? [a, b]\n: 1",
+    "a section merged from a text": "<<: toy",
+    "two documents": "policy: toy\n---\npolicy: toy",
+    "nothing": "",
+    "blanks": " \n\n  \n",
+    "a list": "- policy",
+    "a text": "policy",
+    "a number": "5",
+}
+BINARY = {
+    "Latin-1": "policy: b\xe9b\xe9".encode("latin-1"),
+    "UTF-16": "policy: toy".encode("utf-16"),
+    "a PNG": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "a lone surrogate": "policy: \ud800".encode("utf-8", "surrogatepass"),
+    "zeros": bytes(1000),
+}
+
+
+def refusal(path: Path) -> str:
+    """The one sentence that a file is refused with, within a second."""
+    started = time.process_time()
+    with pytest.raises(UserError) as caught:
+        load_config(path)
+    assert time.process_time() - started < 1
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert len(message) < 1000
+    return message
+
+
+@pytest.mark.attack(PROMISE, "aliases, numbers, nesting, tags, bytes and more, one file each")
+def test_hostile_files_are_refused_at_once(tmp_path: Path, tries) -> None:
+    path = tmp_path / "run.yaml"
+    for content in [text.encode() for text in HOSTILE.values()] + list(BINARY.values()):
+        path.write_bytes(content)
+        refusal(path)
+        tries(1)
+
+
+@pytest.mark.attack(PROMISE, "files larger than the limit, one of them endless")
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, tries) -> None:
+    large = tmp_path / "large.yaml"
+    with large.open("wb") as file:
+        file.truncate(50 * config.LARGEST)
+    endless = tmp_path / "endless.yaml"
+    endless.symlink_to("/dev/zero")
+    for path in (large, endless):
+        assert "more than 10 MB, which is too much for a configuration" in refusal(path)
+        tries(1)
+
+
+@pytest.mark.attack(PROMISE, "hypothesis: any text, and text of YAML's own signs")
+@pytest.mark.parametrize(
+    "texts",
+    [st.text(max_size=60), st.text("[]{}:,-&*!|>'\"%#?<=~0x9e.+\n \tab\\Uu$", max_size=60)],
+    ids=["any", "signs"],
+)
+def test_any_text_is_read_or_refused_in_a_sentence(texts, tries) -> None:
+    @given(texts)
+    @example('"\\UFFFFFFFF"')
+    def attack(text: str) -> None:
+        tries(1)
+        try:
+            data, lines = read(text, "run.yaml")
+        except UserError as error:
+            assert str(error).startswith("run.yaml")  # noqa: PT017 (many more are read)
+        else:
+            assert data is None or lines
+
+    attack()
+
+
+def test_anchors_used_sensibly_still_work() -> None:
+    rows = "".join(f"  - {{<<: *row, prompt: '{i}'}}\n" for i in range(1000))
+    text = f"base: &row {{answer: '5', tags: [a, b]}}\nrows:\n{rows}again: [*row, *row]\n"
+    data, lines = read(text, "run.yaml")
+    assert data["rows"][999] == {"answer": "5", "tags": ["a", "b"], "prompt": "999"}
+    assert data["again"] == [data["base"]] * 2
+    assert lines["rows", 999, "prompt"] == 1002
+    merged, _ = read("{a: &a {x: 1}, b: &b {x: 2, y: 2}, c: {<<: [*a, *b], z: 3}}", "run.yaml")
+    assert merged["c"] == {"x": 1, "y": 2, "z": 3}
