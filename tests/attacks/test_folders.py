@@ -252,7 +252,7 @@ def test_two_at_the_same_moment(home, tries):
         for thread in threads:
             thread.join()
         assert outcomes.count("begun") == 1
-        assert any("is in use by process" in outcome for outcome in outcomes)
+        assert any("run is in use" in outcome for outcome in outcomes), outcomes
         shutil.rmtree("run")
         tries()
 
