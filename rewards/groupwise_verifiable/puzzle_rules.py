@@ -26,9 +26,7 @@ REFUSED = {
     ),
 }
 
-# Their right answers may be words such as "NAN" that are not those of the row's own answer.
-_OF_WORDS = frozenset({"word_ladder"})
-_NOT_FINITE = re.compile(r"(?<![^\W_])(?:s?nan|inf|infinity)[ij]?(?![^\W_])", re.IGNORECASE)
+_NOT_FINITE = re.compile(r"(?<!\w)(?:s?nan|inf|infinity)[ij]?(?!\w)", re.IGNORECASE)
 # A match starts where no other could have started before it, so that a search takes linear time.
 _NUMBER = re.compile(r"(?<![0-9._])[0-9._]+(?:[eE]\+?[0-9]+)?")
 _ARITHMETIC = re.compile(r"[-+*/()0-9\s]*")
@@ -50,7 +48,7 @@ _FORMS = {
 
 def admissible(task: str, answer: str, entry: Entry) -> bool:
     """Returns False for an answer that is wrong and that the task's verifier is not to see."""
-    if task not in _OF_WORDS and not _finite(answer) and _finite(str(entry["answer"])):
+    if not _finite(answer) and _finite(str(entry["answer"])):
         return False
     form, rule = _FORMS.get(task), _RULES.get(task)
     if form is not None and not form.fullmatch(answer):
@@ -103,7 +101,7 @@ def _combines(answer: str, entry: Entry, target: int) -> bool:
         return False
     try:
         return _value(ast.parse(answer.strip(), mode="eval").body) == target
-    except (SyntaxError, ZeroDivisionError):
+    except (SyntaxError, ZeroDivisionError, RecursionError, MemoryError):  # or nested too deep
         return False
 
 
@@ -162,18 +160,13 @@ def _same_word(answer: str, entry: Entry) -> bool:
     return _bare(answer).casefold() == _bare(entry["answer"]).casefold()
 
 
-def _as_long(answer: str, entry: Entry) -> bool:
-    """The verifier does not see what follows a right answer."""
-    return len(answer) == len(entry["answer"])
-
-
 def _no_more_words(answer: str, entry: Entry) -> bool:
-    """As for `_as_long`."""
+    """The verifier does not see what follows a right answer."""
     return len(answer.split()) <= len(entry["answer"].split())
 
 
 def _as_many_items(answer: str, entry: Entry) -> bool:
-    """As for `_as_long`."""
+    """As for `_no_more_words`."""
     return answer.count(",") == entry["answer"].count(",")
 
 
@@ -206,7 +199,6 @@ _RULES: dict[str, Rule] = {
     "puzzle24": _puzzle24,
     "rush_hour": _few_moves,
     "sokoban": _few_steps,
-    "spell_backward": _as_long,
     "time_intervals": _no_more_words,
     "word_sorting": _as_many_items,
 }
