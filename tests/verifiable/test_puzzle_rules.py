@@ -17,7 +17,7 @@ from groupwise_verifiable.puzzles import ReasoningGym
 Row = dict[str, Any]
 
 
-def rows_of(task: str, count: int = 20) -> list[Row]:
+def rows_of(task: str, count: int = 10) -> list[Row]:
     source = ReasoningGym(ReasoningGym.Config(task=task, size=count, seed=2))
     return [source[index] for index in range(count)]
 
