@@ -37,7 +37,7 @@ EMPTY = [
     *("[]", "{}", "()", "[[]]", '""', "[NaN]", "[NaN, NaN, NaN, NaN]", "[0]", '{"a": NaN}'),
     *("banana", "a", "A", "abc", "A B C", "?", ".", "\\boxed{}", "<answer>", "C", "x", "0*x"),
     *("1 2 3 4 5 6 7 8 9 10", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10", "True False", "Yes No"),
-    *("on off undetermined", "infeasible", "6*4*1*1", "0x18", "1/1000000", "0.", "LRUD" * 50),
+    *("on off undetermined", "infeasible", "24", "0x18", "1/1000000", "0.", "LRUD" * 50),
     *("(" * 10_000, "[" * 10_000 + "]" * 10_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "9" * 10_000),
 ]
 
@@ -60,11 +60,9 @@ LONG = {
         "lines": "1\n",
         "items": "1,",
         "sum": "1+",
-        "moves": "U ",
         "factors": "2 \N{MULTIPLICATION SIGN} ",
-        "words": "a is a knight and ",
     }.items()
-} | {"list": f"[{'1,' * 500_000}1]", "small": "1e-999999999", "power": "9**9**9**9"}
+} | {"list": f"[{'1,' * 500_000}1]", "power": "9**9**9**9"}
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +169,7 @@ def test_long_answers(rows: dict[str, list[Row]], full: bool, tries: Callable[[i
     for name in LONG if full else ("brackets", "lines"):
         text = LONG[name] if full else LONG[name][:20_000]
         cases = [(some[0], text) for some in rows.values()]
-        assert paid(cases, timeout=4.0 if full else 10.0) == [], name
+        assert paid(cases, timeout=2.0 if full else 10.0) == [], name
         tries(len(cases))
 
 
@@ -186,11 +184,14 @@ def test_costly_answers(full: bool, tries: Callable[[int], None]) -> None:
     sums = rows_of("chain_sum", 20)
     right = [(row, row["answer"]) for row in sums]
     costly = [(rows_of(task, 1)[0], COSTLY[task]) for task in tasks]
-    rewards(right)  # starts the workers
+    workers._close()
+    started = time.monotonic()
+    rewards(right)
+    start = time.monotonic() - started
     started = time.monotonic()
     values, unchecked = rewards([*right[:10], *costly, *right[10:]], timeout=timeout)
     rounds = math.ceil(len(costly) / workers._worker_count())
-    assert time.monotonic() - started < rounds * (timeout + 4) + 10
+    assert time.monotonic() - started < rounds * (timeout + 2 * start) + 10
     assert values == [1.0] * 10 + [0.0] * len(costly) + [1.0] * 10
     assert 0 < unchecked <= len(costly) / len(values)
     assert rewards(right) == ([1.0] * len(right), 0.0)
