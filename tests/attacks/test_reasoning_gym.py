@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,13 +34,29 @@ MANY_RIGHT = {
 WITHOUT_GOLD = {"boxnet", "rush_hour"}
 
 EMPTY = [
-    *("", " ", "None", "null", "0", "1", "-1", "2", "0.0", "True", "False", "true", "yes", "no"),
-    *("nan", "NaN", "n a n", "nani", "sNaN", "inf", "-inf", "Infinity", "1e999", "-1e999", "oo"),
-    *("[]", "{}", "()", "[[]]", '""', "[NaN]", "[NaN, NaN, NaN, NaN]", "[0]", '{"a": NaN}'),
-    *("banana", "a", "A", "abc", "A B C", "?", ".", "\\boxed{}", "<answer>", "C", "x", "0*x"),
-    *("1 2 3 4 5 6 7 8 9 10", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10", "True False", "Yes No"),
-    *("on off undetermined", "infeasible", "24", "0x18", "1/1000000", "0.", "LRUD" * 50),
-    *("(" * 10_000, "[" * 10_000 + "]" * 10_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "9" * 10_000),
+    *("", "None", "0", "1", "-1", "2", "True", "False", "yes", "no", "nan", "n a n", "nani", "inf"),
+    *("1e999", "[]", "{}", '""', "[NaN, NaN, NaN, NaN]", "banana", "a", "A B C", "?", "infeasible"),
+    *("1 2 3 4 5 6 7 8 9 10", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10", "True False", "Yes No", "24"),
+    *("(" * 10_000, "9" * 10_000),
+]
+MORE = [
+    *(" ", "null", "0.0", "true", "NaN", "sNaN", "-inf", "Infinity", "-1e999", "oo", "()", "[[]]"),
+    *(
+        "[NaN]",
+        "[0]",
+        '{"a": NaN}',
+        "A",
+        "abc",
+        ".",
+        "\\boxed{}",
+        "<answer>",
+        "C",
+        "x",
+        "0*x",
+        "0x18",
+    ),
+    *("on off undetermined", "1/1000000", "0.", "LRUD" * 50, "[" * 10_000 + "]" * 10_000),
+    '{"a":' * 5_000 + "1" + "}" * 5_000,
 ]
 
 # What keeps a verifier busy for ever, or needs more memory than there is.
@@ -112,7 +130,7 @@ def paid(cases: list[tuple[Row, str]], **settings: object) -> list[tuple[str, st
 
 @pytest.mark.attack(
     "An answer without content earns nothing from reasoning-gym",
-    f"{len(EMPTY)} of them, the question and its parts, to rows of every task",
+    f"{len(EMPTY)} to {len(EMPTY + MORE)} of them, and the question, to rows of every task",
 )
 @pytest.mark.timeout(600)
 def test_empty_answers(
@@ -121,9 +139,9 @@ def test_empty_answers(
     cases = []
     for row in (row for some in rows.values() for row in (some if full else some[:1])):
         question = row["question"].strip()
-        answers = [*EMPTY, question, *question.splitlines()[-3:]]
+        answers = [*EMPTY, *(MORE if full else ()), question, *question.splitlines()[-3:]]
         cases += [(row, answer) for answer in answers if not is_right(answer, gold_of(row))]
-    assert len(cases) > 60 * len(TASKS)
+    assert len(cases) > 30 * len(TASKS)
     assert paid(cases) == []
     tries(len(cases))
 
@@ -173,6 +191,13 @@ def test_long_answers(rows: dict[str, list[Row]], full: bool, tries: Callable[[i
         tries(len(cases))
 
 
+def start_of_a_worker() -> float:
+    """The seconds that it takes, more on a busy machine."""
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import groupwise_verifiable.puzzle_check"], check=True)
+    return time.monotonic() - started
+
+
 @pytest.mark.attack(
     "No answer keeps a run of reasoning-gym longer than its deadline, or stops it",
     "costly answers to many rows at once, among right ones",
@@ -184,10 +209,8 @@ def test_costly_answers(full: bool, tries: Callable[[int], None]) -> None:
     sums = rows_of("chain_sum", 20)
     right = [(row, row["answer"]) for row in sums]
     costly = [(rows_of(task, 1)[0], COSTLY[task]) for task in tasks]
-    workers._close()
-    started = time.monotonic()
-    rewards(right)
-    start = time.monotonic() - started
+    rewards(right)  # starts the workers
+    start = start_of_a_worker()
     started = time.monotonic()
     values, unchecked = rewards([*right[:10], *costly, *right[10:]], timeout=timeout)
     rounds = math.ceil(len(costly) / workers._worker_count())
