@@ -17,6 +17,8 @@ from groupwise_verifiable.workers import WorkerFailure, map_each
 if TYPE_CHECKING:
     from groupwise_verifiable.puzzle_check import Attempt
 
+_PATIENCE = 4
+
 
 class ReasoningGymScore:
     """Whether the verifier of the row's reasoning-gym task takes the answer for right: 1.0 or 0.0.
@@ -73,18 +75,22 @@ class ReasoningGymScore:
         from groupwise_verifiable.puzzle_check import on_gold  # imports reasoning-gym
 
         attempts = self._attempts(completions, columns)
+        timeout = self.config.timeout
         outcomes = judged(
-            self._outcomes(attempts),
-            on_gold=lambda indices: self._outcomes([on_gold(attempts[index]) for index in indices]),
+            self._outcomes(attempts, timeout),
+            # Longer: a worker is slow at first, and those that were killed have just been replaced.
+            on_gold=lambda indices: self._outcomes(
+                [on_gold(attempts[index]) for index in indices], _PATIENCE * timeout
+            ),
             reward="reasoning_gym",
             log_metric=log_metric,
         )
         return settled(outcomes)
 
-    def _outcomes(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+    def _outcomes(self, attempts: Sequence[Attempt], timeout: float) -> list[Outcome]:
         from groupwise_verifiable.puzzle_check import score  # as above
 
-        outcomes = map_each(score, attempts, timeout=self.config.timeout)
+        outcomes = map_each(score, attempts, timeout=timeout)
         return [
             outcome
             if isinstance(outcome, WorkerFailure) or self.config.partial

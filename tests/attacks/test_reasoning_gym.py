@@ -187,7 +187,7 @@ def test_long_answers(rows: dict[str, list[Row]], full: bool, tries: Callable[[i
     for name in LONG if full else ("brackets", "lines"):
         text = LONG[name] if full else LONG[name][:20_000]
         cases = [(some[0], text) for some in rows.values()]
-        assert paid(cases, timeout=2.0 if full else 10.0) == [], name
+        assert paid(cases, timeout=3.0 if full else 10.0) == [], name
         tries(len(cases))
 
 
