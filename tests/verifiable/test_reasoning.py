@@ -13,7 +13,7 @@ import reasoning_gym
 from pydantic import ValidationError
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable import puzzles, workers
+from groupwise_verifiable import puzzles, reasoning, workers
 from groupwise_verifiable.puzzles import ReasoningGym
 from groupwise_verifiable.reasoning import ReasoningGymScore
 
@@ -224,6 +224,19 @@ def test_an_answer_that_its_verifier_chokes_on_is_wrong_and_counted(
     values = reward(texts, texts, log_metric=metrics.__setitem__, **columns)
     assert values == [0.0] * len(answers) + [1.0]
     assert metrics == {"reasoning_gym/unchecked": len(answers) / len(rows)}
+
+
+def test_a_gold_answer_has_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, float]] = []
+
+    def slow(function: object, attempts: list[Any], timeout: float) -> list[Any]:
+        calls.extend((attempt.answer, timeout) for attempt in attempts)
+        return [1.0 if timeout > 3 else workers.WorkerFailure("hung", "slow") for _ in attempts]
+
+    monkeypatch.setattr(reasoning, "map_each", slow)
+    row = source(task="chain_sum")[0]
+    assert scores([row], ["<answer>7</answer>"], timeout=1.0) == [0.0]
+    assert calls == [("7", 1.0), (row["answer"], 4.0)]
 
 
 def test_a_row_that_cannot_be_checked_is_named() -> None:
