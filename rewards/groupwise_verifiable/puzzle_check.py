@@ -10,13 +10,15 @@ Imports neither torch nor groupwise, so that a worker starts quickly.
 
 import ast
 import builtins
+import importlib
 import io
+import json
 import keyword
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -25,8 +27,10 @@ import reasoning_gym
 import sympy
 from sympy.parsing.sympy_parser import parse_expr
 
-EVALUATES_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-PARSES_EXPRESSIONS = frozenset(
+from groupwise_verifiable.puzzle_rules import admissible
+
+_EVALUATES_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+_PARSES_EXPRESSIONS = frozenset(
     {
         "countdown",
         "intermediate_integration",
@@ -35,19 +39,12 @@ PARSES_EXPRESSIONS = frozenset(
         "simple_integration",
     }
 )
-# A short answer can make these work for ever: an exponent (coin_flip), a count of moves
-# (rubiks_cube, rush_hour), the edit distance of two trees (codeio), nested logic.
-GROWS = frozenset({"codeio", "coin_flip", "propositional_logic", "rubiks_cube", "rush_hour"})
-# These verifiers raise where others give 0.0: at an answer that is not of the right form.
-_RAISE_ON_FORM = frozenset({"boxnet", "prime_factorization"})
-_FORM_ERRORS = (ValueError, TypeError, AttributeError, KeyError, IndexError)
-MUST_ISOLATE = EVALUATES_LITERALS | PARSES_EXPRESSIONS | GROWS
 
 _FUNCTIONS = frozenset(
     {
         *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot"),
         *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-        *("exp", "log", "ln", "sqrt", "cbrt", "Abs", "E", "I", "pi", "oo"),
+        *("exp", "log", "ln", "sqrt", "cbrt", "Abs", "E", "I", "pi"),
         *("Rational", "Integer", "Float"),
     }
 )
@@ -56,31 +53,48 @@ _TOKENS = frozenset(
     {tokenize.NUMBER, tokenize.NEWLINE, tokenize.NL, tokenize.ENDMARKER, tokenize.ENCODING}
 )
 _TAKEN = frozenset(vars(sympy)) | frozenset(vars(builtins)) | frozenset(keyword.kwlist)
+# Where a row whose task has many right answers keeps one of them.
+_EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An answer to a row of a task; None when the completion held no answer."""
+    """An answer to a row of a task; None when the completion held no answer.
+
+    home: the module that makes the task known to reasoning-gym.
+    """
 
     task: str
     answer: str | None
     entry: dict[str, Any]
+    home: str = "reasoning_gym"
 
 
 def score(attempt: Attempt) -> float:
-    """Returns what the task's verifier gives the answer, most often 0.0 to 1.0."""
-    verify = _verifier(attempt.task)
+    """Returns what the task's verifier gives the answer, 0.0 to 1.0.
+
+    0.0 where there is no answer, where a rule of ours says that it is wrong, and where the verifier
+    gives what is no share: not a number, or above 1, as `calendar_arithmetic` for some gold of -1.
+    """
+    if attempt.answer is None or not admissible(attempt.task, attempt.answer, attempt.entry):
+        return 0.0
+    verify = _verifier(attempt.task, attempt.home)
     with _harmless(attempt.task, sys.modules[type(_owner(verify)).__module__]):
-        try:
-            return float(verify(attempt.answer, attempt.entry))
-        except _FORM_ERRORS:
-            if attempt.task in _RAISE_ON_FORM:
-                return 0.0
-            raise
+        value = float(verify(attempt.answer, attempt.entry))
+    return value if 0.0 <= value <= 1.0 else 0.0
+
+
+def on_gold(attempt: Attempt) -> Attempt:
+    """Returns the attempt with its row's own answer, an empty one where the row has none."""
+    metadata = attempt.entry["metadata"]
+    examples = [attempt.entry["answer"], *(metadata.get(name) for name in _EXAMPLES)]
+    gold = next((example for example in examples if example is not None), "")
+    return replace(attempt, answer=gold if isinstance(gold, str) else json.dumps(gold))
 
 
 @lru_cache(maxsize=256)
-def _verifier(task: str) -> Callable[[str | None, dict[str, Any]], float]:
+def _verifier(task: str, home: str) -> Callable[[str | None, dict[str, Any]], float]:
+    importlib.import_module(home)
     verify: Callable[[str | None, dict[str, Any]], float] = reasoning_gym.get_score_answer_fn(task)
     return verify
 
@@ -92,10 +106,10 @@ def _owner(method: Any) -> object:  # a bound method
 @contextmanager
 def _harmless(task: str, module: ModuleType) -> Iterator[None]:
     """Replaces what the verifier's module evaluates with, for the time of one call."""
-    if task in EVALUATES_LITERALS:
+    if task in _EVALUATES_LITERALS:
         with _replaced(module, "eval", ast.literal_eval):
             yield
-    elif task in PARSES_EXPRESSIONS:
+    elif task in _PARSES_EXPRESSIONS:
         with (
             _replaced(sympy, "parse_expr", _parse_mathematics),
             _replaced(module, "parse_expr", _parse_mathematics),

@@ -115,6 +115,19 @@ def task_names() -> list[str]:
     return sorted(reasoning_gym.factory.DATASETS)
 
 
+def task_home(task: str) -> str:
+    """Returns the name of the module that defines a task, one of reasoning-gym's or of a user's."""
+    import reasoning_gym.factory  # an extra, and slow to import
+
+    home = str(reasoning_gym.factory.DATASETS[task][0].__module__)
+    if home == "__main__":
+        raise ValueError(
+            f"the task {task!r} is defined in __main__, which workers cannot import: define it in "
+            "a module of its own"
+        )
+    return home
+
+
 def check_task(task: object) -> str:
     """Returns the name when there is such a task; a ValueError gives the closest names."""
     names = task_names()

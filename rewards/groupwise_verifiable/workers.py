@@ -11,6 +11,7 @@ import atexit
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
@@ -64,13 +65,6 @@ def map_each(
             f"{_ATTEMPTS} times before taking work; does importing that module fail?"
         )
     return [outcomes[index] for index in range(len(items))]
-
-
-def here_each(
-    function: Callable[[Item], Value], items: Sequence[Item]
-) -> list[Value | WorkerFailure]:
-    """Returns what `map_each` returns, computed in this process: only raising can be labelled."""
-    return [_opened(_guarded(function, item)) for item in items]
 
 
 def _attempt(
@@ -138,6 +132,8 @@ def _limit(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # each thread's stack counts towards the limit
+    warnings.simplefilter("ignore")  # what parsers say about a model's words is for nobody
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _preparation(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise_verifiable.workers import WorkerFailure, here_each, map_each
+from groupwise_verifiable.workers import WorkerFailure, map_each
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import behave
@@ -44,13 +44,6 @@ def test_the_pool_works_after_failures_and_is_reused() -> None:
 
 def test_a_worker_loads_nothing_heavy() -> None:
     assert map_each(behave, ["modules"], timeout=5) == [""]
-
-
-def test_in_this_process_only_raising_is_labelled() -> None:
-    assert here_each(behave, ["a", "raise"]) == [
-        "A",
-        WorkerFailure("raised", "raised UnpicklableError: bad item"),
-    ]
 
 
 def test_functions_of_main_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

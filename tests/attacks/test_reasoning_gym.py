@@ -1,0 +1,230 @@
+"""Answers that must earn nothing from reasoning-gym, or must not stop a run: each of its tasks."""
+
+from __future__ import annotations
+
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from groupwise_verifiable import workers
+from groupwise_verifiable.puzzle_check import Attempt, on_gold
+from groupwise_verifiable.puzzle_rules import REFUSED
+from groupwise_verifiable.puzzles import ReasoningGym, task_names
+from groupwise_verifiable.reasoning import ReasoningGymScore
+from groupwise_verifiable.text import whole_number
+
+# reasoning-gym reads files that it leaves open.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+Row = dict[str, Any]
+
+TASKS = [task for task in task_names() if task != "composite" and task not in REFUSED]
+# Here two right answers may differ, and one after the other may be right, too.
+MANY_RIGHT = {
+    *("boxnet", "graph_color", "intermediate_integration", "jugs", "knight_swap", "quantum_lock"),
+    *("rubiks_cube", "rush_hour", "simple_integration", "sokoban"),
+}
+WITHOUT_GOLD = {"boxnet", "rush_hour"}
+
+EMPTY = [
+    *("", "None", "0", "1", "-1", "2", "True", "False", "yes", "no", "nan", "n a n", "nani", "inf"),
+    *("1e999", "[]", "{}", '""', "[NaN, NaN, NaN, NaN]", "banana", "a", "A B C", "?", "infeasible"),
+    *("1 2 3 4 5 6 7 8 9 10", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10", "True False", "Yes No", "24"),
+    *("(" * 10_000, "9" * 10_000),
+]
+MORE = [
+    *(" ", "null", "0.0", "true", "NaN", "sNaN", "-inf", "Infinity", "-1e999", "oo", "()", "[[]]"),
+    *(
+        "[NaN]",
+        "[0]",
+        '{"a": NaN}',
+        "A",
+        "abc",
+        ".",
+        "\\boxed{}",
+        "<answer>",
+        "C",
+        "x",
+        "0*x",
+        "0x18",
+    ),
+    *("on off undetermined", "1/1000000", "0.", "LRUD" * 50, "[" * 10_000 + "]" * 10_000),
+    '{"a":' * 5_000 + "1" + "}" * 5_000,
+]
+
+# What keeps a verifier busy for ever, or needs more memory than there is.
+COSTLY = {
+    "polynomial_multiplication": "9**9**9",
+    "rush_hour": "A+999999999",
+    "simple_integration": "x**9**9**9",
+    "intermediate_integration": "9999999!*x",
+    "countdown": "9**9**9**9",
+    "puzzle24": "9**9**9*24",
+    "codeio": str({str(number): number for number in range(3_000)}).replace("'", '"'),
+    "rubiks_cube": "U " * 500_000,
+}
+LONG = {
+    name: text * (1_000_000 // len(text))
+    for name, text in {
+        "brackets": "(",
+        "signs": "-",
+        "lines": "1\n",
+        "items": "1,",
+        "sum": "1+",
+        "factors": "2 \N{MULTIPLICATION SIGN} ",
+    }.items()
+} | {"list": f"[{'1,' * 500_000}1]", "power": "9**9**9**9"}
+
+
+@pytest.fixture(scope="module")
+def rows(full: bool) -> dict[str, list[Row]]:
+    """Some rows of every task."""
+    return {task: rows_of(task, 10 if full else 2) for task in TASKS}
+
+
+def rows_of(task: str, count: int) -> list[Row]:
+    source = ReasoningGym(ReasoningGym.Config(task=task, size=count, seed=1))
+    return [source[index] for index in range(count)]
+
+
+def gold_of(row: Row) -> str:
+    """The row's answer, or its example of one, or nothing."""
+    return on_gold(Attempt("", None, row)).answer or ""
+
+
+def is_right(answer: str, gold: str) -> bool:
+    """Whether the answer is the gold one in other clothes."""
+    value = whole_number(answer)
+    return bool(gold) and (
+        answer.strip("\"' ").casefold() == gold.strip().casefold()
+        or (value is not None and value == whole_number(gold))
+    )
+
+
+def rewards(cases: list[tuple[Row, str]], **settings: object) -> tuple[list[Any], float]:
+    """The values of answers to rows, and the share of answers that could not be checked."""
+    metrics: dict[str, float] = {}
+    reward = ReasoningGymScore(ReasoningGymScore.Config.model_validate(settings))
+    columns = {key: [row[key] for row, _ in cases] for key in ("question", "answer", "metadata")}
+    texts = [f"<answer>{answer}</answer>" for _, answer in cases]
+    values = reward(texts, texts, log_metric=metrics.__setitem__, **columns)
+    return values, metrics["reasoning_gym/unchecked"]
+
+
+def paid(cases: list[tuple[Row, str]], **settings: object) -> list[tuple[str, str, str, float]]:
+    """Task, answer, gold answer and value of those that earn something."""
+    values, _ = rewards(cases, **settings)
+    return [
+        (row["metadata"]["source_dataset"], answer[:50], gold_of(row)[:50], value)
+        for (row, answer), value in zip(cases, values, strict=True)
+        if value
+    ]
+
+
+@pytest.mark.attack(
+    "An answer without content earns nothing from reasoning-gym",
+    f"{len(EMPTY)} to {len(EMPTY + MORE)} of them, and the question, to rows of every task",
+)
+@pytest.mark.timeout(600)
+def test_empty_answers(
+    rows: dict[str, list[Row]], full: bool, tries: Callable[[int], None]
+) -> None:
+    cases = []
+    for row in (row for some in rows.values() for row in (some if full else some[:1])):
+        question = row["question"].strip()
+        answers = [*EMPTY, *(MORE if full else ()), question, *question.splitlines()[-3:]]
+        cases += [(row, answer) for answer in answers if not is_right(answer, gold_of(row))]
+    assert len(cases) > 30 * len(TASKS)
+    assert paid(cases) == []
+    tries(len(cases))
+
+
+@pytest.mark.attack(
+    "The answer to another question, or several answers, earn nothing from reasoning-gym",
+    "four to rows of every task that has one right answer",
+)
+def test_several_answers(rows: dict[str, list[Row]], tries: Callable[[int], None]) -> None:
+    cases = [case for task in TASKS for case in several(task, rows[task])]
+    assert len(cases) > 4 * len(TASKS)
+    assert paid(cases) == []
+    tries(len(cases))
+
+
+def several(task: str, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+    if task in MANY_RIGHT:
+        return
+    for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
+        gold, theirs = gold_of(row), gold_of(other)
+        if not is_right(theirs, gold):
+            together = (f"{gold} {theirs}", f"{gold}, {theirs}", f"{theirs}\n{gold}")
+            yield from ((row, answer) for answer in (theirs, *together))
+
+
+@pytest.mark.attack(
+    "A right answer earns 1 from reasoning-gym", "the gold answer of rows of every task"
+)
+def test_gold_answers(rows: dict[str, list[Row]], tries: Callable[[int], None]) -> None:
+    some = [row for task in TASKS if task not in WITHOUT_GOLD for row in rows[task]]
+    cases = [(row, gold_of(row)) for row in some if "Integral" not in gold_of(row)]
+    assert len(cases) > 0.99 * len(some)
+    assert rewards(cases) == ([1.0] * len(cases), 0.0)
+    tries(len(cases))
+
+
+@pytest.mark.attack(
+    "No answer keeps a run of reasoning-gym longer than its deadline, or stops it",
+    "answers of a million characters to a row of every task",
+)
+@pytest.mark.timeout(900)
+def test_long_answers(rows: dict[str, list[Row]], full: bool, tries: Callable[[int], None]) -> None:
+    for name in LONG if full else ("brackets", "lines"):
+        text = LONG[name] if full else LONG[name][:20_000]
+        cases = [(some[0], text) for some in rows.values()]
+        assert paid(cases, timeout=3.0 if full else 10.0) == [], name
+        tries(len(cases))
+
+
+def start_of_a_worker() -> float:
+    """The seconds that it takes, more on a busy machine."""
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import groupwise_verifiable.puzzle_check"], check=True)
+    return time.monotonic() - started
+
+
+@pytest.mark.attack(
+    "No answer keeps a run of reasoning-gym longer than its deadline, or stops it",
+    "costly answers to many rows at once, among right ones",
+)
+@pytest.mark.timeout(600)
+def test_costly_answers(full: bool, tries: Callable[[int], None]) -> None:
+    tasks = [*COSTLY] * 8 if full else [*COSTLY][:2]
+    timeout = 2.0 if full else 1.0
+    sums = rows_of("chain_sum", 20)
+    right = [(row, row["answer"]) for row in sums]
+    costly = [(rows_of(task, 1)[0], COSTLY[task]) for task in tasks]
+    rewards(right)  # starts the workers
+    start = start_of_a_worker()
+    started = time.monotonic()
+    values, unchecked = rewards([*right[:10], *costly, *right[10:]], timeout=timeout)
+    rounds = math.ceil(len(costly) / workers._worker_count())
+    assert time.monotonic() - started < rounds * (timeout + 2 * start) + 10
+    assert values == [1.0] * 10 + [0.0] * len(costly) + [1.0] * 10
+    assert 0 < unchecked <= len(costly) / len(values)
+    assert rewards(right) == ([1.0] * len(right), 0.0)
+    processes = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if any("spawn_main" in word for word in process.cmdline())
+    ]
+    assert 0 < len(processes) <= workers._worker_count()
+    for process in processes:
+        limit, _ = resource.prlimit(process.pid, resource.RLIMIT_AS)
+        assert limit == workers.MEMORY_LIMIT
+    tries(len(costly))
