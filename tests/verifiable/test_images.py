@@ -57,6 +57,11 @@ def test_every_kind_of_image_is_the_same_array() -> None:
         (np.full((4, 8, 3), 255.0), "expected floats from 0 to 1, found 255 to 255"),
         (np.full((4, 8, 3), -0.5), "found -0.5 to -0.5"),
         (np.full((4, 8, 3), np.nan), "found nan to nan"),
+        (np.full((4, 8, 3), 1e300), "found 1e\\+300 to 1e\\+300"),
+        (np.zeros((4, 8, 3), np.int64), "expected bytes or floats, found int64"),
+        (np.zeros((4, 8, 3), np.uint16), "expected bytes or floats, found uint16"),
+        (np.zeros((4, 8, 3), complex), "expected bytes or floats, found complex128"),
+        (np.full((4, 8, 3), "a"), "expected bytes or floats, found <U1"),
     ],
 )
 def test_what_is_no_image_is_named(image: Any, complaint: str) -> None:
@@ -81,6 +86,8 @@ def test_jpeg_size() -> None:
         JpegSize.Config.model_validate({"direction": "up"})
     with pytest.raises(ValueError, match="'jpeg_size', completion 0: expected an image"):
         JpegSize()(["p"], ["text"])
+    with pytest.raises(ValueError, match=r"completion 1: .* more than 65500 .*, found 65501 x 1"):
+        JpegSize()(["p"] * 2, [flat(0), flat(0, (65501, 1))])
 
 
 def test_diversity_is_the_mean_distance_within_a_group() -> None:
