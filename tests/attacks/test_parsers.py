@@ -173,7 +173,7 @@ def test_stricter_rules_imply_looser_ones(tries: Tries) -> None:
 @pytest.mark.attack(
     "No text keeps a reader busy for a second", "99 scraps, each over and over in a long text"
 )
-@pytest.mark.parametrize("name", [*REWARDS, *READERS])
+@pytest.mark.parametrize("name", [*READERS, *(name for name in REWARDS if name[-2:] != "zh")])
 def test_no_text_takes_a_second(name: str, full: bool, tries: Tries) -> None:
     size = 300_000 if full else 30_000
     read = (lambda text: REWARDS[name][0]([text])) if name in REWARDS else READERS[name]
