@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from io import BytesIO
 from typing import Any
 
@@ -103,6 +104,18 @@ def test_a_distance_is_the_root_of_the_mean_square() -> None:
     half[:, :2] = 255
     values = ImageDiversity()(["p"] * 2, [flat(0, (4, 2)), half])
     assert values == pytest.approx([np.sqrt(0.5)] * 2)
+
+
+def test_distances_are_taken_two_at_a_time() -> None:
+    group = [np.full((256, 256, 3), shade, np.uint8) for shade in range(0, 240, 10)]
+    ImageDiversity()(["p"] * 2, group[:2])
+    tracemalloc.start()
+    held = 24 * 256 * 256 * 3 * 4  # the images themselves, as float32
+    ImageDiversity()(["p"] * len(group), group)
+    assert (
+        tracemalloc.get_traced_memory()[1] < 1.5 * held
+    )  # 6 times as much in float64, all at once
+    tracemalloc.stop()
 
 
 def test_equal_prompts_that_are_not_adjacent_are_two_groups() -> None:
