@@ -20,8 +20,9 @@ _NOT_PROSE = re.compile(r"```[^`]*```|\$[^$\n]*\$|\\[A-Za-z]+|</?[A-Za-z_]+>")
 _SENTENCE_END = re.compile("[.!?\u3002\uff01\uff1f\n]+")
 # Fewer letters than this say in which script they are, but hardly in which language.
 _ENOUGH_LETTERS = 20
-# langdetect takes about a millisecond for a piece: of longer texts it sees a sample.
-_MOST_PIECES = 300
+# langdetect takes a millisecond for a piece, up to ten between two languages: of longer texts it
+# sees a sample.
+_MOST_PIECES = 100
 _SCRIPTS = {
     "east_asian": ("zh", "ja", "ko"),
     "CYRILLIC": ("ru", "uk", "bg", "mk"),
@@ -51,8 +52,8 @@ class LanguageConsistency:
     script, and langdetect names the language of each such piece; Chinese, Japanese and Korean are
     told apart by their letters, and under twenty letters the script alone decides. So a few Chinese
     words in an English sentence count as what they are. Code, mathematics between dollars, commands
-    and tags do not count; None where no letters are left. Of a text with more than three hundred
-    pieces langdetect sees that many, drawn at random. All seeds are fixed: equal texts get equal
+    and tags do not count; None where no letters are left. Of a text with more than 100 pieces
+    langdetect sees that many, drawn at random. All seeds are fixed: equal texts get equal
     values.
     """
 
