@@ -22,7 +22,7 @@ _SENTENCE_END = re.compile("[.!?\u3002\uff01\uff1f\n]+")
 _ENOUGH_LETTERS = 20
 # langdetect takes a millisecond for a piece, up to ten between two languages: of longer texts it
 # sees a sample.
-_MOST_PIECES = 100
+_MOST_PIECES = 60
 _SCRIPTS = {
     "east_asian": ("zh", "ja", "ko"),
     "CYRILLIC": ("ru", "uk", "bg", "mk"),
@@ -52,7 +52,7 @@ class LanguageConsistency:
     script, and langdetect names the language of each such piece; Chinese, Japanese and Korean are
     told apart by their letters, and under twenty letters the script alone decides. So a few Chinese
     words in an English sentence count as what they are. Code, mathematics between dollars, commands
-    and tags do not count; None where no letters are left. Of a text with more than 100 pieces
+    and tags do not count; None where no letters are left. Of a text with more than 60 pieces
     langdetect sees that many, drawn at random. All seeds are fixed: equal texts get equal
     values.
     """
