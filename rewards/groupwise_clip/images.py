@@ -39,6 +39,9 @@ class Framing:
         return replace(self, resize=way)
 
 
+_LONGEST = 20  # times the other edge: with that edge fitted, the rest takes memory and is cropped
+
+
 def images_of(
     completions: Sequence[Any], columns: Mapping[str, Sequence[Any] | None]
 ) -> list[Tensor | Image]:
@@ -55,14 +58,21 @@ def images_of(
 
 def _checked(image: Any, index: int) -> Tensor | Image:
     if isinstance(image, Tensor):
-        if image.ndim == 3 and image.shape[0] == 3 and image.is_floating_point():
-            return image
-        raise ValueError(
-            f"image {index}: expected a float tensor [3, height, width] in [0, 1], "
-            f"found {list(image.shape)} {str(image.dtype).removeprefix('torch.')}"
-        )
-    if not isinstance(image, Image):
+        if not (image.ndim == 3 and image.shape[0] == 3 and image.is_floating_point()):
+            raise ValueError(
+                f"image {index}: expected a float tensor [3, height, width] in [0, 1], "
+                f"found {list(image.shape)} {str(image.dtype).removeprefix('torch.')}"
+            )
+        height, width = image.shape[1:]
+    elif isinstance(image, Image):
+        width, height = image.size
+    else:
         raise ValueError(f"image {index}: expected PIL's or a tensor, found {type(image).__name__}")
+    if not max(width, height) <= _LONGEST * min(width, height) > 0:
+        raise ValueError(
+            f"image {index}: expected edges of which none is more than {_LONGEST} times the other, "
+            f"or 0, found {width} x {height} pixels"
+        )
     return image
 
 

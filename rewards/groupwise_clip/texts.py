@@ -16,12 +16,17 @@ def texts(
     Chat messages stand for the text of the last one by the user. None where there is no text.
     """
     if name is None:
-        return [_plain(prompt, "the prompt", reward) for prompt in prompts]
+        return [_encodable(_plain(prompt, "the prompt", reward)) for prompt in prompts]
     column = columns.get(name)
     if column is None:
         there = ", ".join(sorted(columns)) or "none"
         raise ValueError(f"reward {reward!r} needs the column {name!r}; the columns are: {there}")
-    return [_plain(value, f"the column {name!r}", reward) for value in column]
+    return [_encodable(_plain(value, f"the column {name!r}", reward)) for value in column]
+
+
+def _encodable(text: str | None) -> str | None:
+    """With U+FFFD for every lone surrogate, which no tokenizer takes."""
+    return text and text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _plain(value: Any, what: str, reward: str) -> str | None:

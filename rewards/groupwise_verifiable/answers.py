@@ -3,25 +3,32 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
+from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.numbers import Number, last_number, whole_number
 from groupwise_verifiable.text import (
     content,
     folded,
     last_line,
-    last_number,
+    outside_thinking,
+    prompt_text,
     tagged,
-    whole_number,
 )
+
+# How many times as long an answer may be as the gold one and yet be equal to it: letters with marks
+# of their own are several characters in other forms. Normalising takes quadratic time.
+_LONGEST_FORM = 20
 
 
 class ExactAnswer:
-    """1.0 when the answer is the gold string, else 0.0; None where the gold value is missing.
+    """1.0 when the answer is the gold string, else 0.0; None where the gold value is blank.
 
     Both sides are stripped and their runs of white space become one space before they are
-    compared. A completion without the asked-for tag is wrong.
+    compared, and a letter equals itself in Unicode's other forms. A completion without the
+    asked-for tag is wrong.
     """
 
     judges = True
@@ -51,30 +58,37 @@ class ExactAnswer:
     ) -> list[float | None]:
         golds = column(columns, self.config.gold, reward="exact_answer")
         return [
-            None if is_missing(gold) else self._score(content(completion), str(gold))
+            None if is_missing(gold) else self._score(content(completion), folded(str(gold)))
             for completion, gold in zip(completions, golds, strict=True)
         ]
 
-    def _score(self, text: str, gold: str) -> float:
+    def _score(self, text: str, gold: str) -> float | None:
+        if not gold:
+            return None
         answer = self._extracted(text)
-        return 0.0 if answer is None else float(self._normal(answer) == self._normal(gold))
+        if answer is None:
+            return 0.0
+        plain = folded(answer)
+        if len(plain) > _LONGEST_FORM * len(gold):
+            return 0.0
+        return float(self._normal(plain) == self._normal(gold))
 
     def _extracted(self, text: str) -> str | None:
         if self.config.extract == "tag":
             return tagged(text, self.config.tag)
-        return last_line(text) if self.config.extract == "last_line" else text
+        return last_line(outside_thinking(text)) if self.config.extract == "last_line" else text
 
     def _normal(self, text: str) -> str:
-        plain = folded(text)
-        return plain.casefold() if self.config.ignore_case else plain
+        return normalize("NFC", text.casefold() if self.config.ignore_case else text)
 
 
 class NumericAnswer:
     """1.0 when the answer is the gold number, else 0.0; None where gold is not a number.
 
     Numbers are compared exactly, as fractions: |answer - gold| <= max(absolute, relative * |gold|).
-    1,234 and 1234, 0.75 and 3/4 are equal. A minus sign that follows a word, a digit or a bracket
-    is an operator: the last number of "5-3" is 3.
+    1,234 and 1234, 0.75 and 3/4 are equal. What is left to compute is no answer: an operand, as the
+    3 of "5-3", a fraction that is not reduced, or one that the prompt holds, unless the gold number
+    is written as a fraction. Nor does what stands in `<think>...</think>` count.
     """
 
     judges = True
@@ -87,8 +101,8 @@ class NumericAnswer:
         gold: str = Field(default="answer", description="Column with the gold answers.")
         extract: Literal["last_number", "tag", "whole"] = Field(
             default="last_number",
-            description="The answer: the completion's last number, or a tag's content or the "
-            "whole completion, which then must be a number and nothing else.",
+            description="The answer: the completion's last number, if it stands by itself, or a "
+            "tag's content or the whole completion, which must be a number and nothing else.",
         )
         tag: str = Field(
             default="answer", min_length=1, description="The tag's name for `extract: tag`."
@@ -105,9 +119,10 @@ class NumericAnswer:
             allow_inf_nan=False,
             description="The same, as a share of the gold number.",
         )
-        ended: bool = Field(
-            default=False,
-            description="Count only completions that ended by themselves, none that were cut off.",
+        ended: bool | None = Field(
+            default=None,
+            description="Count only completions that ended by themselves, none that were cut off; "
+            "by default unless a tag ends the answer, where `truncated` says which those are.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
@@ -121,30 +136,39 @@ class NumericAnswer:
     ) -> list[float | None]:
         golds = column(columns, self.config.gold, reward="numeric_answer")
         cut = self._cut(columns, len(completions))
-        return [
-            self._score(content(completion), gold, cut=was_cut)
-            for completion, gold, was_cut in zip(completions, golds, cut, strict=True)
-        ]
+        rows = zip(prompts, completions, golds, cut, strict=True)
+        return [self._score(*row) for row in rows]
 
     def _cut(self, columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[bool]:
-        if not self.config.ended:
+        ended = self.config.ended
+        if ended is None:
+            ended = self.config.extract != "tag" and columns.get("truncated") is not None
+        if not ended:
             return [False] * count
         return [bool(flag) for flag in column(columns, "truncated", reward="numeric_answer")]
 
-    def _score(self, text: str, gold: object, *, cut: bool) -> float | None:
+    def _score(self, prompt: Any, completion: Any, gold: object, cut: bool) -> float | None:
         right = whole_number(str(gold))
         if right is None:
             return None
-        answer = None if cut else self._number(text)
-        return 0.0 if answer is None else float(abs(answer - right) <= self._tolerance(right))
+        answer = None if cut else self._number(content(completion))
+        if answer is None or self._is_left_to_compute(answer, right, prompt):
+            return 0.0
+        return float(abs(answer.value - right.value) <= self._tolerance(right.value))
+
+    @staticmethod
+    def _is_left_to_compute(answer: Number, gold: Number, prompt: Any) -> bool:
+        if not answer.is_fraction or gold.is_fraction:
+            return False
+        return not answer.is_reduced or answer.literal in "".join(prompt_text(prompt).split())
 
     def _tolerance(self, gold: Fraction) -> Fraction:
         # By way of the decimal string: 0.1 in a configuration means one tenth.
         relative = Fraction(str(self.config.relative)) * abs(gold)
         return max(Fraction(str(self.config.absolute)), relative)
 
-    def _number(self, text: str) -> Fraction | None:
+    def _number(self, text: str) -> Number | None:
         if self.config.extract == "last_number":
-            return last_number(text)
+            return last_number(outside_thinking(text))
         answer = tagged(text, self.config.tag) if self.config.extract == "tag" else text
         return None if answer is None else whole_number(answer)

@@ -1,7 +1,7 @@
 """How different the images of a group are."""
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,10 @@ def _distances(group: Sequence[Pixels]) -> list[float | None]:
         raise ValueError(
             f"reward 'image_diversity': the images of a group must have one size, found {sizes}"
         )
-    flat = np.stack(group).reshape(len(group), -1).astype(np.float64)
-    squares = np.stack([np.square(flat - one).mean(axis=1) for one in flat])
-    means = np.sqrt(squares).sum(axis=1) / (len(group) - 1)
-    return [float(mean) for mean in means]
+    totals = [0.0] * len(group)
+    for one, other in combinations(range(len(group)), 2):  # two at a time, for large images
+        difference = np.subtract(group[one], group[other], dtype=np.float64)
+        distance = float(np.sqrt(np.square(difference).mean()))
+        totals[one] += distance
+        totals[other] += distance
+    return [total / (len(group) - 1) for total in totals]

@@ -40,9 +40,10 @@ class ThinkAnswerFormat(_Format):
     r"""1.0 when the whole completion is thinking and then an answer, each in its tags, else 0.0.
 
     That is `<think>\n...\n</think>\n<answer>\n...\n</answer>` from the first character to the
-    last (DeepSeek-R1, arXiv:2501.12948). open-r1's `format_reward` means the same, but its
-    expression ends in `$` with MULTILINE set, which holds before any line break: it gives 1.0 to
-    whatever follows on the lines after `</answer>`. Here nothing may follow.
+    last (DeepSeek-R1, arXiv:2501.12948), where neither part is blank and each of the four tags that
+    `tag_count` counts is there once. open-r1's `format_reward` means the same, but its expression
+    takes tags and nothing in them, or several of each, and whatever follows on the lines after
+    `</answer>`: it ends in `$` with MULTILINE set, which holds before any line break.
     """
 
     _start, _middle, _end = "<think>\n", "\n</think>\n<answer>\n", "\n</answer>"
@@ -51,21 +52,24 @@ class ThinkAnswerFormat(_Format):
         """Returns 1.0 or 0.0."""
         if not (text.startswith(self._start) and text.endswith(self._end)):
             return 0.0
-        # The first place leaves the most room behind it, so no other needs to be tried.
-        place = text.find(self._middle, len(self._start), len(text) - len(self._end))
-        return float(place >= 0)
+        inner = text[len(self._start) : -len(self._end)]
+        thinking, middle, answer = inner.partition(self._middle)
+        full = bool(middle and thinking.strip() and answer.strip())
+        return float(full and TagCount().score(text) == 1.0)
 
 
 class ThinkFormat(_Format):
-    """1.0 when the completion starts with its only `<think>` and closes it, else 0.0.
+    """1.0 when the completion starts with its only `<think>`, closes it once and goes on, else 0.0.
 
-    TRL's `think_format_reward`. Anything may follow `</think>`.
+    TRL's `think_format_reward`, which also takes several `</think>`, and nothing behind them. What
+    is inside of them may be blank.
     """
 
     def score(self, text: str) -> float:
         """Returns 1.0 or 0.0."""
-        opened = text.startswith("<think>") and text.count("<think>") == 1
-        return float(opened and "</think>" in text)
+        thinking, _, rest = text.partition("</think>")
+        opened = thinking.startswith("<think>") and text.count("<think>") == 1
+        return float(opened and bool(rest.strip()) and "</think>" not in rest)
 
 
 class TagCount(_Format):

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.pixels import Pixels, picture, pixels
 
+_LONGEST_EDGE = 65500  # of libjpeg; the format's own limit is a little higher
+
 
 class JpegSize:
     """The kilobytes of an image as JPEG, or minus them where smaller is better.
@@ -36,7 +38,14 @@ class JpegSize:
     ) -> list[float | None]:
         """Returns a value for each image."""
         sign = -1 if self.config.direction == "smaller" else 1
-        return [sign * self._kilobytes(image) for image in pixels(completions, reward="jpeg_size")]
+        images = pixels(completions, reward="jpeg_size")
+        for index, image in enumerate(images):
+            if max(image.shape) > _LONGEST_EDGE:
+                raise ValueError(
+                    f"reward 'jpeg_size', completion {index}: JPEG has no room for more than "
+                    f"{_LONGEST_EDGE} pixels in a line, found {image.shape[1]} x {image.shape[0]}"
+                )
+        return [sign * self._kilobytes(image) for image in images]
 
     def _kilobytes(self, image: Pixels) -> float:
         buffer = BytesIO()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.failures import judged, settled
 from groupwise_verifiable.math_attempt import Attempt, Rules
-from groupwise_verifiable.text import content
+from groupwise_verifiable.text import content, prompt_text
 from groupwise_verifiable.workers import WorkerFailure, map_each
 
 
@@ -72,7 +72,12 @@ class MathEquivalence:
         """Returns the same with failures in their places, for rewards that build on this one."""
         golds = column(columns, self.config.gold, reward=reward)
         attempts = [
-            Attempt(str(gold), self._counted(content(completion)), _text(prompt), self.config.rules)
+            Attempt(
+                str(gold),
+                self._counted(content(completion)),
+                prompt_text(prompt),
+                self.config.rules,
+            )
             for gold, completion, prompt in zip(golds, completions, prompts, strict=True)
         ]
 
@@ -107,11 +112,3 @@ class MathEquivalence:
 
 def _as_answer(gold: str) -> str:
     return gold if "\\boxed" in gold else f"\\boxed{{{gold.strip().strip('$')}}}"
-
-
-def _text(prompt: Any) -> str:
-    """What a prompt says: the text itself, or that of its messages."""
-    if isinstance(prompt, str):
-        return prompt
-    messages = prompt if isinstance(prompt, Sequence) else ()
-    return "\n".join(content([each]) for each in messages if isinstance(each, Mapping))

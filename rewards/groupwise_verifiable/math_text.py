@@ -6,6 +6,8 @@ an answer without a box is the end of the text.
 
 import re
 
+from groupwise_verifiable.text import outside_thinking
+
 # Between boxes or formulas that are one answer together, as in "\boxed{2} and \boxed{3}".
 _AND = r"(?:,|;|,?\s*\b(?:and|or)\b)"
 _BETWEEN_BOXES = re.compile(rf"[\s$]*{_AND}[\s$]*")
@@ -74,10 +76,10 @@ def answer(text: str) -> str | None:
     r"""Returns the LaTeX of a completion's answer, None when it has none.
 
     The last box counts, and with it those that a comma, "and" or "or" joins to it; without a box
-    the last formula in `$`, `\(` or `\[` that follows the word "answer". What stands before the
-    last `</think>` or after a `<think>` that is never closed is no answer.
+    the last formula in `$`, `\(` or `\[` that follows the word "answer". What was only thought is
+    no answer.
     """
-    text = text[text.rfind("</think>") + 1 :].partition("<think>")[0]
+    text = outside_thinking(text)
     boxes = list(_BOX.finditer(text))[-_MOST_BOXES:]
     if boxes:
         return _boxed(text, boxes)

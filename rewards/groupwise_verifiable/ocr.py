@@ -71,10 +71,20 @@ class ImageText:
         """Returns a value for each image; logs what was read in it as `read`."""
         images = pixels(completions, reward=_NAME)
         targets = column(columns, self.config.target, reward=_NAME)
-        texts = [self.read(image) for image in images]
+        texts = [self._read(image, index) for index, image in enumerate(images)]
         if "log_extra" in columns:
             columns["log_extra"]("read", texts)
         return [self._score(*pair) for pair in zip(texts, targets, strict=True)]
+
+    def _read(self, image: Pixels, index: int) -> str:
+        try:
+            return self.read(image)
+        except Exception as error:  # its own, OpenCV's, or onnxruntime's
+            height, width, _ = image.shape
+            raise ValueError(
+                f"reward {_NAME!r}, completion {index}: RapidOCR cannot read an image of {width} x "
+                f"{height} pixels: {first_line(error)}"
+            ) from error
 
     def read(self, image: Pixels) -> str:
         """Returns what is written in an image [H, W, 3], lines joined by spaces."""

@@ -41,12 +41,13 @@ def _pixels(image: Any, where: str) -> Pixels:
         )
     if values.dtype == np.uint8:
         return values.astype(np.float32) / np.float32(255)
-    values = values.astype(np.float32)
+    if values.dtype.kind not in "fb":
+        raise ValueError(f"{where}: expected bytes or floats, found {values.dtype}")
     if not (values.min() >= 0 and values.max() <= 1):  # False for NaN, too
         raise ValueError(
             f"{where}: expected floats from 0 to 1, found {values.min():g} to {values.max():g}"
         )
-    return values
+    return values.astype(np.float32)
 
 
 def _values(image: Any, where: str) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """A reward model: a transformers model that gives a text one number."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from groupwise.config import PathOrName
 from groupwise.errors import first_line
 from groupwise.rewards import SampleErrors
 from groupwise_verifiable.model_names import check_model_name
-from groupwise_verifiable.text import content
+from groupwise_verifiable.text import content, encodable
 
 _NAME = "reward_model"
 
@@ -23,7 +23,8 @@ class RewardModel:
 
     Messages become text by the chat template of the model's own tokenizer, as TRL does it, and get
     no further special tokens; plain prompts are followed by their completions and get those that
-    the tokenizer adds. A text that is longer than the model takes is a named failure.
+    the tokenizer adds. A completion that makes the text longer than the model takes is worth the
+    lowest value of its batch; a prompt that does so by itself is a named failure.
     """
 
     judges = False
@@ -42,8 +43,8 @@ class RewardModel:
         max_length: int | None = Field(
             default=None,
             ge=1,
-            description="Tokens of prompt and completion; longer ones fail. If unset, as many as "
-            "the model has positions.",
+            description="Tokens of prompt and completion; longer ones are not read. If unset, as "
+            "many as the model has positions.",
         )
         precision: Literal["float32", "bf16"] = Field(
             default="float32", description="Of the weights and the computation."
@@ -68,25 +69,41 @@ class RewardModel:
         self._loaded()
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
     ) -> list[float | None]:
-        """Returns a value for each completion; raises SampleErrors for those that are too long."""
+        """Returns a value for each completion; logs the share of those that are too long.
+
+        Raises SampleErrors for those whose prompt is, or for all of them where none can be read.
+        """
         with self._lock:
             tokens = [self._tokens(*pair) for pair in zip(prompts, completions, strict=True)]
             limit = self._limit()
-            errors = {
-                index: f"{len(ids)} tokens, but the model takes {limit}: see `max_length`"
-                for index, ids in enumerate(tokens)
-                if limit is not None and len(ids) > limit
-            }
+            too_long = [row for row, ids in enumerate(tokens) if not _fits(ids, limit)]
             # The longest together, so that little is filled up.
-            order = sorted(set(range(len(tokens))) - set(errors), key=lambda i: -len(tokens[i]))
+            order = sorted(set(range(len(tokens))) - set(too_long), key=lambda i: -len(tokens[i]))
             values: list[float | None] = [None] * len(tokens)
+            read: list[float] = []
             for start in range(0, len(order), self.config.batch):
                 rows = order[start : start + self.config.batch]
                 scores = self._scores([tokens[row] for row in rows])
+                read += scores
                 for row, score in zip(rows, scores, strict=True):
                     values[row] = score
+            errors: dict[int, str] = {}
+            for row in too_long:
+                # A policy that could escape its judge, or stop the run, by length would learn to.
+                if read and _fits(self._tokens(prompts[row], ""), limit):
+                    values[row] = min(read)
+                else:
+                    count = len(tokens[row])
+                    errors[row] = f"{count} tokens, but the model takes {limit}: see `max_length`"
+        if log_metric is not None and tokens:
+            log_metric(f"{_NAME}/too_long", len(too_long) / len(tokens))
         if errors:
             raise SampleErrors(values, errors)
         return values
@@ -95,7 +112,8 @@ class RewardModel:
         _, tokenizer = self._loaded()
         ids: list[int]
         if isinstance(prompt, str):
-            ids = tokenizer(prompt + content(completion), verbose=False)["input_ids"]
+            text = encodable(prompt + content(completion))
+            ids = tokenizer(text, verbose=False)["input_ids"]
             return ids
         if isinstance(completion, str):
             completion = [{"role": "assistant", "content": completion}]
@@ -105,7 +123,7 @@ class RewardModel:
                 f"reward {_NAME!r}: the prompts are messages, but the tokenizer of "
                 f"{self.config.model!r} has no chat template; give text prompts or another model"
             )
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        text = encodable(tokenizer.apply_chat_template(messages, tokenize=False))
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
@@ -176,6 +194,10 @@ class RewardModel:
             return model.to(device).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
             raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error
+
+
+def _fits(ids: Sequence[int], limit: int | None) -> bool:
+    return limit is None or len(ids) <= limit
 
 
 def _check_configuration(folder: str) -> None:

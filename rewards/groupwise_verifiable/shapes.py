@@ -34,6 +34,7 @@ _LINES = 4  # in a row of pixels, where shapes are drawn
 _LARGEST_ERROR = 0.15
 _LARGEST_RATIO = 0.55
 _LARGEST_ASPECT = 1.5
+_LONGEST_WINDOW = 4  # times its width; what is longer is none of the shapes, and large when squared
 
 
 def find_shapes(image: Pixels) -> list[Detection]:
@@ -51,6 +52,8 @@ def shape_of(coverage: Floats) -> tuple[str, float]:
     The error is the root of the summed squared differences of coverage, relative to the region's.
     """
     side = max(coverage.shape)
+    if side > _LONGEST_WINDOW * min(coverage.shape):
+        return UNKNOWN, 1.0
     patch = np.zeros((side, side))
     patch[: coverage.shape[0], : coverage.shape[1]] = coverage
     upright = [patch] * (len(_TEMPLATES) - 3)

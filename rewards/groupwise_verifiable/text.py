@@ -1,25 +1,10 @@
 """The text of a completion, and the answer inside it. Every function takes linear time.
 
-Completions come from the model being trained, so they are looked at as an adversary's: no pattern
-here can be made to backtrack over the whole text more than once.
+Completions come from the model being trained, so they are looked at as an adversary's.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-# An ASCII number: thousands in threes or plain digits, decimals, a short exponent, a denominator.
-# A sign counts only where no word, digit or bracket stands before it: "5-3" ends in 3, not in -3.
-# Exponents stop at three digits, so that no text can ask for a number that fills the memory.
-_NUMBER = re.compile(
-    r"(?:(?<![\w)\].])[-+\u2212])?"
-    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
-    r"(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?"
-    r"(?: ?/ ?[0-9]+)?"
-)
-# Python refuses to convert longer digit strings by default, since that takes quadratic time.
-_LONGEST_NUMBER = 4000
 
 
 def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
@@ -38,12 +23,25 @@ def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
+def outside_thinking(text: str) -> str:
+    """Returns what stands outside of `<think>...</think>`.
+
+    Thinking that is closed but never opened began in the prompt, and one never closed goes on to
+    the end. A tag inside of thinking does not begin it anew: it ends at its last closing tag.
+    """
+    first, *later = text.split("<think>")
+    ended = [first, *(part for part in later if "</think>" in part)]
+    return "\n".join(part.rpartition("</think>")[2] for part in ended)
+
+
 def tagged(text: str, tag: str) -> str | None:
     """Returns the stripped content of the last `<tag>...</tag>`, None when there is none.
 
     Pairs are read from the left, as reasoning-gym's `extract_answer` reads them: an opening tag
-    takes everything up to the next closing tag, other opening tags included.
+    takes everything up to the next closing tag, other opening tags included. Those inside of
+    thinking do not count.
     """
+    text = outside_thinking(text)
     opening, closing = f"<{tag}>", f"</{tag}>"
     found, position = None, 0
     while True:
@@ -58,6 +56,21 @@ def tagged(text: str, tag: str) -> str | None:
         position = end + len(closing)
 
 
+def encodable(text: str) -> str:
+    """Returns the text with U+FFFD for every lone surrogate, which no tokenizer takes."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def prompt_text(prompt: Any) -> str:
+    """Returns the text of a prompt: of messages all of it, a line each; of anything else none."""
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, Sequence):
+        return ""
+    parts = [part.get("content") for part in prompt if isinstance(part, Mapping)]
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
 def last_line(text: str) -> str:
     """Returns the last line that is not blank, stripped; an empty string when there is none."""
     lines = text.rstrip().splitlines()
@@ -67,34 +80,3 @@ def last_line(text: str) -> str:
 def folded(text: str) -> str:
     """Returns the text stripped, with every run of white space as one space."""
     return " ".join(text.split())
-
-
-def last_number(text: str) -> Fraction | None:
-    """Returns the last number of the text, None when it has none or that one has no value (1/0)."""
-    last = None
-    for match in _numbers(text):
-        last = match
-    return None if last is None else _value(last.group())
-
-
-def whole_number(text: str) -> Fraction | None:
-    """Returns the number that the whole text is, None when it is anything else.
-
-    White space around it, a dollar sign before it and a full stop after it are allowed.
-    """
-    stripped = text.strip().removeprefix("$").removesuffix(".")
-    return _value(stripped) if _NUMBER.fullmatch(stripped) else None
-
-
-def _numbers(text: str) -> Iterator[re.Match[str]]:
-    return _NUMBER.finditer(text)
-
-
-def _value(literal: str) -> Fraction | None:
-    """The exact value of something that `_NUMBER` matched."""
-    if len(literal) > _LONGEST_NUMBER:
-        return None
-    plain = literal.replace(",", "").replace("\u2212", "-").replace(" ", "")
-    numerator, _, denominator = plain.partition("/")
-    below = Fraction(denominator) if denominator else Fraction(1)
-    return Fraction(numerator) / below if below else None

@@ -16,9 +16,11 @@ def exact(completion: str, gold: object, **settings: object) -> float | None:
     return reward(["p"], [completion], answer=[gold])[0]
 
 
-def numeric(completion: str, gold: object, **settings: object) -> float | None:
+def numeric(
+    completion: str, gold: object, prompt: object = "p", **settings: object
+) -> float | None:
     reward = NumericAnswer(NumericAnswer.Config.model_validate(settings))
-    return reward(["p"], [completion], answer=[gold])[0]
+    return reward([prompt], [completion], answer=[gold])[0]
 
 
 def test_exact_answer_folds_white_space_only() -> None:
@@ -28,6 +30,16 @@ def test_exact_answer_folds_white_space_only() -> None:
     assert exact("It is New York", "New York") == 0.0
     assert exact("anything", None) is None
     assert exact("nan", float("nan")) is None  # an empty cell of a CSV file
+    assert exact("", "") is None
+    assert exact("", " \n") is None
+
+
+def test_a_letter_equals_itself_in_other_forms() -> None:
+    assert exact("caf\u00e9", "cafe\u0301") == 1.0
+    assert exact("cafe\u0301", "caf\u00e9") == 1.0
+    assert exact("CAFE\u0301", "caf\u00e9", ignore_case=True) == 1.0
+    assert exact("cafe", "caf\u00e9") == 0.0
+    assert exact("\ufb01t", "fit") == 0.0  # a ligature is another text
 
 
 def test_exact_answer_extracts() -> None:
@@ -36,6 +48,7 @@ def test_exact_answer_extracts() -> None:
     assert exact("<final>B</final>", "B", extract="tag", tag="final") == 1.0
     assert exact("thinking\nB\n", "B", extract="last_line") == 1.0
     assert exact("B\nthinking", "B", extract="last_line") == 0.0
+    assert exact("<think>\nB", "B", extract="last_line") == 0.0
 
 
 def test_numeric_answer_takes_the_last_number() -> None:
@@ -55,6 +68,26 @@ def test_numeric_answer_elsewhere() -> None:
     assert numeric("= 42", 42, extract="whole") == 0.0
 
 
+def test_a_fraction_is_an_answer_where_nothing_is_left_to_compute() -> None:
+    assert numeric("10/2", 5) == 0.0
+    assert numeric("<answer>10 / 2</answer>", 5, extract="tag") == 0.0
+    assert numeric("6/8", 0.75) == 0.0
+    assert numeric("3/4", 0.75) == 1.0
+    assert numeric("12/5", 2.4, "What is 12 / 5?") == 0.0
+    assert numeric("12/5", 2.4, [{"role": "user", "content": "What is 12/5?"}]) == 0.0
+    assert numeric("2.4", 2.4, "What is 12/5?") == 1.0
+    # Where a fraction is asked for, it may be among the prompt's.
+    assert numeric("3/4", "3/4", "Which is larger, 3/4 or 2/3?") == 1.0
+    assert numeric("6/8", "3/4") == 1.0
+
+
+def test_what_was_only_thought_is_no_answer() -> None:
+    assert numeric("<think>42</think>", 42) == 0.0
+    assert numeric("<think>42", 42) == 0.0
+    assert numeric("41</think> so 42", 42) == 1.0
+    assert numeric("<think><answer>42</answer></think>", 42, extract="tag") == 0.0
+
+
 def test_tolerances_are_decimal_and_their_edges_count() -> None:
     assert numeric("1.1", 1) == 0.0
     assert numeric("1.1", 1, absolute=0.1) == 1.0
@@ -63,11 +96,18 @@ def test_tolerances_are_decimal_and_their_edges_count() -> None:
     assert numeric("-111", -100, relative=0.1) == 0.0
 
 
-def test_a_completion_that_was_cut_off_can_be_refused() -> None:
+def test_a_completion_that_was_cut_off_is_wrong_unless_a_tag_ends_its_answer() -> None:
     columns: dict[str, Sequence[Any]] = {"answer": [42, 42], "truncated": [True, False]}
-    assert NumericAnswer()(["p"] * 2, ["42", "42"], **columns) == [1.0, 1.0]
-    ended = NumericAnswer(NumericAnswer.Config(ended=True))
-    assert ended(["p"] * 2, ["42", "42"], **columns) == [0.0, 1.0]
+    texts = ["42", "42"]
+    assert NumericAnswer()(["p"] * 2, texts, **columns) == [0.0, 1.0]
+    assert NumericAnswer()(["p"] * 2, texts, answer=[42, 42]) == [1.0, 1.0]
+    either = NumericAnswer(NumericAnswer.Config(ended=False))
+    assert either(["p"] * 2, texts, **columns) == [1.0, 1.0]
+    tags = ["<answer>42</answer>"] * 2
+    tagged = NumericAnswer(NumericAnswer.Config(extract="tag"))
+    assert tagged(["p"] * 2, tags, **columns) == [1.0, 1.0]
+    ended = NumericAnswer(NumericAnswer.Config(extract="tag", ended=True))
+    assert ended(["p"] * 2, tags, **columns) == [0.0, 1.0]
     with pytest.raises(ValueError, match="'numeric_answer' needs the column 'truncated'"):
         ended(["p"], ["42"], answer=[42])
 

@@ -15,7 +15,12 @@ GOOD = "<think>\nreasons\n</think>\n<answer>\n42\n</answer>"
     ("text", "value"),
     [
         (GOOD, 1.0),
-        ("<think>\n\n</think>\n<answer>\n\n</answer>", 1.0),
+        ("<think>\n\n</think>\n<answer>\n\n</answer>", 0.0),  # 1.0 by open-r1's expression
+        ("<think>\na\n</think>\n<answer>\n \n</answer>", 0.0),
+        ("<think>\n\t\n</think>\n<answer>\nb\n</answer>", 0.0),
+        (GOOD + "\n" + GOOD, 0.0),  # 1.0 by open-r1's expression
+        (GOOD.replace("reasons", "<think>\nreasons"), 0.0),
+        (GOOD.replace("reasons", "the tag <answer> is for the answer"), 1.0),
         (GOOD + "\njunk on a later line", 0.0),  # 1.0 by open-r1's expression
         (GOOD + "\n", 0.0),
         (GOOD + " junk", 0.0),
@@ -35,12 +40,14 @@ def test_think_answer_format(text: str, value: float) -> None:
     ("text", "value"),
     [
         ("<think>a</think>b", 1.0),
-        ("<think></think>", 1.0),
+        ("<think></think>b", 1.0),
+        ("<think></think>", 0.0),  # 1.0 by TRL's
+        ("<think>a</think> \n", 0.0),  # 1.0 by TRL's
         ("<think>a<think>b</think>", 0.0),
         ("<think>a", 0.0),
         (" <think>a</think>", 0.0),
         ("</think><think>", 0.0),
-        ("<think>a</think></think>", 1.0),
+        ("<think>a</think>b</think>c", 0.0),  # 1.0 by TRL's
     ],
 )
 def test_think_format(text: str, value: float) -> None:

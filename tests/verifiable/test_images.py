@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from io import BytesIO
 from typing import Any
 
@@ -57,6 +58,11 @@ def test_every_kind_of_image_is_the_same_array() -> None:
         (np.full((4, 8, 3), 255.0), "expected floats from 0 to 1, found 255 to 255"),
         (np.full((4, 8, 3), -0.5), "found -0.5 to -0.5"),
         (np.full((4, 8, 3), np.nan), "found nan to nan"),
+        (np.full((4, 8, 3), 1e300), "found 1e\\+300 to 1e\\+300"),
+        (np.zeros((4, 8, 3), np.int64), "expected bytes or floats, found int64"),
+        (np.zeros((4, 8, 3), np.uint16), "expected bytes or floats, found uint16"),
+        (np.zeros((4, 8, 3), complex), "expected bytes or floats, found complex128"),
+        (np.full((4, 8, 3), "a"), "expected bytes or floats, found <U1"),
     ],
 )
 def test_what_is_no_image_is_named(image: Any, complaint: str) -> None:
@@ -81,6 +87,8 @@ def test_jpeg_size() -> None:
         JpegSize.Config.model_validate({"direction": "up"})
     with pytest.raises(ValueError, match="'jpeg_size', completion 0: expected an image"):
         JpegSize()(["p"], ["text"])
+    with pytest.raises(ValueError, match=r"completion 1: .* more than 65500 .*, found 65501 x 1"):
+        JpegSize()(["p"] * 2, [flat(0), flat(0, (65501, 1))])
 
 
 def test_diversity_is_the_mean_distance_within_a_group() -> None:
@@ -96,6 +104,18 @@ def test_a_distance_is_the_root_of_the_mean_square() -> None:
     half[:, :2] = 255
     values = ImageDiversity()(["p"] * 2, [flat(0, (4, 2)), half])
     assert values == pytest.approx([np.sqrt(0.5)] * 2)
+
+
+def test_distances_are_taken_two_at_a_time() -> None:
+    group = [np.full((256, 256, 3), shade, np.uint8) for shade in range(0, 240, 10)]
+    ImageDiversity()(["p"] * 2, group[:2])
+    tracemalloc.start()
+    held = 24 * 256 * 256 * 3 * 4  # the images themselves, as float32
+    ImageDiversity()(["p"] * len(group), group)
+    assert (
+        tracemalloc.get_traced_memory()[1] < 1.5 * held
+    )  # 6 times as much in float64, all at once
+    tracemalloc.stop()
 
 
 def test_equal_prompts_that_are_not_adjacent_are_two_groups() -> None:

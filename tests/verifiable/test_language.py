@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -59,3 +60,25 @@ def test_equal_texts_get_equal_values() -> None:
         random.seed(seed)
         values.add(share(text, "de"))
     assert len(values) == 1
+
+
+def test_of_a_long_text_a_sample_is_recognised() -> None:
+    rng = random.Random(0)
+    words = ENGLISH.lower().strip(".").replace(",", "").split()
+    sentences = [" ".join(rng.choices(words, k=9)) for _ in range(10_000)]
+    started = time.process_time()
+    english = share(". ".join(sentences), "en")
+    mixed = share(". ".join([*sentences, *([GERMAN] * 10_000)]), "en")
+    letters = [sum(map(str.isalpha, text)) for text in (". ".join(sentences), GERMAN * 10_000)]
+    assert time.process_time() - started < 3  # 20 s each without
+    assert english is not None
+    assert english > 0.9
+    assert mixed == pytest.approx(english * letters[0] / sum(letters), abs=0.1)
+
+
+def test_many_scripts_in_a_sentence_take_linear_time() -> None:
+    text = "".join(chr(code) + " " for code in range(0x20, 0x3000)) * 30
+    share("load", "en")
+    started = time.process_time()
+    share(text, "en")
+    assert time.process_time() - started < 1

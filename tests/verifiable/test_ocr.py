@@ -207,3 +207,6 @@ def test_mistakes_are_named(reward: ImageText) -> None:
         reward(["p"], [written("A")], title=["A"])
     with pytest.raises(ValueError, match="'image_text', completion 1: expected an image"):
         reward(["p"] * 2, [written("A"), "A"], text=["A"] * 2)
+    narrow = Image.new("RGB", (5000, 1))
+    with pytest.raises(ValueError, match=r"completion 1: RapidOCR cannot read .* 5000 x 1 pixels"):
+        reward(["p"] * 2, [written("A"), narrow], text=["A"] * 2)

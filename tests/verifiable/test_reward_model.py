@@ -125,17 +125,33 @@ def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(lla
     assert scored._loaded()[0].config.pad_token_id is None
 
 
-def test_a_text_that_is_too_long_is_named_and_the_others_are_scored(llama: Path) -> None:
+def test_a_completion_too_long_to_be_read_gets_the_lowest_value_and_is_counted(llama: Path) -> None:
     texts = ["short", "x" * 95, "x" * 96]
     expected = [alone(llama, f"p{text}") for text in texts[:2]]
+    logged: dict[str, float] = {}
+    values = reward(llama)(["p"] * 3, texts, log_metric=logged.__setitem__)
+    assert values == pytest.approx([*expected, min(expected)], abs=1e-5)
+    assert logged == {"reward_model/too_long": 1 / 3}
+
+
+def test_a_prompt_too_long_to_be_read_is_named_and_the_others_are_scored(llama: Path) -> None:
+    prompts = ["p", "x" * 97]
     with pytest.raises(SampleErrors) as caught:
-        reward(llama)(["p"] * 3, texts)
-    assert list(caught.value.values[:2]) == pytest.approx(expected, abs=1e-5)
-    assert caught.value.values[2] is None
-    assert caught.value.errors == {2: "97 tokens, but the model takes 96: see `max_length`"}
-    with pytest.raises(SampleErrors) as fewer:
-        reward(llama, max_length=6)(["p"] * 3, texts)
-    assert list(fewer.value.errors) == [1, 2]
+        reward(llama)(prompts, ["short", ""])
+    assert caught.value.values[0] == pytest.approx(alone(llama, "pshort"), abs=1e-5)
+    assert caught.value.values[1] is None
+    assert caught.value.errors == {1: "97 tokens, but the model takes 96: see `max_length`"}
+
+
+def test_where_no_text_can_be_read_all_are_named(llama: Path) -> None:
+    with pytest.raises(SampleErrors) as caught:
+        reward(llama, max_length=3)(["p"] * 2, ["xxx", "xxxx"])
+    assert list(caught.value.errors) == [0, 1]
+
+
+def test_lone_surrogates_are_read_as_marks(llama: Path) -> None:
+    for prompts in (["p"], [[{"role": "user", "content": "p"}]]):
+        assert reward(llama)(prompts, ["a\ud800"]) == reward(llama)(prompts, ["a\ufffd"])
 
 
 def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: Path) -> None:

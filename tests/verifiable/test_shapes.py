@@ -172,6 +172,13 @@ def test_pictures_without_sense_have_hardly_any_shape_and_break_nothing() -> Non
         find_shapes(numbers.random((height, width, 3)).astype(np.float32))
 
 
+def test_a_stripe_is_no_shape_and_takes_no_square_of_its_length() -> None:
+    stripe = np.zeros((20_000, 4, 3), np.float32)
+    stripe[:, 1:3] = 1.0
+    labels = [found.label for found in find_shapes(stripe)]
+    assert set(labels) == {UNKNOWN}
+
+
 def test_colours_have_the_names_that_people_give_them() -> None:
     for name, colors in {**{n: (c,) for n, c in PURE.items()}, **PALETTE}.items():
         for color in colors:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from fractions import Fraction
 
 import pytest
 
+from groupwise_verifiable.numbers import last_number, whole_number
 from groupwise_verifiable.text import (
     content,
+    encodable,
     folded,
     last_line,
-    last_number,
+    outside_thinking,
+    prompt_text,
     tagged,
-    whole_number,
 )
 
 
@@ -38,6 +39,11 @@ def test_content_refuses_what_is_no_text() -> None:
         ("<answer>a<answer>b</answer>", "a<answer>b"),
         ("</answer>1<answer>", None),
         ("<answer></answer>", ""),
+        ("<think><answer>1</answer></think>", None),
+        ("<think><answer>1</answer></think> <answer>2</answer>", "2"),
+        ("<answer>1</answer><think><answer>2</answer></think>", "1"),
+        ('<answer type="final">1</answer>', None),
+        ("<ANSWER>1</ANSWER>", None),
         ("none", None),
     ],
 )
@@ -46,40 +52,30 @@ def test_tagged(text: str, answer: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
+    ("text", "rest"),
     [
-        ("12 + 30 = 42.", 42),
-        ("costs $1,234,567.50 a year", Fraction("1234567.5")),
-        ("5-3", 3),
-        ("x = -3", -3),
-        ("x = \u22123", -3),
-        ("(2)-7", 7),
-        ("about .5", Fraction(1, 2)),
-        ("3/4", Fraction(3, 4)),
-        ("-3 / 4 of it", Fraction(-3, 4)),
-        ("1e3", 1000),
-        ("1,2345", 2345),
-        ("1,111,1111", 1111),
-        ("1/0", None),
-        ("none", None),
-        ("9" * 5000, None),
+        ("<think>a</think>b", "b"),
+        ("begun in the prompt</think>b", "b"),
+        ("<think>never closed", ""),
+        ("<think>a<think>b</think>c</think>d", "d"),
+        ("a<think>b</think>c", "a\nc"),
+        ("no thinking", "no thinking"),
     ],
 )
-def test_last_number(text: str, number: Fraction | int | None) -> None:
-    assert last_number(text) == number
+def test_outside_thinking(text: str, rest: str) -> None:
+    assert outside_thinking(text).strip() == rest
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [(" $42. ", 42), ("1,000", 1000), ("42 apples", None), ("4 2", None), ("", None), ("-1", -1)],
-)
-def test_whole_number(text: str, number: int | None) -> None:
-    assert whole_number(text) == number
+def test_a_prompt_is_text_or_messages() -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "image"}]}]
+    assert prompt_text(messages) == "a"
+    assert prompt_text("a") == "a"
+    assert prompt_text(None) == ""
 
 
-def test_an_exponent_cannot_fill_the_memory() -> None:
-    assert last_number("1e999999999") == 999999999
-    assert whole_number("1e999999999") is None
+def test_lone_surrogates_become_a_mark() -> None:
+    assert encodable("a\ud800b") == "a\ufffdb"
+    assert encodable("\ud83d\ude00") == encodable("\U0001f600") == "\U0001f600"
 
 
 def test_lines_and_white_space() -> None:
@@ -110,6 +106,7 @@ def test_200_kilobytes_of_anything_take_less_than_a_second(unit: str) -> None:
     for hostile in (text, text + "x", "1" + text):
         started = time.process_time()
         tagged(hostile, "answer")
+        outside_thinking(hostile)
         last_number(hostile)
         whole_number(hostile)
         last_line(hostile)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -11,21 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from transformers import (
-    AutoModelForZeroShotObjectDetection,
-    CLIPTokenizer,
-    OwlViTConfig,
-    OwlViTForObjectDetection,
-    OwlViTImageProcessor,
-    OwlViTProcessor,
-)
+from transformers import AutoModelForZeroShotObjectDetection
 
 from groupwise_verifiable.box_colors import PaletteColors
 from groupwise_verifiable.contents import ImageContents
 from groupwise_verifiable.detection import Detection
 from groupwise_verifiable.zero_shot import ZeroShotDetector, class_of
+
+sys.path.insert(0, str(Path(__file__).parent))
+import tiny_owl
 
 ALL = {"threshold": 0.0, "overlap": 1.0, "most": 16}
 
@@ -41,42 +36,8 @@ BOXES = {
 
 @pytest.fixture(scope="module")
 def owl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained OWL-ViT of 2 x 2 patches, whose boxes stay where they are before training."""
     folder = tmp_path_factory.mktemp("owl")
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    # A query whose first token is 0 counts as padding.
-    tokens = [
-        "!",
-        "<|startoftext|>",
-        "<|endoftext|>",
-        *letters,
-        *(f"{each}</w>" for each in letters),
-    ]
-    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    words = CLIPTokenizer(
-        vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=16
-    )
-    small = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
-    torch.manual_seed(0)
-    model = OwlViTForObjectDetection(
-        OwlViTConfig(
-            text_config={**small, **ids, "vocab_size": len(tokens), "max_position_embeddings": 16},
-            vision_config={**small, "image_size": 32, "patch_size": 16},
-            projection_dim=16,
-        )
-    )
-    for parameter in model.box_head.parameters():
-        torch.nn.init.zeros_(parameter)
-    model.save_pretrained(folder)
-    side = {"height": 32, "width": 32}
-    OwlViTProcessor(OwlViTImageProcessor(size=side, crop_size=side), words).save_pretrained(folder)
+    tiny_owl.save(folder)
     return folder
 
 

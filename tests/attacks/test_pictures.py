@@ -1,0 +1,252 @@
+"""Pictures that must not earn, and pictures that no policy makes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from safetensors.torch import save_file
+
+from groupwise_clip.aesthetic import Aesthetic
+from groupwise_clip.preference import Preference
+from groupwise_clip.similarity import ClipSimilarity
+from groupwise_verifiable.contents import ImageContents
+from groupwise_verifiable.diversity import ImageDiversity
+from groupwise_verifiable.jpeg import JpegSize
+from groupwise_verifiable.ocr import ImageText
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "verifiable"))
+import tiny_owl
+
+Tries = Callable[[int], None]
+Draw = Callable[[ImageDraw.ImageDraw], object]
+
+CLIP = {
+    "embed_dim": 8,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 16, "head_width": 8, "patch_size": 16},
+    "text_cfg": {"context_length": 16, "vocab_size": 49408, "width": 8, "heads": 1, "layers": 1},
+}
+
+
+def drawn(*parts: Draw, side: int = 64, background: str = "white") -> Image.Image:
+    image = Image.new("RGB", (side, side), background)
+    for part in parts:
+        part(ImageDraw.Draw(image))
+    return image
+
+
+def disk(x: float, y: float, radius: float = 10, color: str = "red", **how: Any) -> Draw:
+    box = (x - radius, y - radius, x + radius, y + radius)
+    return lambda draw: draw.ellipse(box, fill=color, **how)
+
+
+def square(x: float, y: float, half: float = 9, color: str = "red") -> Draw:
+    return lambda draw: draw.rectangle((x - half, y - half, x + half, y + half), fill=color)
+
+
+def noise(height: int, width: int) -> np.ndarray:
+    values = np.random.default_rng(0).integers(0, 256, (height, width, 3))
+    return values.astype(np.uint8)
+
+
+RED_DISK = drawn(disk(32, 32))
+# In none of these is one red disk, and nothing else.
+WRONG_SCENES = {
+    "nothing": drawn(),
+    "all red": drawn(background="red"),
+    "noise": Image.fromarray(noise(64, 64)),
+    "a gradient": Image.linear_gradient("L").resize((64, 64)).convert("RGB"),
+    "two": drawn(disk(16, 32), disk(48, 32)),
+    "two that touch": drawn(disk(22, 32), disk(42, 32)),
+    "two that overlap": drawn(disk(26, 32), disk(38, 32)),
+    "twenty-five": drawn(*(disk(8 + 12 * x, 8 + 12 * y, 4) for x in range(5) for y in range(5))),
+    "green": drawn(disk(32, 32, color="green")),
+    "orange": drawn(disk(32, 32, color="orange")),
+    "pink": drawn(disk(32, 32, color="pink")),
+    "faint": drawn(disk(32, 32, color="#ffeeee")),
+    "a square": drawn(square(32, 32)),
+    "a triangle": drawn(lambda draw: draw.polygon([(32, 20), (20, 44), (44, 44)], fill="red")),
+    "half a disk": drawn(lambda draw: draw.pieslice((20, 20, 44, 44), 0, 180, fill="red")),
+    "three quarters": drawn(lambda draw: draw.pieslice((20, 20, 44, 44), 0, 270, fill="red")),
+    "an ellipse": drawn(lambda draw: draw.ellipse((8, 24, 56, 40), fill="red")),
+    "a ring": drawn(lambda draw: draw.ellipse((20, 20, 44, 44), outline="red", width=4)),
+    "cut off by the edge": drawn(disk(0, 32)),
+    "a speck": drawn(disk(32, 32, 1)),
+    "with a square": drawn(disk(16, 32), square(48, 32)),
+    "with a green disk": drawn(disk(16, 32), disk(48, 32, color="green")),
+    "with a line": drawn(disk(16, 32), lambda draw: draw.line((40, 4, 40, 60), "blue", 4)),
+    "on a square": drawn(square(32, 32, 20, "blue"), disk(32, 32)),
+    "its name": drawn(lambda draw: draw.text((4, 24), "red disk", fill="red")),
+    "melted": drawn(disk(22, 32, 6), square(38, 34, 8)).filter(ImageFilter.GaussianBlur(3)),
+}
+
+
+@pytest.mark.attack("A picture is right where all of it is", "pictures beside one red disk")
+def test_other_scenes_earn_nothing(tries: Tries) -> None:
+    row = [{"class": "disk", "color": "red"}]
+    strict, half = ImageContents(), ImageContents(ImageContents.Config(mode="partial"))
+    assert strict(["p"], [RED_DISK], include=[row]) == [1.0]
+    scenes = list(WRONG_SCENES.values())
+    columns = {"include": [row] * len(scenes)}
+    values = strict(["p"] * len(scenes), scenes, **columns)
+    assert dict(zip(WRONG_SCENES, values, strict=True)) == dict.fromkeys(WRONG_SCENES, 0.0)
+    shares = dict(zip(WRONG_SCENES, half(["p"] * len(scenes), scenes, **columns), strict=True))
+    assert all(share is not None and share < 1.0 for share in shares.values())
+    assert {shares[name] for name in ("nothing", "all red", "faint", "a speck")} == {0.0}
+    tries(2 * len(scenes))
+
+
+def written(
+    text: str, size: int = 32, ink: str = "black", background: str = "white"
+) -> Image.Image:
+    font = ImageFont.load_default(size)
+    left, top, right, bottom = font.getbbox(text)
+    image = Image.new("RGB", (int(right - left) + 16, int(bottom - top) + 16), background)
+    ImageDraw.Draw(image).text((8 - left, 8 - top), text, ink, font)
+    return image
+
+
+@pytest.fixture(scope="module")
+def reader() -> ImageText:
+    return ImageText()
+
+
+@pytest.mark.attack("Writing is right where it spells the target alone", "other writings, and none")
+def test_other_writings_do_not_earn_all(reader: ImageText, tries: Tries) -> None:
+    nothing = [drawn(), drawn(background="black"), Image.fromarray(noise(48, 160)), written("...")]
+    nothing += [written("12345"), written("XYZQ"), written("HARBOR HARBOR")]
+    others = ["HARBO", "ARBOR", "HARBORS", "HARBOUR", "HARBER", "THE HARBOR", "DOG"]
+    others += ["HARBOR 1", "ROBRAH", "H A R B", "HARBOR or PORT", "SHARBORT", "HARB0R5", "HXRBXR"]
+    pictures = [*nothing, *map(written, others)]
+    values = reader(["p"] * len(pictures), pictures, text=["HARBOR"] * len(pictures))
+    assert reader(["p"], [written("HARBOR")], text=["HARBOR"]) == [1.0]
+    assert values[: len(nothing)] == [0.0] * len(nothing)
+    assert all(value is not None and value < 1.0 for value in values)
+    tries(len(pictures))
+
+
+def flat(height: int, width: int) -> Image.Image:
+    return Image.new("RGB", (width, height), "teal")
+
+
+def stripes(height: int, width: int) -> Image.Image:
+    values = np.zeros((height, width, 3), np.uint8)
+    values[:, 1::3] = 255
+    return Image.fromarray(values)
+
+
+SIZES = [(5000, 1), (1, 5000), (40000, 4), (4, 40000), (1, 1), (2, 3), (300, 300)]
+MODES = ("1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV", "LAB", "I", "I;16", "F")
+ODD: dict[str, Any] = {
+    **{f"{make.__name__} {h} x {w}": make(h, w) for h, w in SIZES for make in (flat, stripes)},
+    **{f"noise {h} x {w}": Image.fromarray(noise(h, w)) for h, w in SIZES},
+    **{f"mode {mode}": Image.new(mode, (32, 32)) for mode in MODES},
+    **{f"tensor {h} x {w}": torch.rand(3, h, w) for h, w in SIZES[:4]},
+    "no pixels": Image.new("RGB", (0, 0)),
+    "no rows": np.zeros((0, 8, 3)),
+    "no columns": torch.zeros(3, 8, 0),
+    "gray": np.zeros((8, 8)),
+    "one channel": np.zeros((8, 8, 1)),
+    "four channels": np.zeros((8, 8, 4)),
+    "a number": np.float64(0.5),
+    "bool": np.ones((8, 8, 3), bool),
+    "int64": np.zeros((8, 8, 3), np.int64),
+    "16 bits": np.full((8, 8, 3), 65535, np.uint16),
+    "complex": np.zeros((8, 8, 3), complex),
+    "objects": np.zeros((8, 8, 3), object),
+    "letters": np.full((8, 8, 3), "a"),
+    "NaN": np.full((8, 8, 3), np.nan),
+    "infinity": np.full((8, 8, 3), np.inf),
+    "1e300": np.full((8, 8, 3), 1e300),
+    "below zero": np.full((8, 8, 3), -0.1),
+    "half precision": np.zeros((8, 8, 3), np.float16),
+    "bfloat16": torch.zeros(3, 8, 8, dtype=torch.bfloat16),
+    "integer tensor": torch.zeros(3, 8, 8, dtype=torch.int64),
+    "flat tensor": torch.zeros(8, 8),
+    "text": "a picture of a cat",
+    "messages": [{"role": "assistant", "content": "a picture"}],
+    "none": None,
+}
+
+
+@pytest.fixture(scope="module")
+def rewards(
+    tmp_path_factory: pytest.TempPathFactory, reader: ImageText
+) -> dict[str, Callable[[Any], Any]]:
+    """Every reward of pictures, as what it gives for one of them."""
+    clip, owl = tmp_path_factory.mktemp("clip"), tmp_path_factory.mktemp("owl")
+    torch.manual_seed(0)
+    described = {"model_cfg": CLIP, "preprocess_cfg": {}}
+    (clip / "open_clip_config.json").write_text(json.dumps(described))
+    weights = open_clip.model.CLIP(**CLIP).state_dict()
+    save_file(weights, clip / "open_clip_model.safetensors")
+    save_file({"weight": torch.randn(1, 8)}, clip / "head.safetensors")
+    tiny_owl.save(owl)
+    settings = {"model": str(clip), "device": "cpu"}
+    row = [{"class": "disk", "color": "red"}]
+    detector = ImageContents.Config(detector=str(owl), threshold=0.0, device="cpu")
+    similarity = [
+        ClipSimilarity(ClipSimilarity.Config(**settings, resize=way))
+        for way in ("shortest", "longest", "squash")
+    ]
+    aesthetic = Aesthetic(Aesthetic.Config(**settings, head=str(clip / "head.safetensors")))
+
+    def one(reward: Any, image: Any, **columns: Any) -> Any:
+        return reward(["a cat"], [image], **columns)
+
+    made = {
+        "image_contents shapes": partial(one, ImageContents(), include=[row]),
+        "image_contents owl": partial(one, ImageContents(detector), include=[row]),
+        "image_text": partial(one, reader, text=["CAT"]),
+        "jpeg_size": partial(one, JpegSize()),
+        "image_diversity": lambda image: ImageDiversity()(["p"] * 2, [image] * 2),
+        "preference": partial(one, Preference(Preference.Config(**settings))),
+        "aesthetic": partial(one, aesthetic),
+    }
+    ways = zip(("shortest", "longest", "squash"), similarity, strict=True)
+    return made | {f"clip_similarity {way}": partial(one, reward) for way, reward in ways}
+
+
+NAMES = (
+    *("image_contents shapes", "image_contents owl", "image_text", "jpeg_size", "image_diversity"),
+    *("preference", "aesthetic", "clip_similarity shortest", "clip_similarity longest"),
+    "clip_similarity squash",
+)
+
+
+@pytest.mark.attack(
+    "Any picture has a value in its time and memory, or an error that names it in a sentence",
+    "sizes to 40000 x 4, modes, numbers and types that no policy makes",
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_pictures_have_a_value_or_are_named(
+    name: str, rewards: dict[str, Callable[[Any], Any]], tries: Tries
+) -> None:
+    rewards[name](flat(32, 32))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for kind, image in ODD.items():
+        started = time.process_time()
+        try:
+            values = rewards[name](image)
+        except ValueError as error:
+            message = str(error)
+            assert "completion 0" in message or "image 0" in message, (kind, message)
+            assert "\n" not in message, kind
+        else:
+            assert all(isinstance(value, float) for value in values), kind
+            assert not any(np.isnan(values)), kind
+        assert time.process_time() - started < 2, kind
+        tries(1)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
+    assert grown < 500_000

@@ -1,0 +1,103 @@
+"""Numbers in text."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from groupwise_verifiable.numbers import last_number, whole_number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12 + 30 = 42.", 42),
+        ("costs $1,234,567.50 a year", Fraction("1234567.5")),
+        ("x = -3", -3),
+        ("x = \u22123", -3),
+        ("x = \u20133", -3),
+        ("about .5", Fraction(1, 2)),
+        ("3/4", Fraction(3, 4)),
+        ("-3 / 4 of it", Fraction(-3, 4)),
+        ("1e3", 1000),
+        ("The answer is **5**.", 5),
+        ("Step 3 **5**", 5),
+        ("_5_", 5),
+        (r"\boxed{5}", 5),
+        ("#### 5", 5),
+        ("$5$", 5),
+        ("US$5", 5),
+        ("<b>5</b>", 5),
+        ("5 %", 5),
+        ("5 m^2 or so, I mean 5", 5),
+        ("10\n- 5", 5),
+        ("1. 5", 5),
+        ("1) 5", 5),
+        ("Total - 5", 5),
+        ("(a) * 5", 5),
+        ("3 + 2 (= 5)", 5),
+        ("a=1,b=5", 5),
+        ("\u7b54\u6848\u662f5", 5),
+        ("5,", 5),
+    ],
+)
+def test_last_number(text: str, number: Fraction | int) -> None:
+    last = last_number(text)
+    assert last is not None
+    assert last.value == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("none", "1/0", "9" * 5000, "nan", "\u0665", "\uff15", "\u216b"),
+        # Operands.
+        *("2+5", "2 + 5", "10-5", "10 - 5", "10 -5", "10\u20135", "(2)-5", "(1 + 2) - 5", "3 * 5"),
+        *(
+            "2x+5",
+            "x/5",
+            "n \u00d7 5",
+            "4 + (5",
+            "4 + $5",
+            r"2 \times 5",
+            r"2 \cdot{5}",
+            "2^5",
+            "2**5",
+        ),
+        *("x^{5}", "x_5", r"\sqrt{5}", "\u221a5", r"\frac{1}{5}", "\u00b15", r"\pm 5"),
+        # Parts of something longer.
+        *("0x5", "0b5", "1e0005", "1e-9995", "1e999999999", "5e0.5", "1.2.5", "12:05", "3,5"),
+        *("1,2345", "1,111,1111", "1\u202f005", "1_005", "1'005", "1{,}005", "5\u00b2", "5\u0665"),
+        *("--5", "+-5"),
+    ],
+)
+def test_what_is_only_a_part_is_no_last_number(text: str) -> None:
+    assert last_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [(" $42. ", 42), ("1,000", 1000), ("42 apples", None), ("4 2", None), ("", None), ("-1", -1)],
+)
+def test_whole_number(text: str, number: int | None) -> None:
+    whole = whole_number(text)
+    assert (whole and whole.value) == number
+
+
+def test_how_a_fraction_is_written() -> None:
+    for text, is_fraction, is_reduced in (
+        ("3/4", True, True),
+        ("-3 / 4", True, True),
+        ("6/8", True, False),
+        ("5/1", True, False),
+        ("10/2", True, False),
+        ("0.75", False, True),
+    ):
+        number = whole_number(text)
+        assert number is not None
+        assert (number.is_fraction, number.is_reduced) == (is_fraction, is_reduced), text
+
+
+def test_an_exponent_cannot_fill_the_memory() -> None:
+    assert whole_number("1e999999999") is None
