@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from groupwise_verifiable.text import last_number, whole_number
+from groupwise_verifiable.numbers import last_number, whole_number
 
 Entry = Mapping[str, Any]
 Rule = Callable[[str, Entry], bool]
@@ -80,8 +80,10 @@ def _near(answer: str, entry: Entry) -> bool:
 
     coin_flip also compares leading characters, of which those of "0" are those of "0.25".
     """
-    value, gold = whole_number(answer), whole_number(str(entry["answer"]))
-    return value is not None and gold is not None and abs(value - gold) <= _RELATIVE * abs(gold)
+    number, right = whole_number(answer), whole_number(str(entry["answer"]))
+    if number is None or right is None:
+        return False
+    return abs(number.value - right.value) <= _RELATIVE * abs(right.value)
 
 
 def _countdown(answer: str, entry: Entry) -> bool:
@@ -152,7 +154,8 @@ def _sorted_numbers(answer: str, entry: Entry) -> bool:
 
 def _one_number(answer: str, entry: Entry) -> bool:
     """The verifier takes the first number of any text, without its sign."""
-    return last_number(answer) == whole_number(str(entry["answer"]))
+    number, right = last_number(answer), whole_number(str(entry["answer"]))
+    return number is not None and right is not None and number.value == right.value
 
 
 def _same_word(answer: str, entry: Entry) -> bool:
