@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from groupwise_verifiable import workers
+from groupwise_verifiable.numbers import whole_number
 from groupwise_verifiable.puzzle_check import Attempt, on_gold
 from groupwise_verifiable.puzzle_rules import REFUSED
 from groupwise_verifiable.puzzles import ReasoningGym, task_names
 from groupwise_verifiable.reasoning import ReasoningGymScore
-from groupwise_verifiable.text import whole_number
 
 # reasoning-gym reads files that it leaves open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -101,10 +101,10 @@ def gold_of(row: Row) -> str:
 
 def is_right(answer: str, gold: str) -> bool:
     """Whether the answer is the gold one in other clothes."""
-    value = whole_number(answer)
+    here, there = whole_number(answer), whole_number(gold)
     return bool(gold) and (
         answer.strip("\"' ").casefold() == gold.strip().casefold()
-        or (value is not None and value == whole_number(gold))
+        or (here is not None and there is not None and here.value == there.value)
     )
 
 
