@@ -8,12 +8,12 @@ nothing can read it back from there.
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import Any, get_origin
 
 from pydantic import Secret, SecretBytes, SecretStr
 
-if TYPE_CHECKING:
-    from groupwise.yaml_lines import KeyPath
+Keys = tuple[str | int, ...]
+"""Where an option stands: keys and numbers of items."""
 
 
 class Held(Secret[Any]):
@@ -77,7 +77,7 @@ def _held(value: Any) -> Any:
     return Held(value)
 
 
-def problems(value: Any, path: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:
+def problems(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, str]]:
     """Path and sentence for each secret that cannot be handed over."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
