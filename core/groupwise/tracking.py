@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -33,7 +34,7 @@ class MetricsFile:
 
     def truncate_after(self, step: int) -> str | None:
         """Drop lines of later steps: a resumed run writes them again; a note of damaged ones."""
-        if not self.path.exists():
+        if not os.path.lexists(self.path):  # a link that leads nowhere gives way to a file
             return None
         lines, damaged = self._lines()
         self._replace([line for line in lines if line["step"] <= step])
