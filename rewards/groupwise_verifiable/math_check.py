@@ -46,6 +46,7 @@ _ANSWER = {
 }
 _SPACES = re.compile(r"\s+(?![0-9])|(?<![0-9])\s+")  # that of 1 1/2 counts
 _BASE = re.compile(r"(?<=[0-9])\s*_\s*(?:([0-9])|\{\s*([0-9]{1,3})\s*\})")
+_ABOUT_LARGE = re.compile(r"\b(?:hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)
 _ABOUT_BASES = re.compile(r"\bbases?\b|\b(?:bi|octal|deci)|_", re.IGNORECASE)
 _PERCENT = re.compile(r"\\?%")
 _DEGREES = re.compile(
@@ -85,10 +86,13 @@ def equivalent(attempt: Attempt) -> float | None:
     latex = math_text.answer(attempt.text)
     if latex is None:
         return 0.0
-    return float(
-        _as_written(latex, attempt.gold)
-        or _answers(math_text.option(latex, attempt.gold), golds, attempt, names)
-    )
+    if _as_written(latex, attempt.gold):
+        return 1.0
+    latex = math_text.option(latex, attempt.gold)
+    forms = {math_text.in_digits(latex)}
+    if _ABOUT_LARGE.search(attempt.prompt):  # "How many million": 5 million may be meant as 5
+        forms.add(latex)
+    return float(any(_answers(form, golds, attempt, names) for form in forms))
 
 
 def _as_written(latex: str, gold: str) -> bool:
@@ -137,7 +141,7 @@ def _published(attempt: Attempt) -> float | None:
 @lru_cache(maxsize=256)
 def _golds(gold: str, names: frozenset[str]) -> tuple[_Reading, ...]:
     latex = math_text.formula(gold)
-    reading = None if latex is None else _read(latex, names)
+    reading = None if latex is None else _read(math_text.in_digits(latex), names)
     if reading is not None and (not isinstance(reading.value, str) or "\\" in reading.value):
         return (reading,)
     # Prose, with a number or formula somewhere in it.

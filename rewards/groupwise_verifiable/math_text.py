@@ -5,6 +5,7 @@ an answer without a box is the end of the text.
 """
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 from groupwise_verifiable.text import outside_thinking
@@ -73,6 +74,11 @@ _OPTION = re.compile(
     r"(?:\\(?:text|math)[a-z]*\s*\{\s*\(?([A-J])[).:]\s*\}|\(?([A-J])[).:](?=\s))"
     r"(?:\\[ ,;:!]|\\q?quad|~|\s)*(\S.*)",
     re.DOTALL,
+)
+_LARGE = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_IN_WORDS = re.compile(
+    r"([0-9][0-9,]{0,50}(?:\.[0-9]{1,50})?)(?:\\[ ,;:!]|~|\s)*"
+    rf"(\\(?:text|mathrm)[a-z]*\s*\{{)?\s*({'|'.join(_LARGE)})\b"
 )
 _EITHER_SIGN = re.compile(r"\{[^{},]*\\pm(?![a-z])")
 _REWRITES = tuple(
@@ -165,6 +171,16 @@ def _formulas(text: str, position: int) -> str | None:
             break
         position = separator.end()
     return ", ".join(contents) or None
+
+
+def in_digits(latex: str) -> str:
+    """Returns LaTeX with "1.5 million" as 1500000."""
+
+    def digits(match: re.Match[str]) -> str:
+        value = Decimal(match[1].replace(",", "")).scaleb(_LARGE[match[3]])
+        return f"{value:f} {match[2] or ''}"
+
+    return _IN_WORDS.sub(digits, latex)
 
 
 def option(latex: str, gold: str) -> str:

@@ -108,6 +108,9 @@ ODD_BUT_RIGHT: tuple[Case, ...] = (
     (r"\ln 2", "ln 2"),
     (r"2\sqrt{3}", "2*sqrt(3)"),
     ("12", "He pays $5 and then $7.\n#### 12"),
+    (r"1.5\text{ million}", "1500000"),
+    (r"\$5 \text{ million dollars}", "5,000,000"),
+    ("1500000", "1.5 million"),
 )
 
 LEFT_TO_COMPUTE: tuple[Case, ...] = (
@@ -167,6 +170,8 @@ NEVER_RIGHT: tuple[Case, ...] = (
     ("0", "0.0000001"),
     ("0.0000001", "0"),
     ("0.0000002", "0.0000001"),
+    (r"5\text{ million}", "5"),
+    ("5 thousand", "5"),
     ("2", "2xy"),
     ("2", "ln 2"),
     ("2", "2BF_{16}"),
@@ -241,6 +246,11 @@ def test_letters_of_the_prompt_are_no_units() -> None:
     assert _values(wrong, prompt=prompt) == dict.fromkeys(wrong, 0.0)
     metres = (("5m", "5"), ("5", "5m"), (r"5\text{ m}", "5m"), ("5 cm", "5"))
     assert _values(metres) == dict.fromkeys(metres, 1.0)
+
+
+def test_how_many_million() -> None:
+    cases = (("5 million", "5"), ("5 million", "5000000"), ("5", "5"))
+    assert _values(cases, prompt="How many millions?") == dict.fromkeys(cases, 1.0)
 
 
 def test_a_base_that_the_prompt_speaks_of() -> None:
