@@ -8,7 +8,7 @@ from unicodedata import normalize
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column, is_missing
-from groupwise_verifiable.numbers import Number, last_number, whole_number
+from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
 from groupwise_verifiable.text import (
     content,
     folded,
@@ -148,7 +148,7 @@ class NumericAnswer:
         return [bool(flag) for flag in column(columns, "truncated", reward="numeric_answer")]
 
     def _score(self, prompt: Any, completion: Any, gold: object, cut: bool) -> float | None:
-        right = whole_number(str(gold))
+        right = gold_number(str(gold))
         if right is None:
             return None
         answer = None if cut else self._number(content(completion))

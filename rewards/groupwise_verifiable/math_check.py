@@ -44,6 +44,10 @@ _ANSWER = {
     )
     for rules in ("trl", "open_r1")
 }
+_SPACES = re.compile(r"\s+(?![0-9])|(?<![0-9])\s+")  # that of 1 1/2 counts
+_BASE = re.compile(r"(?<=[0-9])\s*_\s*(?:([0-9])|\{\s*([0-9]{1,3})\s*\})")
+_ABOUT_LARGE = re.compile(r"\b(?:hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)
+_ABOUT_BASES = re.compile(r"\bbases?\b|\b(?:bi|octal|deci)|_", re.IGNORECASE)
 _PERCENT = re.compile(r"\\?%")
 _DEGREES = re.compile(
     r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|\\text[a-z]*\s*\{\s*degrees?\s*\}"
@@ -75,20 +79,37 @@ def equivalent(attempt: Attempt) -> float | None:
     """
     if attempt.rules in _ANSWER:
         return _published(attempt)
-    golds = _golds(attempt.gold)
+    names = math_text.names(attempt.prompt)
+    golds = _golds(attempt.gold, names)
     if not golds:
         return None
     latex = math_text.answer(attempt.text)
-    return 0.0 if latex is None else float(_answers(latex, golds, attempt))
+    if latex is None:
+        return 0.0
+    if _as_written(latex, attempt.gold):
+        return 1.0
+    latex = math_text.option(latex, attempt.gold)
+    forms = {math_text.in_digits(latex)}
+    if _ABOUT_LARGE.search(attempt.prompt):  # "How many million": 5 million may be meant as 5
+        forms.add(latex)
+    return float(any(_answers(form, golds, attempt, names) for form in forms))
 
 
-def _answers(latex: str, golds: tuple[_Reading, ...], attempt: Attempt) -> bool:
+def _as_written(latex: str, gold: str) -> bool:
+    """Whether an answer is gold letter for letter, be that what math-verify reads or not."""
+    written = math_text.formula(gold)
+    return written is not None and _SPACES.sub("", latex) == _SPACES.sub("", written)
+
+
+def _answers(
+    latex: str, golds: tuple[_Reading, ...], attempt: Attempt, names: frozenset[str]
+) -> bool:
     refuse_costly_text(latex, limit=max(_LONGEST, 2 * len(attempt.gold)))
     strict = attempt.rules == "strict"
     functions = evaluated_as_read(latex)  # reading them can take for ever
     if strict and all(functions - evaluated_as_read(gold.latex) for gold in golds):
         return False
-    answer = _read(latex)
+    answer = _read(latex, names.union(*(_names(gold.value) for gold in golds)))
     if answer is None or answer in golds:
         return answer is not None
     if any(isinstance(reading.value, str) for reading in (answer, *golds)):
@@ -118,9 +139,9 @@ def _published(attempt: Attempt) -> float | None:
 
 
 @lru_cache(maxsize=256)
-def _golds(gold: str) -> tuple[_Reading, ...]:
+def _golds(gold: str, names: frozenset[str]) -> tuple[_Reading, ...]:
     latex = math_text.formula(gold)
-    reading = None if latex is None else _read(latex)
+    reading = None if latex is None else _read(math_text.in_digits(latex), names)
     if reading is not None and (not isinstance(reading.value, str) or "\\" in reading.value):
         return (reading,)
     # Prose, with a number or formula somewhere in it.
@@ -128,12 +149,17 @@ def _golds(gold: str) -> tuple[_Reading, ...]:
     return tuple(_Reading("", value) for value in parsed if not isinstance(value, str))
 
 
-def _read(text: str) -> _Reading | None:
-    """What LaTeX says, None where that is no mathematics."""
+def _read(text: str, names: frozenset[str] = frozenset()) -> _Reading | None:
+    """What LaTeX says, None where that is no mathematics.
+
+    names: letters that are no unit behind a number. math-verify takes even the m of 2m for one, and
+    the ab of 2ab: 2 would be right.
+    """
     tidied = math_text.tidy(text)
     plain = _DEGREES.sub("", _PERCENT.sub("", tidied)).strip()
     config = LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=True), boxed_match_priority=0
+        normalization_config=NormalizationConfig(units=not math_text.ends_in_names(plain, names)),
+        boxed_match_priority=0,
     )
     read = _parsed(f"\\boxed{{{plain}}}", extraction_config=[config])
     if not read:
@@ -149,6 +175,8 @@ def _right(gold: _Reading, answer: _Reading, prompt: str) -> bool:
         return False
     if {gold.bracket, answer.bracket} in ({"\\{", "("}, {"\\{", "["}):
         return False  # a set is no pair, point or interval
+    if len(_bases(gold.latex) | _bases(answer.latex)) > 1 and _bases(gold.latex):
+        return False  # math-verify reads the digits alone
     numbers = _numbers_said_equal(answer.value)
     if any(not _equal(numbers[0], number) for number in numbers):
         return False
@@ -206,6 +234,10 @@ def _meant(gold: _Reading, answer: _Reading, prompt: str) -> Iterator[Any]:
             yield Rational(1, 100) * value
 
 
+def _bases(latex: str) -> set[str]:
+    return {match[1] or match[2] for match in _BASE.finditer(latex)}
+
+
 def _is_over_one(value: Any) -> bool:
     return bool(value.is_number and abs(value) > 1) if isinstance(value, Expr) else True
 
@@ -231,6 +263,8 @@ def _unfinished(gold: _Reading, answer: _Reading, prompt: str) -> bool:
         and not isinstance(gold.value, Symbol)
     ):
         return True  # 5x/x for 5
+    if _ABOUT_BASES.search(prompt):
+        latex = _BASE.sub("", latex)
     asks = math_text.tidy(prompt)
     if is_scientific(latex) and not re.search(r"10\s*\^", asks):
         return False
@@ -240,7 +274,7 @@ def _unfinished(gold: _Reading, answer: _Reading, prompt: str) -> bool:
 
 
 def _names(value: Any) -> set[str]:
-    return {str(symbol) for symbol in value.free_symbols}
+    return {str(symbol) for symbol in getattr(value, "free_symbols", ())}
 
 
 def _copied(gold: _Reading, answer: _Reading, prompt: str) -> bool:
@@ -249,7 +283,8 @@ def _copied(gold: _Reading, answer: _Reading, prompt: str) -> bool:
     if not isinstance(value, Expr) or value.is_Number or value == gold.value:
         return False
     done = value.doit()
-    same = done == (gold.value.doit() if isinstance(gold.value, Basic) else None)
+    right = take_last_relation(gold.value).rhs if is_equation(gold.value) else gold.value
+    same = done == (right.doit() if isinstance(right, Basic) else None)
     return any(
         value == expression or (not same and done == expression.doit())
         for expression in _expressions(prompt)

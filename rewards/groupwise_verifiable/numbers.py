@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _SIGNS = r"[-+\u2212\u2013]"
+_CURRENCY = r"\\?[$\u20ac\u00a3]"  # between a sign and its number: -$5
 # An ASCII number: thousands in threes or plain digits, decimals, a short exponent, a denominator.
 # A sign counts only where no word, digit or bracket stands before it.
 # Exponents stop at three digits, so that no text can ask for a number that fills the memory.
 _NUMBER = re.compile(
-    rf"(?:(?<![\w)\].]){_SIGNS})?"
+    rf"(?:(?<![\w)\].]){_SIGNS}(?:{_CURRENCY}(?=[0-9]))?)?"
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
     r"(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?"
     r"(?: ?/ ?[0-9]+)?"
@@ -28,6 +29,13 @@ _PART = re.compile(
     r"|(?:_|\d|\d[.,:'_\u2019\u00a0\u2009\u202f]|\d\{,\}|\d[A-Za-z]+[-+]?|\}|\}\s*\{)\{?\Z"
     rf"|{_SIGNS}{{2}}\Z"
 )
+# The exponent of a unit, as in "5 m^2" and "5\\text{ cm}^{3}", is no number of its own.
+_UNIT_EXPONENT = re.compile(
+    r"(?<=\d)((?:\s|~|\\[, ;])*"
+    r"(?:[kcmd]?m|ft|in|yd|mi|\\(?:text|mathrm)\s*\{[^{}\d]{1,30}\}))"
+    r"\s*\^\s*(?:[23](?!\d)|\{\s*[23]\s*\})"
+)
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!)(?=[0-9]{3}(?![0-9]))")
 _BEFORE = 200  # characters that are looked at before a number
 # Python refuses to convert longer digit strings by default, since that takes quadratic time.
 _LONGEST_NUMBER = 4000
@@ -54,6 +62,7 @@ class Number:
 
 def last_number(text: str) -> Number | None:
     """Returns the last number of the text; None when it has none, or when that is only a part."""
+    text = _UNIT_EXPONENT.sub(r"\1", _THOUSANDS.sub(",", text))
     last = None
     for match in _NUMBER.finditer(text):
         last = match
@@ -69,12 +78,19 @@ def whole_number(text: str) -> Number | None:
     return _number(stripped) if _NUMBER.fullmatch(stripped) else None
 
 
+def gold_number(text: str) -> Number | None:
+    """Returns the number that a gold answer is, or that stands after its "####", as in GSM8K."""
+    return whole_number(text.rpartition("####")[2])
+
+
 def _is_part(text: str, match: re.Match[str]) -> bool:
     sign = re.match(_SIGNS, match.group()) is not None
     before = text[max(0, match.start() - _BEFORE) : match.start() + sign]
     after = text[match.end() : match.end() + 1]
     if after and after in "*_":  # emphasis: **5**
         before = before.rstrip("*_")
+    if "/" in match.group() and re.search(r"[0-9] \Z", before):  # 1 1/2 is neither 1 nor 1/2
+        return True
     return after.isdigit() or _PART.search(before) is not None
 
 
@@ -82,7 +98,7 @@ def _number(literal: str) -> Number | None:
     """What `_NUMBER` matched; None where it has no value (1/0) or is too long."""
     if len(literal) > _LONGEST_NUMBER:
         return None
-    plain = literal.replace(",", "").replace(" ", "")
+    plain = re.sub(_CURRENCY, "", literal.replace(",", "").replace(" ", ""))
     plain = plain.replace("\u2212", "-").replace("\u2013", "-")
     numerator, _, denominator = plain.partition("/")
     below = Fraction(denominator) if denominator else Fraction(1)

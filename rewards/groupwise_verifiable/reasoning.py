@@ -50,7 +50,7 @@ class ReasoningGymScore:
         partial: bool = Field(
             default=False, description="Give what the verifier gives for a part of an answer, too."
         )
-        timeout: float = Field(default=10.0, gt=0, description="Seconds for one completion.")
+        timeout: float = Field(default=5.0, gt=0, description="Seconds for one completion.")
 
     def __init__(self, config: Config | None = None) -> None:
         """Refuses to start where reasoning-gym is missing or has no such task, or a useless one."""

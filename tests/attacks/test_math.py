@@ -141,3 +141,27 @@ def test_random_latex(tries: Callable[[int], None], full: bool) -> None:
     assert set(values) <= {0.0, 1.0}
     golds = MathEquivalence.Config(rules="any_form")
     assert len(MathEquivalence(golds)(["p"] * count, boxed, answer=["x^2+1"] * count)) == count
+
+
+# What math-verify takes for units behind a number.
+_LETTERS = ("m", "t", "h", "g", "d", "c", "l", "s", "o", "ab", "bc", "st", "th", "cm", "lb", "am")
+
+
+@pytest.mark.attack("A part of the gold answer earns nothing", "the number before 16 products")
+def test_a_part_of_gold_is_no_answer(tries: Callable[[int], None]) -> None:
+    golds = [(form.format(letters), letters) for letters in _LETTERS for form in ("3{}", "x=3{}")]
+    prompts = [f"Find it by ${'+'.join(letters)}$ and $x$." for _, letters in golds]
+    tries(len(golds))
+    for prompt, (gold, letters) in zip(prompts, golds, strict=True):
+        assert equivalent(Attempt(gold, r"\boxed{3}", prompt)) == 0.0, gold
+        assert equivalent(Attempt(gold, rf"\boxed{{3{letters}}}", prompt)) == 1.0, gold
+
+
+@pytest.mark.attack("The digits of another base earn nothing", "each base for each other")
+def test_another_base_is_another_number(tries: Callable[[int], None]) -> None:
+    bases = ("2", "3", "8", "{12}")
+    pairs = [(gold, answer) for gold in bases for answer in bases]
+    tries(len(pairs))
+    for gold, answer in pairs:
+        attempt = Attempt(f"101_{gold}", rf"\boxed{{101_{answer}}}", "Write 5 in another base.")
+        assert equivalent(attempt) == float(gold == answer)

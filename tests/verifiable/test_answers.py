@@ -119,3 +119,9 @@ def test_errors_name_the_column_and_the_setting() -> None:
         NumericAnswer.Config.model_validate({"extrakt": "tag"})
     with pytest.raises(ValueError, match="argument"):
         NumericAnswer()(["p"] * 2, ["1", "2"], answer=[1])
+
+
+def test_gold_numbers_as_in_gsm8k() -> None:
+    golds = ["9 * 2 = <<9*2=18>>18\n#### 18", "#### 1,200", "18"]
+    texts = ["It is 18.", "It is $1,200.", "It is 18."]
+    assert NumericAnswer()(["p"] * 3, texts, answer=golds) == [1.0, 1.0, 1.0]

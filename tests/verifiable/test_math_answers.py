@@ -79,6 +79,38 @@ ODD_BUT_RIGHT: tuple[Case, ...] = (
     ("2x+1", "y=2x+1"),
     (r"\text{(C)}", "C"),
     (r"\text{Evelyn}", r"\text{Evelyn}"),
+    # Products of letters, of which math-verify takes some for units.
+    *(
+        (product, product)
+        for product in ("2xy", "-6abc", "ab+bc+ca", r"\frac{ab}{a+b}", "2ab", "lwh")
+    ),
+    ("2ab+3bc", "3bc+2ab"),
+    ("2BF_{16}", "2BF_{16}"),
+    ("101", "101_2"),
+    # Units, currencies and options as models write them.
+    (r"12\mathrm{~cm}", "12"),
+    (r"12 \mathrm{~cm}^{2}", "12"),
+    (r"\text{12 cm}", "12"),
+    (r"25\text{ km/h}", "25 km/h"),
+    ("25", "25 cm^2"),
+    ("\u20ac50", "50"),
+    (r"\pounds 50", "50"),
+    (r"\text{\$18.00}", "18"),
+    (r"\textbf{(C) }12", "C"),
+    (r"\textbf{(C)}\ 12", "12"),
+    # Notation that math-verify reads in part or not at all.
+    (r"0.1\overline{6}", r"\frac16"),
+    (r"\frac{1}{3}", r"0.\overline{3}"),
+    (r"\frac{3 \pm \sqrt{17}}{4}", r"\frac{3+\sqrt{17}}{4}, \frac{3-\sqrt{17}}{4}"),
+    (r"\tan^{-1} 2", r"\arctan 2"),
+    (r"\langle 1, 2 \rangle", r"\langle 1,2\rangle"),
+    (r"1, 2, \ldots, 10", r"1,2,\ldots,10"),
+    (r"\ln 2", "ln 2"),
+    (r"2\sqrt{3}", "2*sqrt(3)"),
+    ("12", "He pays $5 and then $7.\n#### 12"),
+    (r"1.5\text{ million}", "1500000"),
+    (r"\$5 \text{ million dollars}", "5,000,000"),
+    ("1500000", "1.5 million"),
 )
 
 LEFT_TO_COMPUTE: tuple[Case, ...] = (
@@ -138,6 +170,17 @@ NEVER_RIGHT: tuple[Case, ...] = (
     ("0", "0.0000001"),
     ("0.0000001", "0"),
     ("0.0000002", "0.0000001"),
+    (r"5\text{ million}", "5"),
+    ("5 thousand", "5"),
+    ("2", "2xy"),
+    ("2", "ln 2"),
+    ("2", "2BF_{16}"),
+    ("3bc+2", "3bc+2ab"),
+    ("101_3", "101_2"),
+    (r"\text{(B)} 12", "C"),
+    (r"\text{5 or more}", "5"),
+    (r"\frac{5 \pm 3}{2}", "4"),
+    ("5", "He pays $5 and then $7.\n#### 12"),
 )
 
 COPIES = (
@@ -192,6 +235,56 @@ def test_signs_that_the_prompt_speaks_of() -> None:
         percent: 0.0,
         degrees: 1.0,
     }
+
+
+def test_letters_of_the_prompt_are_no_units() -> None:
+    """math-verify takes the m of 2m for metres, and 2 would be right."""
+    prompt = r"Simplify $m + m$ where $a, b, c, t > 0$."
+    right = (("2m", "2m"), (r"\frac{t}{2}", r"\frac12t"), ("2ab", "x=2ab"))
+    wrong = (("2", "2m"), (r"\frac12", r"\frac12t"), ("2", "x=2ab"), ("5m", "5"))
+    assert _values(right, prompt=prompt) == dict.fromkeys(right, 1.0)
+    assert _values(wrong, prompt=prompt) == dict.fromkeys(wrong, 0.0)
+    metres = (("5m", "5"), ("5", "5m"), (r"5\text{ m}", "5m"), ("5 cm", "5"))
+    assert _values(metres) == dict.fromkeys(metres, 1.0)
+
+
+def test_how_many_million() -> None:
+    cases = (("5 million", "5"), ("5 million", "5000000"), ("5", "5"))
+    assert _values(cases, prompt="How many millions?") == dict.fromkeys(cases, 1.0)
+
+
+def test_a_base_that_the_prompt_speaks_of() -> None:
+    cases = (("4210_7", "4210"), ("5_{10}", "5"))
+    assert _values(cases) == dict.fromkeys(cases, 0.0)
+    assert _values(cases, prompt="What is it in base 7?") == dict.fromkeys(cases, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("The answer is 18.", 1.0),
+        ("So the answer is **18**.", 1.0),
+        ("**Answer: 18**", 1.0),
+        ("**Final Answer**: 18 dollars", 1.0),
+        ("Therefore, the answer is $18.", 1.0),
+        ("9 * 2 = 18\n#### 18", 1.0),
+        ("### Answer\n\n**18**", 1.0),
+        (r"The answer is 17. No: \boxed{18}", 1.0),
+        ("The answer is $17$. No, the answer is 18.", 1.0),
+        ("The answer is 18. No, the answer is $17$.", 0.0),
+        ("The answer is 18 or 19.", 0.0),
+        ("The answer is 17 or 18.", 0.0),
+        ("The answer is not 18.", 0.0),
+        ("The answer is 18, 19.", 0.0),
+        ("The answer is 9 * 2 = 18", 0.0),
+        ("The answer is 36/2", 0.0),
+        ("The answer is 18 because I say so, and that is that.", 0.0),
+        ("18", 0.0),
+        ("<think>The answer is 18.</think>", 0.0),
+    ],
+)
+def test_a_number_that_is_called_the_answer(text: str, value: float) -> None:
+    assert MathEquivalence()(["A question."], [text], answer=["18"]) == [value]
 
 
 # Texts with a box or without, the gold answer, and the value that TRL 1.16 gives.
