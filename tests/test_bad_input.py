@@ -237,7 +237,8 @@ def test_more_held_out_prompts_than_there_are(config):
 def test_run_folder_that_exists(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
-    Path("runs/run/checkpoints").mkdir()
+    Path("runs/run/checkpoints/step_1").mkdir(parents=True)
+    Path("runs/run/checkpoints/step_1/files.json").write_text("{}")
     message = refused(config)
     assert "runs/run exists; choose another folder" in message
     Path("runs/run/run.json").write_text('{"groupwise": "0.1.0"}')
