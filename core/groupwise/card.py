@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise import __version__, secrets, yaml_lines
 from groupwise.config import LoadedConfig
+from groupwise.disk import write
 from groupwise.policy import Policy
 from groupwise.sections import RewardSection
 
@@ -31,7 +32,7 @@ def write_card(
         f"Trained with Groupwise {__version__}; the whole configuration stands in `config.yaml`.\n",
     ]
     text = secrets.redacted("\n".join(filter(None, parts)))  # a policy may state its options
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    write(folder / "README.md", text)
 
 
 def _what(facts: Mapping[str, Any], loaded: LoadedConfig, result: Mapping[str, Any]) -> str:

@@ -12,7 +12,6 @@ behind, or that was damaged later, is known and passed over.
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groupwise.disk import read_json, reason, sync
+from groupwise.disk import read_json, reason, remove, sync
 from groupwise.errors import UserError
 from groupwise.state import decode, encode, on_cpu
 
@@ -62,12 +61,12 @@ class Checkpoints:
         if target not in self._written and _problem(target, contents=True):
             fresh = self.folder / f"step_{step}.new"
             for path in (fresh, target):  # of a save that was killed
-                shutil.rmtree(path, ignore_errors=True)
+                remove(path)
             fresh.mkdir(parents=True)
             try:
                 _write(fresh, checkpoint)
             except Exception:
-                shutil.rmtree(fresh, ignore_errors=True)  # on a full disk every byte counts
+                remove(fresh)  # on a full disk every byte counts
                 raise
             fresh.rename(target)
             sync(self.folder)
@@ -156,9 +155,12 @@ def trained_weights(policy: nn.Module) -> dict[str, Tensor]:
 
 
 def _step(path: Path) -> int:
-    """The step of a checkpoint, or of what was to become one; -1 for anything else."""
-    match = re.fullmatch(r"step_(\d+)(\.new)?", path.name)
-    return int(match[1]) if match else -1
+    """The step of a checkpoint, or of what was to become one; -1 for anything else.
+
+    A user's own `step_3_best` or `step_03` is neither.
+    """
+    match = re.fullmatch(r"step_(0|[1-9][0-9]*)(\.new)?", path.name)
+    return int(match[1]) if match and path.is_dir() else -1
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
@@ -215,9 +217,13 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
     """Size and checksum of each file. Raises ValueError or OSError where there is no such list."""
     files = read_json(folder / FILES)
     try:
-        return {name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        sizes = {name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{folder / FILES} is no list of files") from error
+    for name in sizes:
+        if Path(name).name != name:
+            raise ValueError(f"{folder / FILES} names {name!r}, which lies elsewhere")
+    return sizes
 
 
 def _checksum(path: Path) -> str:
@@ -227,8 +233,9 @@ def _checksum(path: Path) -> str:
 
 def _remove(folder: Path) -> None:
     """The list first: what a kill leaves of the others is then no checkpoint."""
-    (folder / FILES).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.is_symlink():
+        (folder / FILES).unlink(missing_ok=True)
+    remove(folder)
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -50,8 +50,21 @@ def telling() -> Iterator[None]:
         from groupwise.disk import is_of_disk, reason
 
         if not is_of_disk(error):
-            raise
+            raise _without_secrets(error) from error
         raise _told(reason(error)) from error
+
+
+def _without_secrets(error: Exception) -> Exception:
+    """What to raise for a bug, of us or of a plugin: its traceback, unless that shows a secret."""
+    import traceback
+
+    from groupwise.secrets import redacted
+
+    shown = "".join(traceback.format_exception(error))
+    if redacted(shown) == shown:
+        return error
+    typer.echo(redacted(shown), err=True)
+    return typer.Exit(1)
 
 
 def _told(message: str) -> typer.Exit:

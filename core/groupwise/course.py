@@ -17,7 +17,7 @@ from groupwise.checkpoint import Checkpoints
 from groupwise.config import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
-from groupwise.folder import kept, write_config
+from groupwise.folder import FACTS, kept, write_config
 from groupwise.place import MODEL, RESULT, Place
 from groupwise.policy import Policy
 from groupwise.report import write_report
@@ -44,7 +44,7 @@ class RunResult:
 
 
 class Course:
-    """The order of a run, and every file it writes; without a place it writes nothing."""
+    """The order of a run, and every file it writes, where this process `writes` any."""
 
     def __init__(
         self,
@@ -52,12 +52,14 @@ class Course:
         trainer: Trainer,
         checkpoints: Checkpoints,
         callbacks: Sequence[Callback],
-        place: Place | None,
+        place: Place,
+        *,
+        writes: bool,
     ) -> None:
         self.loaded, self.trainer, self.place = loaded, trainer, place
-        self.folder = None if place is None else place.folder
+        self.folder = place.folder if writes else None
         self.checkpoints, self.callbacks = checkpoints, callbacks
-        self.metrics = MetricsFile(loaded.config.output / "metrics.jsonl")
+        self.metrics = MetricsFile(place.folder / "metrics.jsonl")
         self.symptoms = Symptoms(clip=getattr(trainer.algorithm, "clip_high", 0.2))
         self.last: tuple[int, Evaluation] | None = None
         self.new_config = ""
@@ -102,7 +104,7 @@ class Course:
     def _rescue(self, display: Display) -> None:
         """A reward that fails at step 90 must not cost the 90 steps before it."""
         trainer = self.trainer
-        if self.folder is None or not trainer.step:
+        if self.folder is None or not trainer.step or self.place.taken:
             return
         try:
             if trainer.whole:
@@ -111,11 +113,13 @@ class Course:
             display.say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
         with suppress(UserError):
             step = self.checkpoints.last().name.replace("_", " ")
-            display.say(f"{step} is saved; {self._how_to_go_on}")
+            resumable = (self.folder / FACTS).exists()
+            more = self._how_to_go_on if resumable else f"it lies in {self.checkpoints.folder}"
+            display.say(f"{step} is saved; {more}")
 
     def _before(self, display: Display) -> Mapping[str, float]:
         # Every process looks: they must agree on whether there is something to evaluate.
-        known = self.loaded.config.output / "samples" / "before.json"
+        known = self.place.folder / "samples" / "before.json"
         if self.trainer.step:
             try:
                 metrics: Mapping[str, float] = disk.read_record(known)
@@ -148,6 +152,7 @@ class Course:
         else:
             evaluation = self.last[1]
         if self.folder is not None:
+            self.place.keep()
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
         return evaluation
 
@@ -160,6 +165,7 @@ class Course:
         if self.last is not None and self.last[0] != step:
             self.last = None  # pictures of an evaluation are large
         if self.folder is not None:
+            self.place.keep()
             self.metrics.write(step, metrics)
             self._keep_config()
         self._has_begun(display)
@@ -185,7 +191,7 @@ class Course:
         return f"`groupwise resume {self.loaded.config.output}` goes on from it"
 
     def _has_begun(self, display: Display) -> None:
-        left = None if self.place is None else self.place.begun()
+        left = self.place.begun()
         if left is not None:
             display.say(f"note: {left}")
 
@@ -196,7 +202,7 @@ class Course:
         self.new_config = ""
 
     def _checkpoint(self) -> None:
-        if self.place is not None:
+        if self.folder is not None:
             checkpoint = snapshot.take(self.trainer)
             of_run = {"names": kept(self.loaded.config), "run": self.place.identity}
             checkpoint = replace(checkpoint, state={**checkpoint.state, **of_run})
@@ -231,9 +237,10 @@ class Course:
         self._keep_config()
         self._has_begun(display)
         if self.folder is not None:
+            self.place.keep()
             disk.write(self.folder / RESULT, as_json(record))
             write_card(self.folder / MODEL, result.policy, self.loaded, record)
-            report = write_report(self.folder)
+            report = result.folder / write_report(self.folder).name
             display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.callbacks:
             callback.on_end(record)

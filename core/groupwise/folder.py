@@ -143,8 +143,8 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
         if _is_in(key, STATED) and not _is_in(key, loaded.stated) and not by_secret:
             raise UserError(
                 f"{key}: the run was begun with {was}, and {loaded.origin.source} says {becomes}. "
-                f"`groupwise resume {folder}` goes on with what the run was begun with; to change "
-                f"it, say so on the command line: {key}={becomes}"
+                f"`groupwise resume {loaded.config.output}` goes on with what the run was begun "
+                f"with; to change it, say so on the command line: {key}={becomes}"
             )
     lines = [f"{key}: {was} -> {becomes}" for key, was, becomes in different]
     more = [f"{len(lines) - MOST} other changes"] if len(lines) > MOST else []

@@ -1,14 +1,18 @@
-"""Interruption: Ctrl-C lets the step in progress finish."""
+"""Interruption: Ctrl-C lets the step in progress finish; other signals end a run in order, too."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals of who ends a process: a scheduler, and a terminal that is closed."""
+Handler = Callable[[int, FrameType | None], None]
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C (or SIGTERM) was pressed; a second time it interrupts at once."""
+    """Whether Ctrl-C was pressed, or a signal came; a second time it interrupts at once."""
     asked: list[int] = []
 
     def ask(number: int, _: FrameType | None) -> None:
@@ -16,13 +20,31 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    try:
-        previous = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: somebody else handles signals
-        yield lambda: False
-        return
-    try:
+    with _handled([signal.SIGINT, *ENDING], ask):
         yield lambda: bool(asked)
+
+
+@contextmanager
+def orderly() -> Iterator[None]:
+    """Signals that would end the process at once interrupt it as Ctrl-C does."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handled(ENDING, interrupt):
+        yield
+
+
+@contextmanager
+def _handled(numbers: list[signal.Signals], handler: Handler) -> Iterator[None]:
+    """Signals go to a handler, but those that are ignored, by `nohup` say, stay so."""
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    try:
+        previous = {number: signal.signal(number, handler) for number in heeded}
+    except ValueError:  # not the main thread: somebody else handles signals
+        previous = {}
+    try:
+        yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)

@@ -10,6 +10,8 @@ from groupwise.mistakes import found
 from groupwise.sections import KINDS_OF_LISTS, kind_at
 from groupwise.yaml_lines import KeyPath, Lines
 
+LONGEST = 1_000
+"""Characters of a part of a dotted key."""
 Override = tuple[KeyPath, Any, str]
 """Key path, value, and how messages quote it."""
 
@@ -44,6 +46,11 @@ def _key_path(key: str, text: str) -> KeyPath:
     parts = key.strip().split(".")
     if not all(parts):
         raise UserError(f"override {text!r}: expected a dotted key before '=', found {key!r}")
+    if len(parts) > yaml_lines.DEEPEST or max(map(len, parts)) > LONGEST:
+        raise UserError(
+            f"override {text[:60]!r}...: no key has more than {yaml_lines.DEEPEST} parts, nor a "
+            f"part of more than {LONGEST} characters"
+        )
     return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 

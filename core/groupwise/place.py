@@ -32,30 +32,27 @@ class Place:
 
     An older run that is to be replaced is moved aside, and comes back unless the new run begins.
     What no run wrote is never removed.
+
+    folder: absolute, as a reward may change the current folder; shown: as the user named it.
     """
 
     def __init__(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
-        self.loaded, self.folder = loaded, loaded.config.output
+        self.loaded, self.shown = loaded, loaded.config.output
+        self.folder = self.shown.absolute()
         self.resume, self.overwrite = resume, overwrite
         self.identity = uuid.uuid4().hex
         self._aside: Path | None = None
         self._locks: list[FileLock] = []
+        self._held: os.stat_result | None = None
 
     def __enter__(self) -> Self:
         """Raises UserError where the folder is in the way, in use, or missing for a resumption."""
-        if self.resume and not self.folder.is_dir():
-            raise UserError(f"nothing to resume: there is no {self.folder}")
-        if self.resume and "groupwise" not in _record(self.folder / FACTS):
-            raise UserError(
-                f"nothing to resume: {self.folder} has no {FACTS} that a run wrote and that can be "
-                f"read"
-            )
-        if os.path.lexists(self.folder) and not self.folder.is_dir():
-            raise UserError(f"output: {self.folder} is a file; choose another by output=FOLDER")
-        if self.folder.is_dir():
-            if not self.resume:
-                self._check_replaceable()
-            self._hold()
+        try:
+            self._check()
+            if self.folder.is_dir():
+                self._hold()
+        except OSError as error:
+            raise UserError(f"output: {self.shown}: {reason(error)}") from error
         return self
 
     def __exit__(
@@ -79,11 +76,29 @@ class Place:
                 self._move_aside()
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"output: cannot make {self.folder}: {reason(error)}") from error
+            raise UserError(f"output: cannot make {self.shown}: {reason(error)}") from error
         if self._aside is not None or not self._locks:
             self._hold()
         if self._entries():
-            raise UserError(f"output: another run has begun in {self.folder}")
+            raise UserError(f"output: another run has begun in {self.shown}")
+
+    def keep(self) -> None:
+        """To be called before a step is written. Raises UserError where the folder is lost."""
+        if self._is_held():
+            return
+        if not self.folder.is_dir():
+            raise UserError(f"{self.shown} was moved or removed while the run wrote to it")
+        if self.taken:
+            raise UserError(
+                f"{LOCK} was removed from {self.shown} while the run wrote to it, and the folder "
+                f"was taken{_by(self.folder)}: nothing more is written"
+            )
+        self._hold()
+
+    @property
+    def taken(self) -> bool:
+        """Whether another process has taken the folder, since the lock's file was removed."""
+        return (self.folder / LOCK).exists() and not self._is_held()
 
     def begun(self) -> str | None:
         """To be called when a first step is made: the older run goes, now. What is left of it."""
@@ -96,16 +111,49 @@ class Place:
         if not left:
             aside.rmdir()
             return None
-        return f"what no run wrote was moved from {self.folder} to {aside}: {left}"
+        moved = self.shown.with_name(aside.name)
+        return f"what no run wrote was moved from {self.shown} to {moved}: {left}"
 
     def left_over(self) -> str | None:
         """A note about what lies beside: runs that were moved aside, and files of users in them."""
         name = re.compile(re.escape(self.folder.name) + r"(_\d+)?\.replaced")
         beside = self.folder.parent.glob("*.replaced")
-        left = sorted(path for path in beside if name.fullmatch(path.name) and path != self._aside)
-        if not left:
+        names = [path.name for path in beside if name.fullmatch(path.name) and path != self._aside]
+        if not names:
             return None
-        return f"{', '.join(map(str, left))}: left of runs that were replaced; no run needs it"
+        left = ", ".join(str(self.shown.with_name(name)) for name in sorted(names))
+        return f"{left}: left of runs that were replaced; no run needs it"
+
+    # ---- what is there
+
+    def _check(self) -> None:
+        """Raise UserError where the folder is in the way, or missing for a resumption."""
+        folder, shown = self.folder, self.shown
+        if not _is_name(str(folder)):
+            raise UserError(
+                f"output: weights are written to folders with names in UTF-8, and "
+                f"{str(folder)!r} is none; choose another by output=FOLDER"
+            )
+        if self.resume and not folder.is_dir():
+            raise UserError(f"nothing to resume: there is no {shown}")
+        if self.resume and "groupwise" not in _record(folder / FACTS):
+            raise UserError(
+                f"nothing to resume: {shown} has no {FACTS} that a run wrote and that can be read"
+            )
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise UserError(f"output: {shown} is a file; choose another by output=FOLDER")
+        if not self.resume:
+            self._check_apart()
+            self._check_replaceable()
+
+    def _check_apart(self) -> None:
+        """Refuse a folder within a run's, which replaces its parts and is moved as a whole."""
+        for parent in self.folder.resolve().parents:
+            if "groupwise" in _record(parent / FACTS):
+                raise UserError(
+                    f"output: {self.shown} lies in {parent}, the folder of another run; choose "
+                    f"another folder by output=FOLDER"
+                )
 
     # ---- an older run
 
@@ -118,25 +166,25 @@ class Place:
         entries = self._entries()
         if not entries:
             return
-        folder, facts = self.folder, _record(self.folder / FACTS)
+        folder, shown, facts = self.folder, self.shown, _record(self.folder / FACTS)
         names = {path.name for path in entries}
         # One that was killed in its first moment has written nothing else yet.
         of_run = "groupwise" in facts or names == {f"{FACTS}.new"}
         of_run_alone = names <= {path.name for path in _own(folder)}
         unbegun = of_run_alone and not {MODEL, RESULT} & names and not _has_checkpoint(folder)
         if not self.overwrite and not (of_run and unbegun):
-            go_on = f"go on with it by `groupwise resume {folder}`, replace it by --overwrite, or "
+            go_on = f"go on with it by `groupwise resume {shown}`, replace it by --overwrite, or "
             raise UserError(
-                f"{folder} exists; {go_on if of_run else ''}choose another folder by output=FOLDER"
+                f"{shown} exists; {go_on if of_run else ''}choose another folder by output=FOLDER"
             )
         if not of_run:
             raise UserError(
-                f"--overwrite replaces runs only, and {folder} is none: it has no {FACTS} that a "
+                f"--overwrite replaces runs only, and {shown} is none: it has no {FACTS} that a "
                 f"run wrote; choose another folder by output=FOLDER"
             )
         if folder.is_symlink():
             raise UserError(
-                f"output: {folder} is a symbolic link to {folder.resolve()}, and no run is "
+                f"output: {shown} is a symbolic link to {folder.resolve()}, and no run is "
                 f"replaced through one; set output={folder.resolve()}"
             )
         self._check_unread()
@@ -157,7 +205,7 @@ class Place:
                 continue
             if there:
                 raise UserError(
-                    f"output: {self.folder} cannot be replaced: {key} lies in it ({path}); "
+                    f"output: {self.shown} cannot be replaced: {key} lies in it ({path}); "
                     f"choose another folder by output=FOLDER"
                 )
 
@@ -173,7 +221,8 @@ class Place:
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
         if os.path.lexists(self.folder):
-            print(f"note: the run that was in {self.folder} is in {aside}", file=sys.stderr)
+            moved = self.shown.with_name(aside.name)
+            print(f"note: the run that was in {self.shown} is in {moved}", file=sys.stderr)
         else:
             aside.rename(self.folder)
 
@@ -187,13 +236,30 @@ class Place:
             self._locks.append(lock)
             holder = {"process": os.getpid(), "host": socket.gethostname(), "since": _now()}
             (self.folder / LOCK).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+            self._held = (self.folder / LOCK).stat()
         except Timeout as error:
             raise UserError(
-                f"{self.folder} is in use{_by(self.folder)}: wait for it to end, stop it, or "
+                f"{self.shown} is in use{_by(self.folder)}: wait for it to end, stop it, or "
                 f"choose another folder by output=FOLDER"
             ) from error
         except OSError as error:
-            raise UserError(f"output: cannot write to {self.folder}: {reason(error)}") from error
+            raise UserError(f"output: cannot write to {self.shown}: {reason(error)}") from error
+
+    def _is_held(self) -> bool:
+        """Whether the file that was locked is the one that now lies in the folder."""
+        try:
+            there = (self.folder / LOCK).stat()
+        except OSError:
+            return False
+        return self._held is not None and os.path.samestat(there, self._held)
+
+
+def _is_name(text: str) -> bool:
+    """Whether it names a file for libraries, too, that read no names but UTF-8."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _own(folder: Path) -> Iterator[Path]:

@@ -35,6 +35,7 @@ from groupwise.folder import (
     write_config,
     write_facts,
 )
+from groupwise.interruption import orderly
 from groupwise.objects import Objects, laid_over, set_aside
 from groupwise.place import CHECKPOINTS, Place
 from groupwise.tracking import Display
@@ -94,7 +95,7 @@ def train_from_config(
     objects = objects or {}
     place = Place(loaded, resume=resume, overwrite=overwrite)
     # One process writes; the others wait for it, and the launcher ends them where it fails.
-    with place if accelerator.is_main_process else nullcontext():
+    with orderly(), place if accelerator.is_main_process else nullcontext():
         accelerator.wait_for_everyone()
         return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
 
@@ -130,7 +131,7 @@ def _train(
     if resume:
         notes += _go_on(trainer, checkpoints, loaded)
         started -= trainer.seconds_trained
-    run = Course(loaded, trainer, checkpoints, callbacks, place if chief else None)
+    run = Course(loaded, trainer, checkpoints, callbacks, place, writes=chief)
     if chief:
         notes += filter(None, [run.metrics.truncate_after(trainer.step), place.left_over()])
         write_facts(folder, loaded, objects, run=place.identity)

@@ -8,6 +8,7 @@ nothing can read it back from there.
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, get_origin
 
 from pydantic import Secret, SecretBytes, SecretStr
@@ -30,6 +31,9 @@ SHORTEST = 6
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "credential", "token")
+_ADDRESS = re.compile(r"\w[\w+.-]*://\S*")
+_USER = re.compile(r"\w[\w+.-]*://[^\s/?#:]*:[^\s/?#]+@\S*\Z")
+_IN_QUERY = re.compile(r"[?&#]([^=&#]+)=")
 _OF_A_KEY = re.compile("access|account|api|auth|encryption|private|secret|service|signing")
 _OF_TEXT = re.compile(
     "answer|audio|begin|blank|bos|by|cls|decoder|each|end|eos|extra|final|first|forced|ignore|image"
@@ -47,7 +51,7 @@ def is_secret(key: object) -> bool:
     before, last = (["", "", *map(str.lower, _PARTS.findall(str(key)))])[-2:]
     if last in ("key", "keys"):
         return bool(_OF_A_KEY.fullmatch(before))
-    if last in ("authorization", "pwd"):
+    if last in ("auth", "authorization", "bearer", "cookie", "cookies", "pwd"):
         return True
     one = last if last == "tokens" else last.removesuffix("s")
     return one.endswith(_ENDINGS) and not (one == "token" and _OF_TEXT.fullmatch(before))
@@ -64,9 +68,14 @@ def everything(value: Any) -> Any:
 
 
 def _with_secrets(value: Any) -> Any:
-    """An object of Python's that has a secret of its own: its words may show it."""
-    own = () if callable(value) else getattr(value, "__dict__", ())
-    return _held(value) if any(map(is_secret, own)) else value
+    """An address with a password in it, or an object of Python's with a secret of its own."""
+    if isinstance(value, str):
+        names = [] if not _ADDRESS.fullmatch(value) else _IN_QUERY.findall(value)
+        return _held(value) if _USER.match(value) or any(map(is_secret, names)) else value
+    # Its words may show it.
+    own = value.keywords if isinstance(value, partial) else getattr(value, "__dict__", ())
+    is_open = callable(value) and not isinstance(value, partial)
+    return _held(value) if not is_open and any(map(is_secret, own)) else value
 
 
 def _held(value: Any) -> Any:

@@ -1,18 +1,20 @@
 """Snapshot: the whole state of a trainer as a checkpoint, and back."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, FiniteFloat, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from groupwise.checkpoint import Checkpoint, read_weights, trained_weights
 from groupwise.errors import UserError
 from groupwise.state import HasState, encode
 from groupwise.trainer import Trainer
 
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
 
 class _Optimizer(BaseModel, strict=True):
-    skipped: NonNegativeInt
+    skipped: Count
     scaler: dict[str, Any] | None
 
 
@@ -21,12 +23,18 @@ class _Judge(BaseModel, strict=True):
     measures: bool
 
 
+class _Prompts(BaseModel, strict=True):
+    position: Count
+    drawn: Count
+    skipped: Count = 0
+
+
 class _State(BaseModel, strict=True):
     """What the state of a checkpoint must hold; it may hold more."""
 
-    step: NonNegativeInt
-    seconds: FiniteFloat
-    prompts: dict[str, NonNegativeInt]
+    step: Count
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    prompts: _Prompts
     optimizer: _Optimizer
     judge: _Judge
     rewards: dict[str, Any]

@@ -63,6 +63,8 @@ def _integer(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor(_TAG + "int", _integer)
 # Paths and whatever else Python code put into options: written as text, never refused.
 _Dumper.add_multi_representer(object, lambda dumper, data: dumper.represent_str(str(data)))
+_Dumper.add_representer(bytes, lambda dumper, data: dumper.represent_str(str(data)))
+_Dumper.add_representer(set, lambda dumper, data: dumper.represent_list(sorted(data, key=repr)))
 
 
 class Lines(dict[KeyPath, int]):

@@ -177,6 +177,29 @@ def test_a_new_run_that_fails_costs_no_older_one(home, older, reward, tries):
     assert not list(home.glob("run*.replaced*"))
 
 
+@pytest.mark.attack(BACK, "SIGTERM and SIGHUP in the first evaluation")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_first_step_brings_the_older_run_back(home, older, number, tries):
+    before = everything(home / "run")
+    (home / "letters.py").write_text(
+        f"import os\n"
+        f"def letters(completions, **columns):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        f"    return [1.0] * len(completions)\n"
+    )
+    previous = signal.signal(number, lambda *_: None)
+    try:
+        result = call("train", "run.yaml", "--overwrite")
+        assert result.exit_code == 130
+        assert {**everything(home / "run"), "run.lock": b""} == {**before, "run.lock": b""}
+        tries()
+        signal.signal(number, signal.SIG_IGN)  # what nohup does
+        assert call("train", "run.yaml", "--overwrite").exit_code == 0
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, previous)
+
+
 @pytest.mark.attack(BACK, "SIGKILL in the first evaluation")
 def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tries):
     (home / "letters.py").write_text(
@@ -255,6 +278,85 @@ def test_two_at_the_same_moment(home, tries):
         assert any("run is in use" in outcome for outcome in outcomes), outcomes
         shutil.rmtree("run")
         tries()
+
+
+AT_STEP_2 = (
+    "import os, pathlib, shutil\n"
+    "steps = []\n"
+    "def letters(completions, **columns):\n"
+    "    steps.extend([1] * (len(completions) > 1))\n"
+    "    if len(steps) == 2 and not pathlib.Path({once!r}).exists():\n"
+    "        pathlib.Path({once!r}).touch()\n"
+    "        {what}\n"
+    "    return [float(sum(map(ord, text)) % 7) for text in completions]\n"
+)
+
+
+@pytest.mark.attack(ALONE, "the lock's file removed in a step, and another's put there")
+def test_a_lock_that_another_took(home, tries):
+    taken = "os.remove('run/run.lock'); pathlib.Path('run/run.lock').write_text('{}')"
+    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=taken))
+    result = call("train", "run.yaml", "train.steps=4")
+    assert result.exit_code == 2
+    assert "run.lock was removed from run while the run wrote to it" in result.stderr
+    names = {path.name for path in (home / "run" / "checkpoints").iterdir()}
+    assert names == {"step_1"}
+    assert call("resume", "run", "train.steps=4").exit_code == 0
+    tries()
+
+
+def test_a_lock_that_nobody_took_is_taken_again(home):
+    what = "os.remove('run/run.lock')"
+    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
+    assert call("train", "run.yaml", "train.steps=3").exit_code == 0
+    assert (home / "run" / "run.lock").exists()
+
+
+@pytest.mark.parametrize("what", ["shutil.rmtree('run')", "os.rename('run', 'moved')"])
+def test_a_folder_that_goes_away_in_a_step(home, what):
+    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
+    result = call("train", "run.yaml", "train.steps=4")
+    assert result.exit_code == 2
+    text = " ".join(result.stderr.split())
+    assert "error: run was moved or removed while the run wrote to it" in text
+    assert "step 2 is saved; it lies in " in text
+    assert (home / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_reward_that_changes_the_current_folder(home, older, tmp_path):
+    """What is written later lies in the run's folder, and not in one of that name elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (home / "run").rename(elsewhere / "run")
+    before = everything(elsewhere / "run")
+    what = f"os.chdir({str(elsewhere)!r})"
+    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
+    result = call("train", "run.yaml", "train.steps=3")
+    assert result.exit_code == 0, result.output
+    assert everything(elsewhere / "run") == before
+    assert json.loads((home / "run" / "result.json").read_text())["steps"] == 3
+
+
+@pytest.mark.attack(UNTOUCHED, "new runs within the folder of an older one")
+def test_a_run_within_a_run_is_refused(home, older, tries):
+    before = everything(home / "run")
+    for inside in ("run/b", "run/model/b", "run/checkpoints/step_9", "run/samples/../b"):
+        result = call("train", "run.yaml", f"output={inside}", "--overwrite")
+        assert result.exit_code == 2
+        assert "the folder of another run" in " ".join(result.stderr.split())
+        tries()
+    assert everything(home / "run") == before
+
+
+@pytest.mark.parametrize("name", ["a\\0b", "a\\ud800b", "x" * 300])
+def test_a_folder_of_no_name(home, name):
+    result = call("train", "run.yaml", f'output="{name}"')
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: output: ")
+    assert sorted(path.name for path in home.iterdir() if path.name != "__pycache__") == [
+        "letters.py",
+        "run.yaml",
+    ]
 
 
 def test_a_resumed_run_keeps_every_former_configuration(home, older):

@@ -2,6 +2,7 @@
 
 import json
 import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,47 @@ def test_no_mistake_shows_a_secret(project, override, tries):
     tries(1)
 
 
+@pytest.mark.attack(PROMISE, "a callback that fails with a secret in its words")
+def test_no_traceback_on_the_terminal_shows_a_secret(project, tries):
+    (source,) = project.glob("keyed_*.py")
+    raises = "    def on_start(self, policy):\n        raise KeyError(self.access_token)\n\n"
+    source.write_text(source.read_text().replace("    def on_end", f"{raises}    def on_end"))
+    code, output = call("train", "run.yaml")
+    assert code == 1
+    assert "Traceback" in output
+    assert "KeyError" in output
+    assert not leaked(output)
+    tries(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("https://user:key-xqthreeqx@host/path", True),
+        ("postgresql+psycopg://user:key-xqthreeqx@host", True),
+        ("https://host/path?size=3&api_key=key-xqthreeqx", True),
+        ("https://host/path?page=2#top", False),
+        ("http://localhost:8000/v1", False),
+        ("http://host/a:b@c", False),
+        ("See https://user:word@host for more", False),
+        ("user:word@host", False),
+        (partial(print, api_key="key-xqthreeqx"), True),
+        (partial(print, end=""), False),
+    ],
+)
+def test_values_that_hold_a_secret(value, expected):
+    hidden = secrets.concealed({"option": value})
+    assert (secrets.masked(hidden)["option"] == secrets.MASK) is expected
+    assert secrets.revealed(hidden) == {"option": value}
+
+
+def test_whatever_python_gives_is_written_as_something_that_is_read_again():
+    data = {"policy": "p", "prompts": "q", "rewards": [{"name": "r", "a": b"x", "b": {2, 1}}]}
+    config = parse_config(data).config
+    options = yaml.safe_load(dump(config))["rewards"][0]
+    assert (options["a"], options["b"]) == ("b'x'", [1, 2])
+
+
 def test_no_traceback_in_python_shows_a_secret(project, monkeypatch):
     for overrides in ({"rewards.1.size": "many"}, {"rewards.1.weight": "much"}):
         with pytest.raises(UserError) as caught:
@@ -338,6 +380,7 @@ def test_no_traceback_in_python_shows_a_secret(project, monkeypatch):
         ("token hf_token HF_TOKEN accessToken auth_token wandb_token password db.password", True),
         ("secret client_secret clientSecret secrets passwd passphrase credentials", True),
         ("authorization Authorization secret_key aws_secret_access_key", True),
+        ("auth proxy_auth Cookie cookies bearer", True),
         ("max_tokens tokens prompt_tokens max_new_tokens cache_tokens token_ids tokenizer", False),
         ("eos_token pad_token stop_token image_token per_token think_token special_tokens", False),
         ("key keys keyword monkey label secret_word passes password_length name 1", False),

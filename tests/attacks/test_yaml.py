@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from groupwise import config
 from groupwise.config import load_config
 from groupwise.errors import UserError
+from groupwise.overrides import parse
 from groupwise.yaml_lines import read
 
 PROMISE = "A configuration file that asks for too much is refused within a second"
@@ -123,6 +124,12 @@ def test_any_text_is_read_or_refused_in_a_sentence(texts, tries) -> None:
             assert data is None or lines
 
     attack()
+
+
+@pytest.mark.parametrize("key", ["a." * 5000 + "b", "rewards." + "9" * 5000, "x" * 5000])
+def test_endless_keys_of_overrides_are_refused(key: str) -> None:
+    with pytest.raises(UserError, match="no key has more than 100 parts"):
+        parse(f"{key}=1")
 
 
 def test_anchors_used_sensibly_still_work() -> None:

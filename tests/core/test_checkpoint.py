@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from groupwise import checkpoint, snapshot, state
+from groupwise import checkpoint, disk, snapshot, state
 from groupwise.algorithm import DAPO, GRPO
 from groupwise.checkpoint import Checkpoint, Checkpoints, read_weights
 from groupwise.errors import UserError
@@ -203,7 +203,7 @@ def spots(monkeypatch, kill_at):
         return call
 
     monkeypatch.setattr(checkpoint, "save_file", watched(checkpoint.save_file))
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", watched(checkpoint.shutil.rmtree))
+    monkeypatch.setattr(disk.shutil, "rmtree", watched(disk.shutil.rmtree))
     monkeypatch.setattr(os, "fsync", watched(os.fsync))
     for name in ("mkdir", "write_text", "rename", "unlink"):
         monkeypatch.setattr(Path, name, watched(getattr(Path, name)))
