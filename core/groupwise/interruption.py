@@ -7,6 +7,8 @@ from types import FrameType
 
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals of who ends a process: a scheduler, and a terminal that is closed."""
+HEEDED = (signal.SIGINT, signal.SIGTERM)
+"""Signals that somebody sends on purpose, heeded where they were ignored, too."""
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -37,8 +39,11 @@ def orderly() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Signals go to a handler, but those that are ignored, by `nohup` say, stay so."""
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    """Signals go to a handler; a closed terminal that is ignored, by `nohup`, stays so.
+
+    Ctrl-C is ignored by whatever a script starts in the background, and stops it here all the same.
+    """
+    heeded = [n for n in numbers if n in HEEDED or signal.getsignal(n) is not signal.SIG_IGN]
     try:
         previous = {number: signal.signal(number, handler) for number in heeded}
     except ValueError:  # not the main thread: somebody else handles signals

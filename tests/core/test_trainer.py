@@ -215,6 +215,19 @@ def test_a_signal_ends_after_the_step(lab, number):
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_that_was_ignored_is_heeded(lab):
+    """Shells have what a script starts in the background ignore Ctrl-C."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        finished, steps = fit(
+            lab.trainer(steps=50), lambda step, _: os.kill(os.getpid(), signal.SIGINT)
+        )
+        assert (finished, len(steps)) == (False, 1)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def test_a_signal_in_a_callback(lab):
     trainer = lab.trainer(steps=50)
 
