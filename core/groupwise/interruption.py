@@ -15,15 +15,15 @@ Handler = Callable[[int, FrameType | None], None]
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed, or a signal came; a second time it interrupts at once."""
-    asked: list[int] = []
+    signals: list[int] = []
 
-    def ask(number: int, _: FrameType | None) -> None:
-        if asked:
+    def note(number: int, _: FrameType | None) -> None:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
 
-    with _handled([signal.SIGINT, *ENDING], ask):
-        yield lambda: bool(asked)
+    with _handled([signal.SIGINT, *ENDING], note):
+        yield lambda: bool(signals)
 
 
 @contextmanager

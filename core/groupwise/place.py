@@ -22,9 +22,11 @@ from groupwise.folder import CONFIG, FACTS, first_free, identity, values
 LOCK = "run.lock"
 """Locked while a process writes to the folder; it holds which one that is, or last was."""
 CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
-REST = ("metrics.jsonl", "samples", "report.html", ".gitignore")
+REST = ("metrics.jsonl", "samples", "report.html")
 OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
 """Everything that a run writes into its folder, but for older configurations."""
+FORMER = re.compile(r"config\.until_step_[0-9]+(_[0-9]+)?\.yaml")
+"""Those: what held until a run was resumed with something else."""
 
 
 class Place:
@@ -265,7 +267,7 @@ def _is_name(text: str) -> bool:
 def _own(folder: Path) -> Iterator[Path]:
     """What a run wrote into it, or was writing when it was killed."""
     for path in folder.iterdir():
-        older = path.name.startswith("config.until_step_")
+        older = FORMER.fullmatch(path.name)
         if older or path.name in OWN or path.name.removesuffix(".new") in OWN:
             yield path
 

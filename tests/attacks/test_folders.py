@@ -132,14 +132,17 @@ def test_what_a_user_put_into_a_run_is_kept(home, older, tmp_path):
     target = tmp_path / "elsewhere"
     target.mkdir()
     (target / "large.bin").write_text("mine")
-    (home / "run" / "notes.txt").write_text("mine")
+    for name in ("notes.txt", ".gitignore", "config.until_step_mine.yaml"):
+        (home / "run" / name).write_text("mine")
     (home / "run" / "linked").symlink_to(target)
     (home / "run" / "samples" / "linked").symlink_to(target)
     result = call("train", "run.yaml", "--overwrite")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
-    assert "note: what no run wrote was moved from run to run.replaced: linked, notes.txt" in text
-    assert everything(home / "run.replaced") == {"notes.txt": b"mine", "linked": str(target)}
+    names = ".gitignore, config.until_step_mine.yaml, linked, notes.txt"
+    assert f"note: what no run wrote was moved from run to run.replaced: {names}" in text
+    kept = dict.fromkeys((".gitignore", "config.until_step_mine.yaml", "notes.txt"), b"mine")
+    assert everything(home / "run.replaced") == {**kept, "linked": str(target)}
     assert (target / "large.bin").read_text() == "mine"
     # Once more: nothing of the first is touched.
     (home / "run" / "notes.txt").write_text("mine, too")

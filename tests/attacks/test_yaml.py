@@ -39,7 +39,7 @@ HOSTILE = {
     "lists 150 deep": "policy: " + "[" * 150 + "]" * 150,
     "keys 1,000 deep": "\n".join(" " * i + "a:" for i in range(1000)),
     "a key given twice": "seed: 1\npolicy: toy\nseed: 2",
-    "a Python object": "policy: !!python/object/apply:os.system [touch /tmp/hacked]",
+    "a Python object": "policy: !!python/object/apply:os.system [exit 1]",
     "a Python name": "policy: !!python/name:os.system",
     "a Python name as a key": "!!python/name:os.system policy: toy",
     "a tag of its own": "policy: !mine toy",
