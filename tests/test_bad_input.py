@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from groupwise import run as runs
 from groupwise.cli import app
+from groupwise.run import train as runs
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]

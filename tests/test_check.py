@@ -79,7 +79,7 @@ def test_too_few_held_out_prompts_are_told(config):
 def test_what_a_run_refuses_is_refused(config, section, value, words):
     Path("toys.py").write_text(
         "import groupwise\n"
-        "from groupwise.algorithm import GRPO\n\n"
+        "from groupwise.algorithms.grpo import GRPO\n\n"
         "def plain(completions, length=2): ...\n\n"
         "def needs(completions, gold): ...\n\n"
         "class Watcher(groupwise.Callback):\n"
@@ -141,7 +141,7 @@ def test_a_callback_is_appended_by_its_number(config):
 
 
 def test_messages_in_a_csv_file_are_messages(tmp_path):
-    from groupwise.dataset import Dataset
+    from groupwise.prompts.dataset import Dataset
 
     messages = [{"role": "user", "content": 'say "hi", twice'}]
     path = tmp_path / "rows.csv"
@@ -165,8 +165,8 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config):
     """What it probes of itself it must probe where it will run."""
     from accelerate import Accelerator
 
-    from groupwise.assembly import build_parts, make_policy
-    from groupwise.config import parse_config
+    from groupwise.config.load import parse_config
+    from groupwise.run.parts import build_parts, make_policy
 
     seen = []
     parts = build_parts(parse_config(config), {})

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import yaml_lines
-from groupwise.building import build
-from groupwise.config import parse_config
-from groupwise.plugins import installed
+from groupwise.config import yaml_lines
+from groupwise.config.load import parse_config
+from groupwise.plugins.build import build
+from groupwise.plugins.registry import installed
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("README.md")])
@@ -122,7 +122,7 @@ def test_the_plugins_of_the_guide_accept_its_configuration(folder: Path) -> None
 
 
 def test_every_hook_is_in_the_guide() -> None:
-    from groupwise.plugins import KINDS
+    from groupwise.plugins.registry import KINDS
 
     guide = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config import load_config
-from groupwise.prompts import held_out
-from groupwise.run import train_from_config
+from groupwise.config.load import load_config
+from groupwise.prompts.split import held_out
+from groupwise.run.train import train_from_config
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FEW = (

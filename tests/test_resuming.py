@@ -10,10 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 import groupwise
-from groupwise import trainer as trainers
-from groupwise.checkpoint import Checkpoints
 from groupwise.cli import app
 from groupwise.errors import UserError
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.training import trainer as trainers
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 

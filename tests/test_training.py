@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from groupwise.cli import app
-from groupwise.config import load_config
-from groupwise.run import evaluate_run, train_from_config
+from groupwise.config.load import load_config
+from groupwise.run.train import evaluate_run, train_from_config
 
 ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 
@@ -75,7 +75,7 @@ def test_the_model_needs_nothing_of_ours(trained):
 
 
 def test_the_trained_problems_are_not_the_evaluated_ones(trained):
-    from groupwise.prompts import held_out
+    from groupwise.prompts.split import held_out
 
     samples = records(trained.folder / "samples" / "after.jsonl")
     assert all(held_out(sample["prompt"].strip(), 0.1) for sample in samples)

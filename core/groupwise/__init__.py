@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from groupwise import advantages, objective
     from groupwise.algorithm import Algorithm
     from groupwise.callback import Callback
-    from groupwise.course import RunResult
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
-    from groupwise.run import train
+    from groupwise.run.course import RunResult
+    from groupwise.run.train import train
 
 __version__ = "0.1.0"
 
@@ -25,8 +25,8 @@ _LAZY = {
     "Policy": "groupwise.policy:Policy",
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
-    "RunResult": "groupwise.course:RunResult",
-    "train": "groupwise.run:train",
+    "RunResult": "groupwise.run.course:RunResult",
+    "train": "groupwise.run.train:train",
 }
 
 __all__ = [

@@ -5,13 +5,13 @@ from groupwise.hookspecs import Register, hookimpl
 
 @hookimpl
 def register_algorithms(register: Register) -> None:
-    register("grpo", "groupwise.algorithm:GRPO")
-    register("dr_grpo", "groupwise.algorithm:DrGRPO")
-    register("dapo", "groupwise.algorithm:DAPO")
-    register("gspo", "groupwise.algorithm:GSPO")
+    register("grpo", "groupwise.algorithms.grpo:GRPO")
+    register("dr_grpo", "groupwise.algorithms.dr_grpo:DrGRPO")
+    register("dapo", "groupwise.algorithms.dapo:DAPO")
+    register("gspo", "groupwise.algorithms.gspo:GSPO")
 
 
 @hookimpl
 def register_prompts(register: Register) -> None:
-    register("rows", "groupwise.prompts:Rows")
-    register("dataset", "groupwise.dataset:Dataset", extra="data")
+    register("rows", "groupwise.prompts.rows:Rows")
+    register("dataset", "groupwise.prompts.dataset:Dataset", extra="data")

@@ -24,7 +24,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from groupwise.prompts import held_out
+from groupwise.prompts.split import held_out
 
 TASK = {"min_terms": 4, "max_terms": 6, "min_digits": 2, "max_digits": 2}
 HELD_OUT = 0.1

@@ -23,7 +23,7 @@ import make_base as shapes  # noqa: E402
 import scenes  # noqa: E402
 import small_sd3  # noqa: E402
 
-from groupwise.prompts import held_out  # noqa: E402
+from groupwise.prompts.split import held_out  # noqa: E402
 
 BATCH = 256
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE))
 
 import scenes  # noqa: E402
 
-from groupwise.prompts import held_out  # noqa: E402
+from groupwise.prompts.split import held_out  # noqa: E402
 
 HELD_OUT = 0.2
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}

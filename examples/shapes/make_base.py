@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import scenes  # noqa: E402
 import small_sd3  # noqa: E402
 
-from groupwise.prompts import held_out  # noqa: E402
+from groupwise.prompts.split import held_out  # noqa: E402
 
 HELD_OUT = 0.2
 WRONG = 0.3

@@ -6,7 +6,8 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import Tensor
 
-from groupwise.algorithm import GRPO, Batch
+from groupwise.algorithm import Batch
+from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ImportString, model_validator
 from pydantic_core import PydanticCustomError
 
-from groupwise.config import PathOrName
+from groupwise.options import PathOrName
 from groupwise.trust import LoadingArguments
 from groupwise_flow.lengths import Long
 from groupwise_flow.precision import Precision

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.config import PathOrName
+from groupwise.options import PathOrName
 from groupwise.trust import LoadingArguments
 
 

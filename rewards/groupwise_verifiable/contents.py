@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.config import PathOrName
+from groupwise.options import PathOrName
 from groupwise_verifiable import clip_colors
 from groupwise_verifiable.box_colors import PaletteColors
 from groupwise_verifiable.clauses import Excluded, Included, excluded, fulfilment, included

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise import trust
-from groupwise.config import PathOrName
 from groupwise.errors import first_line
+from groupwise.options import PathOrName
 from groupwise.rewards import SampleErrors
 from groupwise_verifiable.model_names import check_model_name
 from groupwise_verifiable.text import content, encodable

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import groupwise
 from groupwise.cli import app
-from groupwise.config import load_config
+from groupwise.config.load import load_config
 from groupwise.errors import UserError
-from groupwise.place import Place
+from groupwise.storage.place import Place
 
 from . import projects
 

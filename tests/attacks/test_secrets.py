@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import groupwise
 from groupwise import secrets
 from groupwise.cli import app
-from groupwise.config import dump, load_config, parse_config
+from groupwise.config.load import dump, load_config, parse_config
 from groupwise.errors import UserError
 
 PROMISE = "No secret of a configuration is written or printed"

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from groupwise import config
-from groupwise.config import load_config
+from groupwise.config import load as config
+from groupwise.config.load import load_config
+from groupwise.config.overrides import parse
+from groupwise.config.yaml_lines import read
 from groupwise.errors import UserError
-from groupwise.overrides import parse
-from groupwise.yaml_lines import read
 
 PROMISE = "A configuration file that asks for too much is refused within a second"
 NINE = range(1, 12)

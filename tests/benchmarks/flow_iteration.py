@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from groupwise.assembly import build_parts, make_trainer
-from groupwise.config import load_config, parse_config
+from groupwise.config.load import load_config, parse_config
+from groupwise.run.parts import build_parts, make_trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {

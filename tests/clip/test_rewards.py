@@ -10,10 +10,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from torch.nn.functional import relu
 
-from groupwise.config import RewardSection
+from groupwise.config.sections import RewardSection
 from groupwise.rewards import Reward, RewardError
 from groupwise.rollouts import Rollouts
-from groupwise.scoring import Rewards
+from groupwise.training.scorer import Scorer
 from groupwise_clip import plugin
 from groupwise_clip.aesthetic import Aesthetic
 from groupwise_clip.preference import PRESETS, Preference
@@ -221,7 +221,7 @@ def test_a_run_scores_with_them(folder, transformers_folder, *, head, pictures, 
         "aesthetic": aesthetic(folder, head(24, 1)),
         "preference": preference(model=str(transformers_folder)),
     }
-    rewards = Rewards([Reward(name=name, function=f) for name, f in functions.items()])
+    rewards = Scorer([Reward(name=name, function=f) for name, f in functions.items()])
     stated = rewards(rollouts_of(images, texts, [None] * 4))
     assert stated.values.shape == (4, 3)
     completed = rewards(rollouts_of([], texts, pil(images)))

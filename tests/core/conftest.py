@@ -15,14 +15,15 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from groupwise import LogProbs, Policy, Rollouts
-from groupwise.algorithm import GRPO, Algorithm
-from groupwise.config import EvaluationSection, TrainSection
-from groupwise.evaluation import Evaluator
-from groupwise.prompts import Prompts
+from groupwise.algorithm import Algorithm
+from groupwise.algorithms.grpo import GRPO
+from groupwise.config.sections import EvaluationSection, TrainSection
+from groupwise.prompts.draws import Prompts
 from groupwise.rewards import Reward, Scores
-from groupwise.scoring import Rewards
-from groupwise.trainer import Trainer
-from groupwise.update import Updater
+from groupwise.training.evaluator import Evaluator
+from groupwise.training.scorer import Scorer
+from groupwise.training.trainer import Trainer
+from groupwise.training.update import Updater
 
 END = 0
 
@@ -223,7 +224,7 @@ def trainer(
         policy.keep("reference")
     asked = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
     chosen = TrainSection(**{**asked, **settings})
-    rewards = Rewards([Reward(name="ones", function=reward)])
+    rewards = Scorer([Reward(name="ones", function=reward)])
     prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
     exam = EvaluationSection(**{"prompts": 1, **(evaluation or {})})
     return Trainer(

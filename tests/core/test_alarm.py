@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.alarm import Alarm, Change, Watch, alarms, change
+from groupwise.evaluation import Alarm, Change
+from groupwise.training.alarm import Watch, alarms, change
 
 WATCH = {"check": Watch()}
 

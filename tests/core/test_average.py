@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groupwise import train
-from groupwise.average import Average
-from groupwise.checkpoint import Checkpoint, Checkpoints, read_weights
 from groupwise.errors import UserError
-from groupwise.prompts import seed_for
+from groupwise.prompts.seeds import seed_for
+from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
+from groupwise.training.average import Average
 
 
 class Pair(nn.Module):

@@ -9,10 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from groupwise import checkpoint, disk, snapshot, state
-from groupwise.algorithm import DAPO, GRPO
-from groupwise.checkpoint import Checkpoint, Checkpoints, read_weights
+from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
+from groupwise.run import snapshot
+from groupwise.storage import checkpoint, disk, state
+from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
 
 
 class Killed(BaseException):

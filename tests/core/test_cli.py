@@ -13,9 +13,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 from typer.testing import CliRunner
 
-from groupwise import cli, plugins
+from groupwise.cli import commands as cli
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
+from groupwise.plugins import registry as plugins
 
 CONFIG = """\
 policy: {name: toy, width: 3}
@@ -110,12 +111,12 @@ def run_module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         calls.append((loaded, options))
         return SimpleNamespace(interrupted=loaded.config.seed == 13)
 
-    module = ModuleType("groupwise.run")
+    module = ModuleType("groupwise.run.train")
     vars(module).update(
         train_from_config=train_from_config,
         evaluate_run=lambda run, overrides: {"accuracy": 0.5, "length": 12.0},
     )
-    monkeypatch.setitem(sys.modules, "groupwise.run", module)
+    monkeypatch.setitem(sys.modules, "groupwise.run.train", module)
     return SimpleNamespace(calls=calls, module=module)
 
 
@@ -231,7 +232,7 @@ def test_plugins_lists_everything() -> None:
     result = call("plugins")
     assert result.exit_code == 0, result.output
     words = [line.split() for line in result.stdout.splitlines()]
-    assert ["grpo", "groupwise", "(?)", "groupwise.algorithm:GRPO"] in words
+    assert ["grpo", "groupwise", "(?)", "groupwise.algorithms.grpo:GRPO"] in words
     assert "needs pip install '?[math]'" in result.stdout
     assert "plugin 'broken' could not be loaded: ModuleNotFoundError" in result.stdout
     assert "'right_too' in rewards is registered by several plugins: good, rival" in result.stdout
@@ -269,7 +270,7 @@ def test_version_and_help() -> None:
 def test_listing_plugins_imports_nothing_heavy() -> None:
     code = """
 import sys
-from groupwise import cli
+from groupwise.cli import commands as cli
 try:
     cli.main()
 except SystemExit as end:

@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise import manual, plugins, secrets
-from groupwise.building import build, has_config
-from groupwise.config import (
-    LoadedConfig,
-    PathOrName,
-    RunConfig,
-    TrainSection,
-    derive,
-    dump,
-    load_config,
-    parse_config,
-)
+from groupwise import secrets
+from groupwise.cli import manual
+from groupwise.config.load import LoadedConfig, derive, dump, load_config, parse_config
+from groupwise.config.sections import RunConfig, TrainSection
 from groupwise.errors import UserError
+from groupwise.options import PathOrName
+from groupwise.plugins import registry as plugins
+from groupwise.plugins.build import build, has_config
 
 BASE = """\
 policy: toy
@@ -454,7 +449,7 @@ def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
         assert all(info.description for info in model.model_fields.values()), model
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     text = page.read_text(encoding="utf-8")
-    assert manual.rewritten(text) == text, "run: python -m groupwise.manual " + str(page)
+    assert manual.rewritten(text) == text, "run: python -m groupwise.cli.manual " + str(page)
     assert set(manual.TABLES.values()) >= {RunConfig, TrainSection}
 
 

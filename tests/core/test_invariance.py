@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from groupwise import LogProbs
-from groupwise.algorithm import DAPO, GRPO, GSPO, DrGRPO
+from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.gspo import GSPO
 
 FORMS = {
     "grpo": (GRPO, {}),
@@ -278,7 +281,10 @@ def test_dapo_refills_dead_groups(lab, max_refills):
 # ---- processes
 
 CASES = """
-from groupwise.algorithm import DAPO, GRPO, GSPO, DrGRPO
+from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.gspo import GSPO
+from groupwise.algorithms.dr_grpo import DrGRPO
 
 def half_dead(completions, prompts, **_):
     return [

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import groupwise
-from groupwise import run
-from groupwise.checkpoint import Checkpoints, read_weights
-from groupwise.tracking import brief, read_samples, write_samples
+from groupwise.run import train as run
+from groupwise.run.display import brief
+from groupwise.storage.checkpoint import Checkpoints, read_weights
+from groupwise.storage.samples import read_samples, write_samples
 
 
 class Picture:

@@ -11,9 +11,10 @@ from textwrap import dedent
 
 import pytest
 
-from groupwise import hookspecs, plugins
+from groupwise import hookspecs
 from groupwise.errors import UserError
-from groupwise.plugins import Entry, Registry, discover, missing_requirements
+from groupwise.plugins import registry as plugins
+from groupwise.plugins.registry import Entry, Registry, discover, missing_requirements
 
 GOOD = """
 from groupwise import hookimpl
@@ -258,7 +259,7 @@ def own_entry_points():
 LISTING = """
 import sys
 from importlib.metadata import EntryPoint
-from groupwise.plugins import KINDS, discover
+from groupwise.plugins.registry import KINDS, discover
 
 points = [EntryPoint(*point.split("="), "groupwise") for point in sys.argv[1:]]
 registry = discover(iter(points))

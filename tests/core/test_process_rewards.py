@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from groupwise.advantages import process_supervision, zero_variance_of_steps
-from groupwise.algorithm import GRPO
+from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Reward, RewardError, Scores
-from groupwise.scoring import Rewards
+from groupwise.training.scorer import Scorer
 
 NAN = math.nan
 
@@ -66,7 +66,7 @@ def constant(completions, **_):
 
 def test_scores_keep_steps_and_their_sum(lab):
     rollouts = sampled(lab)
-    scores = Rewards(
+    scores = Scorer(
         [
             Reward(name="steps", function=per_symbol, weight=0.5),
             Reward(name="constant", function=constant),
@@ -88,7 +88,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     """And what they learn is what the objective of `process` says, by autograd through it."""
     policy, algorithm = lab.Tabular(), GRPO()
     rollouts = sampled(lab, policy)
-    scores = Rewards([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
+    scores = Scorer([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
     groups = rollouts.groups
     assert not bool(scores.dead(groups).all())
     targets = algorithm.targets(scores, rollouts)
@@ -111,7 +111,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
 
 def test_scores_with_steps_survive_selecting_and_joining(lab):
     rollouts = sampled(lab)
-    scores = Rewards([Reward(name="steps", function=per_symbol)])(rollouts)
+    scores = Scorer([Reward(name="steps", function=per_symbol)])(rollouts)
     half = len(rollouts) // 2
     parts = [scores.select(torch.arange(half)), scores.select(torch.arange(half, len(rollouts)))]
     plain = lab.scores_of(torch.ones(3))
@@ -127,7 +127,7 @@ def test_a_wrong_number_of_steps_names_reward_and_sample(lab):
 
     rollouts = sampled(lab)
     with pytest.raises(RewardError, match=r"'short' returned 99 step rewards for \d+ decisions"):
-        Rewards([Reward(name="short", function=short)])(rollouts)
+        Scorer([Reward(name="short", function=short)])(rollouts)
 
 
 def test_a_number_beside_step_rewards_stops_the_run(lab):
@@ -135,7 +135,7 @@ def test_a_number_beside_step_rewards_stops_the_run(lab):
         return [1.0, *([1.0] * len(ids) for ids in completion_ids[1:])]
 
     with pytest.raises(RewardError, match=r"returned 1.0 beside lists of step rewards"):
-        Rewards([Reward(name="mixed", function=mixed)])(sampled(lab))
+        Scorer([Reward(name="mixed", function=mixed)])(sampled(lab))
 
 
 def test_a_step_that_is_no_number_stops_the_run(lab):
@@ -143,7 +143,7 @@ def test_a_step_that_is_no_number_stops_the_run(lab):
         return [[NAN] * len(ids) for ids in completion_ids]
 
     with pytest.raises(RewardError, match="returned nan"):
-        Rewards([Reward(name="broken", function=broken)])(sampled(lab))
+        Scorer([Reward(name="broken", function=broken)])(sampled(lab))
 
 
 def test_a_run_learns_from_steps_alone(lab):

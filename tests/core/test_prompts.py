@@ -5,7 +5,9 @@ import json
 import pytest
 
 from groupwise.errors import UserError
-from groupwise.prompts import Prompts, Rows, held_out
+from groupwise.prompts.draws import Prompts
+from groupwise.prompts.rows import Rows
+from groupwise.prompts.split import held_out
 
 
 def rows(count=60):

@@ -3,7 +3,7 @@
 import pytest
 
 from groupwise import train
-from groupwise.algorithm import GRPO
+from groupwise.algorithms.grpo import GRPO
 
 
 def test_ratio_is_one_at_the_first_update_of_every_step(lab):

@@ -1,4 +1,4 @@
-"""Rewards: TRL's convention, concurrency, limits, and that no failure becomes a 0."""
+"""Scorer: TRL's convention, concurrency, limits, and that no failure becomes a 0."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ import torch
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
-from groupwise.scoring import Rewards
+from groupwise.training.scorer import Scorer
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
 
@@ -36,7 +36,7 @@ def score(rollouts, *functions, state=None, **options):
         Reward(name=f"reward {n}", function=function, **options)
         for n, function in enumerate(functions)
     ]
-    return Rewards(rewards)(rollouts, state)
+    return Scorer(rewards)(rollouts, state)
 
 
 def lengths(completions, **kwargs):
@@ -124,7 +124,7 @@ def test_async_clients_may_be_kept_between_calls(rollouts):
         loops.append(asyncio.get_running_loop())
         return [0.0] * 4
 
-    rewards = Rewards([Reward(name="kept", function=reward)])
+    rewards = Scorer([Reward(name="kept", function=reward)])
     rewards(rollouts)
     rewards(rollouts)
     assert loops[0] is loops[1]
@@ -168,7 +168,7 @@ def test_log_extra_and_log_metric(rollouts):
 
 def test_weights_and_none(rollouts):
     """None: the others are the whole reward; None of all: no reward, which is not 0."""
-    rewards = Rewards(
+    rewards = Scorer(
         [
             Reward(name="a", function=lambda completions: [1.0, None, None, 2.0], weight=2.0),
             Reward(name="b", function=lambda completions: [1.0, 4.0, None, -1.0], weight=0.5),
@@ -356,7 +356,7 @@ def test_sample_errors_stop_and_name_the_first(rollouts):
 
 def test_skipped_samples_are_left_out_and_never_zero(rollouts):
     """Two rewards, one of which fails on a sample: its total is missing, not smaller."""
-    rewards = Rewards(
+    rewards = Scorer(
         [
             Reward(name="fails", function=fails_at(1), on_error="skip"),
             Reward(name="works", function=lambda completions: [10.0] * 4),
@@ -403,7 +403,7 @@ def test_skipped_samples_train_nothing_and_are_counted(lab):
 
     def trained(function, on_error):
         trainer = lab.trainer(groups_per_step=1, group_size=8, microbatch=1)
-        only = Rewards([Reward(name="ones", function=function, on_error=on_error)])
+        only = Scorer([Reward(name="ones", function=function, on_error=on_error)])
         trainer.rewards = only
         return trainer, trainer.train_step()
 
@@ -431,7 +431,7 @@ def test_collisions_are_errors(rollouts):
             score(replace(rollouts, prompts=prompts), lengths)
     bound = Reward(name="bound", function=lengths, bound=frozenset({"answer"}))
     with pytest.raises(UserError, match="'bound': the dataset's column 'answer' collides"):
-        Rewards([bound])(rollouts)
+        Scorer([bound])(rollouts)
 
 
 def test_a_missing_column_is_named(rollouts):
@@ -453,10 +453,10 @@ def test_a_missing_column_is_named(rollouts):
 
 def test_names_must_differ_and_exist():
     with pytest.raises(UserError, match="at least one reward"):
-        Rewards([])
+        Scorer([])
     twice = [Reward(name="same", function=lengths)] * 2
     with pytest.raises(UserError, match=r"two rewards are named 'same'.*label"):
-        Rewards(twice)
+        Scorer(twice)
 
 
 # ---- scores
@@ -479,7 +479,7 @@ def test_rewards_that_learn_see_what_was_scored(rollouts):
             self.seen = (rollouts, scores)
 
     learner = Learns()
-    rewards = Rewards([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
+    rewards = Scorer([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
     scores = rewards(rollouts)
     rewards.refresh(rollouts, scores)
     assert learner.seen == (rollouts, scores)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.algorithm import GRPO
+from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import RewardError
-from groupwise.tracking import read_samples
+from groupwise.storage.samples import read_samples
 
 
 def train(lab, folder, **more):

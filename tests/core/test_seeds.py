@@ -6,9 +6,10 @@ from itertools import product
 import pytest
 import torch
 
-from groupwise.evaluation import sample_draws
-from groupwise.prompts import Prompts, seed_for
+from groupwise.prompts.draws import Prompts
+from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
+from groupwise.training.evaluator import sample_draws
 
 
 def sampled(policy, draws, *, batch=64, seed=3, space="train", size=3):

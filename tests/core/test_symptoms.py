@@ -2,7 +2,7 @@
 
 import math
 
-from groupwise.symptoms import Symptoms
+from groupwise.run.symptoms import Symptoms
 
 WELL = {"ratio_error": 1e-7, "zero_variance": 0.5, "reward": 0.5, "skipped_updates": 0.0}
 

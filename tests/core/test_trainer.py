@@ -14,14 +14,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
-from groupwise import LogProbs, processes
-from groupwise.config import TrainSection
+from groupwise import LogProbs
+from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
-from groupwise.evaluation import pass_at, summarise
 from groupwise.rewards import Reward
-from groupwise.schedule import schedule
-from groupwise.scoring import Rewards
-from groupwise.tracking import brief
+from groupwise.run.display import brief
+from groupwise.training import processes
+from groupwise.training.evaluator import pass_at, summarise
+from groupwise.training.schedule import schedule
+from groupwise.training.scorer import Scorer
 
 
 def fit(trainer, on_step=None):
@@ -207,7 +208,7 @@ def test_a_signal_ends_after_the_step(lab, number):
             os.kill(os.getpid(), number)
         return lab.ones(completions)
 
-    trainer.rewards = Rewards([Reward(name="ones", function=interrupt)])
+    trainer.rewards = Scorer([Reward(name="ones", function=interrupt)])
     finished, steps = fit(trainer)
     assert not finished
     assert [step for step, _ in steps] == [1, 2, 3]
@@ -473,7 +474,7 @@ def test_evaluation_repeats_itself_and_trains_nothing(lab):
 
 def test_accuracy_is_the_named_rewards(lab):
     trainer = lab.trainer(evaluation={"accuracy": "second", "threshold": 2.0})
-    rewards = Rewards(
+    rewards = Scorer(
         [
             Reward(name="first", function=lambda completions: [9.0] * len(completions)),
             Reward(name="second", function=lambda completions: [1.9] * len(completions)),
@@ -574,7 +575,7 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
 
 def test_gradient_accumulation_of_accelerate_is_refused():
     """In a process of its own, since accelerate keeps such settings for good."""
-    code = "from groupwise import processes; processes.accelerator()"
+    code = "from groupwise.training import processes; processes.accelerator()"
     environment = {**os.environ, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
     ended = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

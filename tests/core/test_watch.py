@@ -7,12 +7,13 @@ import sys
 import pytest
 
 import groupwise
-from groupwise.check import describe
-from groupwise.config import EvaluationSection, check_labels, load_config, parse_config
+from groupwise.cli.check import describe
+from groupwise.config.load import check_labels, load_config, parse_config
+from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
-from groupwise.evaluation import Evaluator
 from groupwise.rewards import Reward
-from groupwise.scoring import Rewards
+from groupwise.training.evaluator import Evaluator
+from groupwise.training.scorer import Scorer
 
 
 def brevity(completions):
@@ -136,11 +137,11 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
     rows = lab.rows(4)
     evaluator = Evaluator(
         lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2}).evaluator.draws,
-        Rewards([Reward(name="ones", function=lab.ones)]),
+        Scorer([Reward(name="ones", function=lab.ones)]),
         EvaluationSection(),
         seed=0,
         batch=8,
-        watched=Rewards([Reward(name="broken", function=broken, on_error="skip")]),
+        watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
     )
     found = evaluator(lab.Tabular())
     assert math.isnan(found.metrics["watch/broken"])

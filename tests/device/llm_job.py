@@ -13,7 +13,7 @@ from casts import Casts
 from runs import beside, per_microbatch, plain, run_on_both
 from simulated import Device
 
-from groupwise.algorithm import GRPO
+from groupwise.algorithms.grpo import GRPO
 from groupwise_llm import packing
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings

@@ -19,7 +19,7 @@ import groupwise
 from groupwise import Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
-from groupwise.update import Updater
+from groupwise.training.update import Updater
 
 TRAIN = {
     "groups_per_step": 2,

@@ -30,7 +30,7 @@ from transformers import (
 
 from groupwise import Rollouts
 from groupwise.rewards import Scores
-from groupwise.update import Updater
+from groupwise.training.update import Updater
 from groupwise_flow.algorithm import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Settings

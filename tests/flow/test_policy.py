@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.average import Average
 from groupwise.errors import UserError
+from groupwise.training.average import Average
 from groupwise_flow import policy as policies
 from groupwise_flow import sde
 from groupwise_flow.encodings import ENCODED_AT_ONCE, Encodings

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from groupwise.config import load_config
-from groupwise.run import train_from_config
-from groupwise.sections import RewardSection
+from groupwise.config.load import load_config
+from groupwise.config.sections import RewardSection
+from groupwise.run.train import train_from_config
 from groupwise_flow.policy import FlowPolicy
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 import groupwise
-from groupwise.checkpoint import Checkpoints
-from groupwise.run import evaluate_run
+from groupwise.run.train import evaluate_run
+from groupwise.storage.checkpoint import Checkpoints
 
 PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
 

@@ -5,8 +5,8 @@ import torch
 from diffusers import DiffusionPipeline
 from safetensors.torch import load_file
 
-from groupwise.checkpoint import Checkpoint, Checkpoints, read_weights, trained_weights
 from groupwise.errors import UserError
+from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights, trained_weights
 
 SEEDS = [5, 6]
 

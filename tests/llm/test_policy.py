@@ -8,10 +8,10 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from groupwise.algorithm import GRPO
+from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
-from groupwise.update import Updater
+from groupwise.training.update import Updater
 from groupwise_llm import probes
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings

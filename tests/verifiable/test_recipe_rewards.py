@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.building import build, load_target
-from groupwise.config import load_config
-from groupwise.sections import RunConfig, plugin_sections
+from groupwise.config.load import load_config
+from groupwise.config.sections import RunConfig, plugin_sections
+from groupwise.plugins.build import build, load_target
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
 TRAINED = {

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groupwise import secrets, yaml_lines
+from groupwise import secrets
+from groupwise.config import yaml_lines
 from groupwise.errors import UserError
 from groupwise.report.wording import number
 

@@ -7,7 +7,7 @@ import pytest
 
 import groupwise
 from groupwise.errors import UserError
-from groupwise.plugins import installed
+from groupwise.plugins.registry import installed
 
 NAMES = {
     ("policies", "controller"),

@@ -1,0 +1,20 @@
+"""DAPO: for long chains of thought, where exploration and length decide."""
+
+from pydantic import Field
+
+from groupwise import objective
+from groupwise.algorithms.grpo import GRPO
+
+
+class DAPO(GRPO):
+    """DAPO, arXiv:2503.14476: clip higher above, average over tokens, refill dead groups.
+
+    The soft overlong punishment of the paper is a reward of its own, `soft_overlong`.
+    """
+
+    class Config(GRPO.Config):
+        clip_high: float | None = Field(
+            0.28, gt=0, description="clip range above 1; clip_low if unset"
+        )
+        normalize: objective.Normalize = "token"
+        refill: bool = True

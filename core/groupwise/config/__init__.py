@@ -1,0 +1,1 @@
+"""Config: a YAML file or a mapping made into validated objects; errors with line and suggestion."""

@@ -1,0 +1,176 @@
+"""A run's configuration: a YAML file, or a mapping, made into validated objects.
+
+Every mistake is a `UserError` that names the line, the key and what was expected there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from groupwise import secrets
+from groupwise.config import yaml_lines
+from groupwise.config.mistakes import Origin, explain, found
+from groupwise.config.overrides import apply, given, parse
+from groupwise.config.sections import (
+    RunConfig,
+)
+from groupwise.config.yaml_lines import Lines
+from groupwise.errors import UserError, did_you_mean
+
+LARGEST = 10_000_000
+"""Bytes of a configuration file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedConfig:
+    """A validated configuration, and where its values came from.
+
+    folder: what relative paths in plugins' options are relative to.
+    begun_in: for a run that is gone on with, the folder in which its command was called.
+    stated: dotted keys of what the command line, or the keywords of a call, laid over the file.
+    """
+
+    config: RunConfig
+    folder: Path
+    origin: Origin
+    begun_in: Path | None = None
+    stated: Sequence[str] = ()
+
+
+def load_config(
+    path: Path, overrides: Sequence[str] = (), *, folder: Path | None = None
+) -> LoadedConfig:
+    """Read a YAML file; overrides are `dotted.key=value`.
+
+    folder: what relative paths are relative to, when it is not the file's own folder.
+    """
+    path = Path(path)
+    data, lines = yaml_lines.read(_text(path), str(path))
+    if data is None:
+        raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
+    if not isinstance(data, Mapping):
+        raise UserError(f"{path}, line 1: expected a section of keys, found {found(data)}")
+    data = secrets.concealed(data)
+    data, overridden = apply(data, [parse(text) for text in overrides], lines)
+    origin = Origin(source=str(path), lines=lines, overridden=overridden)
+    output = {"output": f"runs/{path.stem}"}
+    return _validated({**output, **_given(data)}, folder or path.parent, origin)
+
+
+def parse_config(
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    stated: Sequence[str] = (),
+) -> LoadedConfig:
+    """The same from a mapping; overrides are `{"dotted.key": value}`, folder the current one.
+
+    stated: sections that were laid over a configuration before.
+    """
+    laid = [given(key, value) for key, value in (overrides or {}).items()]
+    data, overridden = apply(data, laid, Lines())
+    origin = Origin(source="configuration", overridden=overridden)
+    return _validated(_given(data), folder or Path.cwd(), origin, stated)
+
+
+def dump(config: RunConfig) -> str:
+    """The configuration as YAML, defaults included, that `load_config` reads back equal.
+
+    But for secrets, of which only a mask is written.
+    """
+    return yaml_lines.write(secrets.masked(config.model_dump()))
+
+
+def check_labels(loaded: LoadedConfig) -> None:
+    """Raise UserError where a watched reward has another's label, or accuracy names none of them.
+
+    Not part of validation: rewards may be given in Python after a file was read.
+    """
+    config = loaded.config
+    taken = [section.title for section in config.rewards]
+    for number, section in enumerate(config.watch):
+        if section.title in taken:
+            problem = f"another reward is named {section.title!r}; give this one another `label`"
+            raise UserError(loaded.origin.message(("watch", number), problem))
+        taken.append(section.title)
+    name, at = config.evaluation.accuracy, ("evaluation", "accuracy")
+    if name is not None and name not in taken:
+        problem = f"no reward {name!r}{did_you_mean(name, taken)}; there are {', '.join(taken)}"
+        raise UserError(loaded.origin.message(at, problem))
+    if any(section.title == name and section.better == "lower" for section in config.watch):
+        problem = f"{name!r} is better when lower, so no threshold from below makes it right"
+        raise UserError(loaded.origin.message(at, problem))
+
+
+def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
+    """The batch arithmetic: every count that follows from the configuration.
+
+    greedy: whether the policy has a greedy mode.
+    """
+    train, evaluation = config.train, config.evaluation
+    per_step = train.groups_per_step * train.group_size
+    updates = train.updates_per_rollout * train.epochs
+    return {
+        "rollouts per step": per_step,
+        "groups per update": train.groups_per_step // train.updates_per_rollout,
+        "rollouts per update": per_step // train.updates_per_rollout,
+        "updates per step": updates,
+        "updates in total": train.steps * updates,
+        "rollouts in total": train.steps * per_step,
+        "rollouts per evaluation": evaluation.count
+        * (evaluation.samples + (evaluation.greedy and greedy)),
+    }
+
+
+def idle_processes(config: RunConfig, processes: int) -> str | None:
+    """What to say where there are more processes than groups in an update; else None."""
+    groups = config.train.groups_per_step // config.train.updates_per_rollout
+    if groups >= processes:
+        return None
+    return (
+        f"{processes} processes share {groups} group{'' if groups == 1 else 's'} an update, so "
+        f"{processes - groups} of them idle: set train.groups_per_step to at least "
+        f"{processes * config.train.updates_per_rollout}, or lower train.updates_per_rollout"
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise UserError(
+                f"{path}: more than {LARGEST // 10**6} MB, which is too much for a configuration; "
+                f"rows belong into a file of their own (prompts: dataset)"
+            )
+        # Windows editors put a byte order mark before UTF-8; it is no part of the first key.
+        return content.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: expected a YAML file, found a folder") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: expected UTF-8 text, byte {error.start} is not") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the empty sections: `train:` with every key commented out means its defaults."""
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def _validated(
+    data: Mapping[str, Any], folder: Path, origin: Origin, stated: Sequence[str] = ()
+) -> LoadedConfig:
+    try:
+        config = RunConfig.model_validate(secrets.concealed(data))
+    except ValidationError as error:
+        raise explain(error, RunConfig, origin) from None  # its own words would show all values
+    except RecursionError as error:
+        raise UserError(f"{origin.source}: nested too deeply, or inside itself") from error
+    dotted = [".".join(map(str, path)) for path in origin.overridden]
+    return LoadedConfig(config=config, folder=folder, origin=origin, stated=[*dotted, *stated])

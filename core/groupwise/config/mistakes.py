@@ -1,0 +1,196 @@
+"""pydantic's validation errors, told as mistakes in a configuration: line, key, expectation."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from groupwise import secrets
+from groupwise.config.yaml_lines import KeyPath, Lines
+from groupwise.errors import UserError, did_you_mean
+
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "decimal": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "path": "a path",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "dict": "a section of keys",
+    "model": "a section of keys",
+    "none": "nothing",
+}
+LIMITS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a configuration's values came from: lines of a file, or overrides."""
+
+    source: str
+    lines: Lines = field(default_factory=Lines)
+    overridden: Mapping[KeyPath, str] = field(default_factory=dict)
+
+    def where(self, path: KeyPath) -> str:
+        """'file.yaml, line 3', or the override that gave the value."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.overridden:
+                return f"override {self.overridden[path[:end]]!r}"
+            if path[:end] in self.lines:
+                break
+            if end == len(path):
+                for given, text in self.overridden.items():
+                    if given[:end] == path:
+                        return f"override {text!r}"
+        line = self.lines.of(path)
+        return self.source if line is None else f"{self.source}, line {line}"
+
+    def message(self, path: KeyPath, problem: str) -> str:
+        key = ".".join(map(str, path))
+        return f"{self.where(path)}: {key}: {problem}" if path else f"{self.where(path)}: {problem}"
+
+
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    origin: Origin,
+    prefix: KeyPath = (),
+    extra_names: Sequence[str] = (),
+) -> UserError:
+    """One UserError with a line for each of the errors.
+
+    prefix: the path of the section that `model` describes; extra_names: further keys that may
+    stand in it, for suggestions.
+    """
+    told: dict[str, int] = {}
+    for details in error.errors(include_url=False):
+        path = _key_path(details, model)
+        if details["type"] == "extra_forbidden":
+            known = sorted(_names(model, path[:-1])) + (list(extra_names) if path[1:] == () else [])
+            problem = unknown_key(str(path[-1]), known)
+        else:
+            hides = secrets.are_types(_hints(model, path)) or any(map(secrets.is_secret, path))
+            problem = _problem(details, secrets.HIDDEN if hides else details["input"])
+        told[origin.message((*prefix, *path), problem)] = origin.lines.of((*prefix, *path)) or 0
+    return UserError("\n".join(sorted(told, key=lambda message: told[message])))
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """What to say of a key that nothing knows."""
+    close = did_you_mean(key, known)
+    return f"unknown key{close or '; known are ' + (', '.join(known) or 'none')}"
+
+
+def found(value: Any) -> str:
+    """A value in the words of somebody who writes YAML."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return f"a section with {', '.join(map(str, value)) or 'no keys'}"[:60]
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    if isinstance(value, secrets.TYPES):
+        return "a secret"
+    text = secrets.redacted(_as_yaml(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _as_yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) > 10**100:  # of more digits Python writes none
+        return "a number of more than 100 digits"
+    return repr(value)
+
+
+def _problem(details: ErrorDetails, value: Any) -> str:
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "missing":
+        return "missing, it has no default"
+    if kind in ("at", "value_error"):
+        return str(context.get("message") or context.get("error"))
+    close = ""
+    if kind == "literal_error" and isinstance(value, str):
+        close = did_you_mean(value, context["expected"].split("'")[1::2])
+    return f"{_expectation(details)}, found {found(value)}{close}"
+
+
+def _expectation(details: ErrorDetails) -> str:
+    kind, context = details["type"], details.get("ctx", {})
+    if kind in LIMITS:
+        words, name = LIMITS[kind]
+        limit = context[name]
+        return f"expected {words} {limit if isinstance(limit, int) else format(limit, 'g')}"
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
+    if kind == "too_short":
+        return f"expected at least {context['min_length']} of them"
+    if kind == "finite_number":
+        return "expected a finite number"
+    expected = EXPECTED.get(kind.partition("_")[0])
+    if expected and kind.endswith(("_type", "_parsing", "_from_float", "_instance")):
+        return f"expected {expected}"
+    return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
+
+
+def _key_path(details: ErrorDetails, model: type[BaseModel]) -> KeyPath:
+    """The keys of an error's location; pydantic adds the members of unions, which are no keys."""
+    path: list[str | int] = []
+    hints: list[Any] = [model]
+    for part in details["loc"]:
+        if not isinstance(part, int) and path and not _has_keys(hints):
+            continue
+        path.append(part)
+        hints = [inner for hint in hints for inner in below(hint, part)]
+    return (*path, *details.get("ctx", {}).get("path", ()))
+
+
+def _has_keys(hints: Sequence[Any]) -> bool:
+    return any(_is_model(hint) or get_origin(hint) in (dict, Mapping) for hint in hints)
+
+
+def _is_model(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+
+def _names(model: type[BaseModel], path: KeyPath) -> set[str]:
+    """The keys that the section at `path` below `model` has."""
+    return {n for hint in _hints(model, path) if _is_model(hint) for n in hint.model_fields}
+
+
+def _hints(model: type[BaseModel], path: KeyPath) -> list[Any]:
+    """The types that stand at `path` below `model`."""
+    hints: list[Any] = [model]
+    for part in path:
+        hints = [inner for hint in hints for inner in below(hint, part)]
+    return hints
+
+
+def below(hint: Any, part: str | int) -> Iterator[Any]:
+    """The types that stand under one key, or one number, of a type."""
+    if _is_model(hint):
+        if part in hint.model_fields:
+            yield from _members(hint.model_fields[str(part)].annotation)
+    elif get_args(hint):
+        yield from _members(get_args(hint)[-1])
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        for member in get_args(hint):
+            yield from _members(member)
+    elif hasattr(hint, "__metadata__"):
+        yield from _members(hint.__origin__)
+    else:
+        yield hint

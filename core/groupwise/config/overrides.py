@@ -1,0 +1,95 @@
+"""Overrides: `train.steps=5` laid over the data of a configuration."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise import secrets
+from groupwise.config import yaml_lines
+from groupwise.config.mistakes import found
+from groupwise.config.sections import LISTED, kind_at
+from groupwise.config.yaml_lines import KeyPath, Lines
+from groupwise.errors import UserError
+
+LONGEST = 1_000
+"""Characters of a part of a dotted key."""
+Override = tuple[KeyPath, Any, str]
+"""Key path, value, and how messages quote it."""
+
+
+def parse(text: str) -> Override:
+    """An override `key.sub=value`; the value is YAML."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"override {text!r}: expected key=value, found no '='")
+    shown = _shown(key, value)
+    data, _ = yaml_lines.read(value, f"override {shown!r}")
+    return _key_path(key, shown), secrets.concealed(data, key.rpartition(".")[2]), shown
+
+
+def given(key: str, value: Any) -> Override:
+    """An override from Python."""
+    shown = _shown(key, value)
+    return _key_path(key, shown), secrets.concealed(value, key.rpartition(".")[2]), shown
+
+
+def _shown(key: str, value: Any) -> str:
+    """How messages quote an override, which may be too wrong to tell what in it is a secret."""
+    text = f"{key}={value}"
+    is_reference = secrets.REFERENCE.fullmatch(str(value).strip())
+    if not is_reference and any(map(secrets.is_secret, re.findall(r"[\w-]+", text))):
+        return f"{key}={secrets.MASK}"
+    return text
+
+
+def _key_path(key: str, text: str) -> KeyPath:
+    """The path of a dotted key; list items are numbers from 0."""
+    parts = key.strip().split(".")
+    if not all(parts):
+        raise UserError(f"override {text!r}: expected a dotted key before '=', found {key!r}")
+    if len(parts) > yaml_lines.DEEPEST or max(map(len, parts)) > LONGEST:
+        raise UserError(
+            f"override {text[:60]!r}...: no key has more than {yaml_lines.DEEPEST} parts, nor a "
+            f"part of more than {LONGEST} characters"
+        )
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
+
+
+def apply(data: Any, overrides: Sequence[Override], lines: Lines) -> tuple[Any, dict[KeyPath, str]]:
+    """A copy of the data with overrides (path, value, text) laid over it, and who gave what.
+
+    Lines of what an override replaces are dropped from `lines`.
+    """
+    overridden: dict[KeyPath, str] = {}
+    for path, value, text in overrides:
+        data = _set(data, path, (), value, text)
+        for known in [known for known in lines if known[: len(path)] == path]:
+            del lines[known]
+        for known in [known for known in overridden if known[: len(path)] == path]:
+            del overridden[known]
+        overridden[path] = text
+    return data, overridden
+
+
+def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
+    if not rest:
+        return value
+    here, key = (*done, rest[0]), rest[0]
+    if isinstance(data, str) and kind_at(done):
+        data = {"name": data}
+    if data is None and len(done) == 1 and done[0] in LISTED:
+        data = []  # a list that the file does not have
+    if isinstance(data, list):
+        if not isinstance(key, int) or key > len(data):
+            raise UserError(
+                f"override {text!r}: {'.'.join(map(str, done))} is a list of {len(data)}: "
+                f"expected a number from 0 to {len(data)}, found {key!r}"
+            )
+        inner = data[key] if key < len(data) else None
+        return [*data[:key], _set(inner, rest[1:], here, value, text), *data[key + 1 :]]
+    if data is None or isinstance(data, Mapping):
+        old = {} if data is None else dict(data)
+        return {**old, str(key): _set(old.get(str(key)), rest[1:], here, value, text)}
+    raise UserError(
+        f"override {text!r}: {'.'.join(map(str, done))} is {found(data)}, which has no keys"
+    )

@@ -1,0 +1,197 @@
+"""build: a plugin's target and its options made into the object that a run uses."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from groupwise import secrets
+from groupwise.config.mistakes import below, explain, found, unknown_key
+from groupwise.config.sections import kind_at, plugin_sections
+from groupwise.config.yaml_lines import KeyPath
+from groupwise.errors import UserError
+from groupwise.plugins import registry as plugins
+
+if TYPE_CHECKING:
+    from groupwise.config.load import LoadedConfig
+
+
+def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
+    """What a registered name, or `module:attribute`, stands for; UserError tells its line."""
+    try:
+        return plugins.installed().load(kind, name, beside=_folders(loaded))
+    except UserError as error:
+        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
+
+
+def build(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Any,
+    name: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """The object that a section of the configuration names.
+
+    A class with a nested `Config` gets one; another class gets the options as arguments. A reward
+    that is a function has them bound; any other function is called with them. Whatever is an
+    object already is returned.
+    """
+    config = check_options(loaded, section_path, target, name, options)
+    options = secrets.revealed(options)
+    if _is_reward(section_path, target):
+        return partial(target, **options) if options else target
+    if not isinstance(target, type) and not inspect.isroutine(target):
+        return target
+    try:
+        return target(config) if config is not None else target(**options)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(loaded.origin.message(section_path, str(error))) from error
+
+
+def check_options(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Any,
+    name: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """The target's `Config` of these options, None where it has none; builds nothing.
+
+    Raises UserError for options that the target does not take, and for secrets that are not there.
+    """
+    problems = [
+        loaded.origin.message(path, problem)
+        for path, problem in secrets.problems(concealed(target, options), section_path)
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+    options = secrets.revealed(options)
+    is_class, is_reward = isinstance(target, type), _is_reward(section_path, target)
+    if is_class and has_config(target):
+        return validate(loaded, section_path, target, options)
+    if is_class or is_reward or inspect.isroutine(target):
+        _check_arguments(loaded, section_path, target, options, whole=not is_reward)
+    elif options:
+        problem = f"{name!r} is an object already and takes no options, found {found(options)}"
+        raise UserError(loaded.origin.message(section_path, problem))
+    return None
+
+
+def concealed(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with all that hidden which the types of the target's `Config` call secret."""
+    hints = [target.Config] if has_config(target) else []
+    hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
+    return hidden
+
+
+def with_secrets(loaded: "LoadedConfig", targets: Mapping[KeyPath, Any]) -> "LoadedConfig":
+    """The configuration with those options hidden, too, that a plugin's `Config` calls secret.
+
+    targets: what the names of the sections stand for.
+    """
+    config = loaded.config
+    for _, path, section in plugin_sections(config):
+        options = section.options
+        hidden = concealed(targets.get(path), options)
+        if hidden is not options:
+            config = _changed(config, path, hidden)
+    return replace(loaded, config=config)
+
+
+def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
+    """A section, or a list of them, with other options where `path` leads."""
+    if not path:
+        return section.model_copy(update=options)
+    key, rest = path[0], path[1:]
+    if isinstance(section, list):
+        return [_changed(one, rest, options) if i == key else one for i, one in enumerate(section)]
+    return section.model_copy(
+        update={str(key): _changed(getattr(section, str(key)), rest, options)}
+    )
+
+
+def _is_reward(section_path: KeyPath, target: Any) -> bool:
+    """Whether the target itself is called with completions, and not what is made of it."""
+    is_object = callable(target) and not isinstance(target, type)
+    return is_object and kind_at(section_path) == "rewards"
+
+
+def has_config(target: Any) -> bool:
+    """Whether a target is built from a nested pydantic `Config`."""
+    config = getattr(target, "Config", None)
+    return isinstance(config, type) and issubclass(config, BaseModel)
+
+
+def validate(
+    loaded: "LoadedConfig", section_path: KeyPath, target: Any, options: Mapping[str, Any]
+) -> Any:
+    """The target's `Config` of these options; raises UserError with lines and suggestions."""
+    config: type[BaseModel] = target.Config
+    plugins.look_in(Path.cwd(), *_folders(loaded))  # options may name a module, as sections do
+    context = {"folder": loaded.folder, "begun_in": loaded.begun_in}
+    try:
+        return config.model_validate(dict(options), context=context)
+    except ValidationError as error:
+        known = _section_names(loaded, section_path)
+        # Not `from error`, which would show all input in a traceback, secrets among it.
+        raise explain(error, config, loaded.origin, section_path, known) from None
+
+
+def _folders(loaded: "LoadedConfig") -> list[Path]:
+    """Where modules are looked for beside the current folder."""
+    return [folder for folder in (loaded.folder, loaded.begun_in) if folder is not None]
+
+
+def _section_names(loaded: "LoadedConfig", section_path: KeyPath) -> list[str]:
+    """The section's own keys, which a misspelt option may have meant."""
+    section: Any = loaded.config
+    for part in section_path:
+        section = section[part] if isinstance(part, int) else getattr(section, part, None)
+    return list(type(section).model_fields) if isinstance(section, BaseModel) else []
+
+
+def _check_arguments(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    whole: bool,
+) -> None:
+    """Raise UserError unless the options fit the signature.
+
+    whole: the options are all the arguments there will be. Those of a reward are not: its
+    `**columns` stand for columns of the dataset, so an option must be an argument by name.
+    """
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except ValueError:  # some built-in types do not tell
+        return
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    reserved = () if whole else _reward_arguments()
+    known = [p.name for p in named if p.name not in reserved]
+    takes_any = whole and any(p.kind is p.VAR_KEYWORD for p in parameters)
+    missing = [p.name for p in named if whole and p.default is p.empty and p.name not in options]
+    suggested = known + _section_names(loaded, section_path)
+    problems = [
+        loaded.origin.message((*section_path, key), unknown_key(key, suggested))
+        for key in options
+        if key not in known and not takes_any
+    ] + [
+        loaded.origin.message((*section_path, key), "missing, it has no default") for key in missing
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _reward_arguments() -> tuple[str, ...]:
+    from groupwise.rewards import OWN_ARGUMENTS
+
+    return OWN_ARGUMENTS

@@ -1,0 +1,205 @@
+"""Discovery of plugins: entry points through pluggy, registries of lazy targets, clear errors."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import (
+    EntryPoint,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+    requires,
+)
+from pathlib import Path
+from typing import Any
+
+import pluggy
+from packaging.requirements import Requirement
+
+from groupwise import hookspecs
+from groupwise.errors import UserError, did_you_mean
+
+KINDS = ("policies", "rewards", "algorithms", "prompts", "callbacks")
+SINGULAR = {
+    "policies": "policy",
+    "rewards": "reward",
+    "algorithms": "algorithm",
+    "prompts": "prompt source",
+    "callbacks": "callback",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A registered name: what it stands for, who registered it, which extra it needs."""
+
+    kind: str
+    name: str
+    target: str
+    extra: str | None
+    plugin: str
+    distribution: str
+
+
+@dataclass
+class Registry:
+    """All registered names, and the plugins that could not be loaded with the reason."""
+
+    entries: list[Entry] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def named(self, kind: str, name: str) -> list[Entry]:
+        return [entry for entry in self.entries if (entry.kind, entry.name) == (kind, name)]
+
+    def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
+        """The target registered as `name`, or the attribute that "module:attribute" names.
+
+        beside: folders where such modules are looked for, after the current one and the
+            installed packages.
+        Raises UserError for unknown and doubly registered names, broken targets and missing extras.
+        """
+        if ":" in name:
+            look_in(Path.cwd(), *beside)
+            return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
+        found = self.named(kind, name)
+        if not found:
+            raise UserError(self._unknown(kind, name))
+        if len(found) > 1:
+            both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in found)
+            raise UserError(f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}")
+        entry = found[0]
+        extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
+        return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
+
+    def _unknown(self, kind: str, name: str) -> str:
+        known = sorted({entry.name for entry in self.entries if entry.kind == kind})
+        if kind == "rewards" and ("/" in name or Path(name).exists()):
+            return (
+                f"{name!r} is no reward's name; if it is a model that scores completions, name the "
+                f"reward that calls it and give it the model, as in {{name: preference, model: "
+                f"{name}}} for images; docs/rewards.md, Reward models, has those for text"
+            )
+        broken = "".join(
+            f"\n  plugin {plugin!r} could not be loaded and may bring it: {reason}"
+            for plugin, reason in self.failures.items()
+        )
+        return (
+            f"unknown {SINGULAR[kind]} {name!r}{did_you_mean(name, known)}; "
+            f"registered are {', '.join(known) or 'none'}{broken}"
+        )
+
+
+def look_in(*folders: Path) -> None:
+    """Find modules in these folders, too, when a configuration names one."""
+    for folder in map(Path.resolve, folders):
+        # Last in line: a user's `math.py` must not stand in for a package's.
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+def _import(target: str, what: str, extra: str | None) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if extra is not None and missing != module.partition(".")[0]:
+            raise UserError(f"{what} needs an extra: pip install {extra!r} ({error})") from error
+        raise UserError(f"{what}: cannot import {module!r}: {error}") from error
+    except Exception as error:  # whatever a stranger's module does at import
+        told = f"{type(error).__name__}: {error}"
+        raise UserError(f"{what}: importing {module!r} raised {told}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_")]
+            raise UserError(f"{what}: {module!r} has no {part!r}{did_you_mean(part, names)}")
+        found = getattr(found, part)
+    return found
+
+
+def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
+    """Load every entry point of the group `groupwise`; one that fails never breaks the others."""
+    registry = Registry()
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    for point in points if points is not None else entry_points(group=hookspecs.PROJECT):
+        # Whatever a stranger's module does at import, it is told and the rest goes on.
+        try:
+            plugin = point.load()
+            manager.register(plugin, name=point.name)
+            _collect(manager, point, registry)
+        except (Exception, SystemExit) as error:
+            if manager.has_plugin(point.name):
+                manager.unregister(name=point.name)
+            registry.failures[point.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return registry
+
+
+def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registry) -> None:
+    """Call one plugin's hooks; its names count only when all of them went well."""
+    manager.check_pending()
+    others = [plugin for name, plugin in manager.list_name_plugin() if name != point.name]
+    source = point.dist.name if point.dist else "?"
+    entries: list[Entry] = []
+
+    def registrar(kind: str) -> Callable[..., None]:
+        def register(name: str, target: str, *, extra: str | None = None) -> None:
+            if ":" in name or not target.partition(":")[2]:
+                raise ValueError(
+                    f"register({name!r}, {target!r}): target must be 'module:attribute'"
+                )
+            entries.append(
+                Entry(
+                    kind=kind,
+                    name=name,
+                    target=target,
+                    extra=extra,
+                    plugin=point.name,
+                    distribution=source,
+                )
+            )
+
+        return register
+
+    for kind in KINDS:
+        hook = manager.subset_hook_caller(f"register_{kind}", remove_plugins=others)
+        hook(register=registrar(kind))
+    registry.entries.extend(entries)
+
+
+@cache
+def installed() -> Registry:
+    """The registry of this environment, discovered once per process."""
+    return discover()
+
+
+def missing_requirements(entry: Entry) -> list[str]:
+    """The distributions of the entry's extra that are not installed, by their metadata alone."""
+    return [name for name in _extra_requirements(entry) if not _is_installed(name)]
+
+
+def _extra_requirements(entry: Entry) -> list[str]:
+    """What the entry's distribution asks for under its extra, and not without it."""
+    if entry.extra is None or not _is_installed(entry.distribution):
+        return []
+    names = []
+    for line in requires(entry.distribution) or []:
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if (
+            marker
+            and marker.evaluate({"extra": entry.extra})
+            and not marker.evaluate({"extra": ""})
+        ):
+            names.append(requirement.name)
+    return names
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except (PackageNotFoundError, ValueError):  # ValueError: no name at all
+        return False
+    return True

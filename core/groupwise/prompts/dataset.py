@@ -1,0 +1,132 @@
+"""Dataset: whatever the `datasets` library reads, as prompts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset as HuggingFaceDataset
+from datasets import disable_progress_bars, load_dataset
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise.errors import UserError, first_line
+from groupwise.options import PathOrName
+from groupwise.prompts.source import is_chat
+
+READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+class Dataset:
+    """A JSONL, CSV or Parquet file, a folder, or a dataset's hub name."""
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        path: PathOrName = Field(description="a file, a folder or a hub name")
+        split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
+        subset: str | None = Field(None, description="the hub dataset's configuration")
+        prompt: str = Field("prompt", description="the column that holds the prompt")
+        columns: dict[str, str] = Field(
+            default_factory=dict, description="columns to rename, old name to new name"
+        )
+        options: dict[str, Any] = Field(
+            default_factory=dict, description="further arguments of datasets.load_dataset"
+        )
+
+    def __init__(self, config: Config) -> None:
+        self.data = _rename(_load(config), config)
+        self.is_csv = Path(config.path).suffix == ".csv"
+        if self.is_csv:
+            _check_cells(self.data["prompt"], config.path)
+        if len(self.data) == 0:
+            raise UserError(f"prompts: {config.path} has no rows")
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int, /) -> Mapping[str, Any]:
+        row: Mapping[str, Any] = self.data[index]
+        # A cell of a CSV file can hold messages only as text.
+        return {**row, "prompt": _messages(row["prompt"])} if self.is_csv else row
+
+
+def _load(config: Dataset.Config) -> HuggingFaceDataset:
+    disable_progress_bars()  # they would tear up the run's own
+    path = Path(config.path)
+    reader = READERS.get(path.suffix)
+    if reader and not path.exists():
+        raise UserError(f"prompts: no file {path}")
+    if reader and path.stat().st_size == 0:
+        raise UserError(f"prompts: {path} is empty")
+    if path.suffix == ".jsonl":
+        _check_lines(path)
+    try:
+        if reader:
+            return load_dataset(reader, data_files=str(path), split=config.split, **config.options)
+        return load_dataset(config.path, config.subset, split=config.split, **config.options)
+    except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
+
+
+def _messages(prompt: Any) -> Any:
+    """The chat messages that a text is the JSON of; any other text as it is."""
+    if not isinstance(prompt, str) or not prompt.lstrip().startswith("["):
+        return prompt
+    try:
+        value = json.loads(prompt)
+    except ValueError:
+        return prompt
+    return value if is_chat(value) else prompt
+
+
+def _check_cells(prompts: Sequence[Any], path: str) -> None:
+    """Name the first cell that is meant to hold messages and does not; it would be taken as text.
+
+    That is one in a list or a mapping of roles, or in brackets where other cells hold messages.
+    """
+    cells = [prompt.lstrip() for prompt in prompts if isinstance(prompt, str)]
+    chats = any(is_chat(_messages(cell)) for cell in cells)
+    for number, cell in enumerate(cells):
+        bracket = cell.startswith(("[", "{"))
+        meant = bracket and (chats or "role" in cell[:20])
+        if meant and not is_chat(_messages(cell)):
+            raise UserError(
+                f"prompts: {path}, row {number}: expected messages as JSON, such as "
+                f'[{{"role": "user", "content": "..."}}], found {cell[:100]}'
+            )
+
+
+def _check_lines(path: Path) -> None:
+    """Name the first malformed line: the readers behind `datasets` do not say which it is."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:  # no JSON, or no UTF-8
+                raise UserError(f"prompts: {path}, row {number}: {error}") from error
+            if not isinstance(row, dict):
+                raise UserError(
+                    f"prompts: {path}, row {number}: expected an object, found {type(row).__name__}"
+                )
+
+
+def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceDataset:
+    renamed = {config.prompt: "prompt", **config.columns}
+    for old, new in renamed.items():
+        if old == new:
+            continue
+        if old not in data.column_names:
+            raise UserError(
+                f"prompts: {config.path} has no column {old!r} (it has "
+                f"{', '.join(data.column_names)})"
+            )
+        data = data.rename_column(old, new)
+    if "prompt" not in data.column_names:
+        raise UserError(
+            f"prompts: {config.path} has no column 'prompt' (it has "
+            f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`"
+        )
+    return data

@@ -1,0 +1,149 @@
+"""Prompts: which rows are held out, and which group comes next; resumable by one number."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from groupwise.errors import UserError
+from groupwise.prompts.seeds import seed_for
+from groupwise.prompts.source import PromptSource, Row, check_row
+from groupwise.prompts.split import as_text, held_out
+
+SCAN = 200_000
+"""Rows looked through for the held-out split before giving up; sources may be endless."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One prompt drawn for one group: its number in the run, and the row."""
+
+    number: int
+    row: Row
+
+
+class Prompts:
+    """Draws training prompts in a seeded order, epoch after epoch, the held-out ones left out.
+
+    key: the column that says what a row asks, for sources where several prompts ask the same; the
+        source's own if unset, else the prompt.
+    skips: rows for which this is true are never drawn, neither to train on nor to evaluate.
+
+    Its whole state is `position`, the number of rows looked at, `drawn`, the number of draws, and
+    `skipped`, the number of rows left out by `skips`.
+    """
+
+    def __init__(
+        self,
+        source: PromptSource,
+        *,
+        seed: int = 0,
+        fraction: float = 0.1,
+        shuffle: bool = True,
+        key: str | None = None,
+    ) -> None:
+        if len(source) == 0:
+            raise UserError("the prompts are empty: the source has no rows")
+        self.source, self.seed, self.fraction, self.shuffle = source, seed, fraction, shuffle
+        self.key: str = key or getattr(source, "key", None) or "prompt"
+        self.skips: Callable[[Row], bool] = lambda _: False
+        self.position = self.drawn = self.skipped = 0
+        self._epoch, self._order = -1, torch.empty(0)
+        check_row(source[0], 0)
+
+    def question(self, row: Row) -> str:
+        """What a row asks, as text that is equal where two rows ask the same."""
+        return as_text(self._key(row))
+
+    def is_held_out(self, row: Row) -> bool:
+        return held_out(self._key(row), self.fraction)
+
+    def _key(self, row: Row) -> Any:
+        if self.key not in row:
+            raise UserError(
+                f"prompts.key: a row has no column {self.key!r} (it has {', '.join(map(str, row))})"
+            )
+        return row[self.key]
+
+    def rows(self) -> Iterator[Row]:
+        """The source's rows in its own order, the first `SCAN` of a source that has more."""
+        for index in range(min(len(self.source), SCAN)):
+            row = self.source[index]
+            check_row(row, index)
+            yield row
+
+    def take(self, count: int) -> list[Draw]:
+        """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
+        draws: list[Draw] = []
+        passed = skipped = 0
+        while len(draws) < count:
+            row = self._row(self.position)
+            self.position += 1
+            held = self.is_held_out(row)
+            if held or self.skips(row):
+                passed += 1
+                skipped += not held
+                if passed > len(self.source) + SCAN or (
+                    passed >= 2 * len(self.source) and not draws
+                ):
+                    share = skipped / passed
+                    skipping = f", as the policy skips {share:.0%} of them" if skipped else ""
+                    raise UserError(
+                        f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
+                        f"to train on{skipping}"
+                    )
+                continue
+            draws.append(Draw(self.drawn, row))
+            self.drawn += 1
+        self.skipped += skipped
+        return draws
+
+    def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Draw]:
+        """The first `count` held-out prompts, in the source's own order; the same always.
+
+        distinct: take a question once; False takes them as often as the source has them.
+        strict: raise UserError when there are fewer; otherwise take what there is.
+        """
+        draws: list[Draw] = []
+        seen: set[str] = set()
+        skipped = 0
+        for row in self.rows():
+            if len(draws) == count:
+                break
+            key = self.question(row)
+            if (distinct and key in seen) or not self.is_held_out(row):
+                continue
+            if self.skips(row):
+                skipped += 1
+                continue
+            seen.add(key)
+            draws.append(Draw(len(draws), row))
+        if strict and len(draws) < count:
+            raise UserError(
+                f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
+                f"{len(self.source)} rows are held out (held_out: {self.fraction}); "
+                f"lower the one or raise the other"
+                + (f". The policy skips {skipped} more of them" if skipped else "")
+            )
+        return draws
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "drawn": self.drawn, "skipped": self.skipped}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.position, self.drawn = state["position"], state["drawn"]
+        self.skipped = state["skipped"]
+
+    def _row(self, position: int) -> Row:
+        epoch, offset = divmod(position, len(self.source))
+        index = offset
+        if self.shuffle:
+            if epoch != self._epoch:
+                generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch, 0))
+                self._order = torch.randperm(len(self.source), generator=generator)
+                self._epoch = epoch
+            index = int(self._order[offset])
+        row = self.source[index]
+        check_row(row, index)
+        return row

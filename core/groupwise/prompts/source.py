@@ -1,0 +1,61 @@
+"""PromptSource: rows, each with a prompt; what a row must be."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from groupwise.errors import UserError
+
+Row = Mapping[str, Any]
+
+
+class PromptSource(Protocol):
+    """A map-style dataset of rows, each with at least a `prompt`: a string or chat messages.
+
+    A source whose rows ask the same question in several wordings states by an attribute `key` the
+    column with the question.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
+def is_chat(value: Any) -> bool:
+    """Whether it is a list of messages, each with a role and a content."""
+    return (
+        isinstance(value, Sequence)
+        and len(value) > 0
+        and all(isinstance(part, Mapping) and {"role", "content"} <= set(part) for part in value)
+    )
+
+
+def check_row(row: Any, index: int) -> None:
+    """Raise UserError, naming the row, when it is no row with a usable prompt."""
+    if not isinstance(row, Mapping):
+        raise UserError(f"prompts, row {index}: expected a mapping, found {type(row).__name__}")
+    if "prompt" not in row:
+        columns = ", ".join(map(str, row)) or "none"
+        raise UserError(f"prompts, row {index}: no column 'prompt' (it has {columns})")
+    prompt = row["prompt"]
+    if is_chat(prompt) or (isinstance(prompt, str) and prompt):
+        _check_characters(prompt, index)
+        return
+    raise UserError(
+        f"prompts, row {index}: 'prompt' must be a non-empty string or a list of messages with "
+        f"'role' and 'content', found {prompt!r}"[:400]
+    )
+
+
+def _check_characters(prompt: Any, index: int) -> None:
+    """Half of a surrogate pair is no character: tokenizers and files refuse a text with one."""
+    text = (
+        prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=str)
+    )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"prompts, row {index}: 'prompt' holds half of a surrogate pair, "
+            f"{text[error.start]!r}, which is no character; was the text cut amidst an emoji? "
+            f"`text.encode(errors='replace').decode()` removes it"
+        ) from error

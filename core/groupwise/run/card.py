@@ -1,0 +1,84 @@
+"""Card: the README.md of a saved model, with the facts of the run that made it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise import __version__, secrets
+from groupwise.config import yaml_lines
+from groupwise.config.load import LoadedConfig
+from groupwise.config.sections import RewardSection
+from groupwise.policy import Policy
+from groupwise.storage.disk import write
+
+SHOWN = ("accuracy", "greedy_accuracy", "reward", "greedy_reward")
+
+
+def write_card(
+    folder: Path, policy: Policy, loaded: LoadedConfig, result: Mapping[str, Any]
+) -> None:
+    """Write README.md beside the weights, in the form that model hubs read.
+
+    result: what result.json holds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)  # a policy may save nothing
+    facts = dict(policy.card)
+    usage = str(facts.pop("usage", "")).replace("{path}", str(folder.resolve()))
+    head = yaml_lines.write({**facts, "tags": ["groupwise", "grpo"]})
+    parts = [
+        f"---\n{head}---\n\n# {folder.resolve().parent.name}\n",
+        _what(facts, loaded, result),
+        f"## How to load it\n\n```python\n{usage.strip()}\n```\n" if usage else "",
+        _results(result),
+        f"Trained with Groupwise {__version__}; the whole configuration stands in `config.yaml`.\n",
+    ]
+    text = secrets.redacted("\n".join(filter(None, parts)))  # a policy may state its options
+    write(folder / "README.md", text)
+
+
+def _what(facts: Mapping[str, Any], loaded: LoadedConfig, result: Mapping[str, Any]) -> str:
+    config = loaded.config
+    rows = {
+        "base model": facts.get("base_model"),
+        "prompts": _described(config.prompts.name, config.prompts.options),
+        "rewards": "; ".join(map(_reward, config.rewards)),
+        "algorithm": _described(config.algorithm.name, config.algorithm.options),
+        "steps": f"{result['steps']} of {config.train.groups_per_step} groups of "
+        f"{config.train.group_size}",
+        "seed": config.seed,
+    }
+    lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
+    return "\n".join(["| of the run | |", "|---|---|", *lines, ""])
+
+
+def _reward(section: RewardSection) -> str:
+    label = f"{section.label}: " if section.label else ""
+    weight = "" if section.weight == 1 else f", weight {section.weight:g}"
+    return f"{label}{_described(section.name, section.options)}{weight}"
+
+
+def _described(name: str, options: Mapping[str, Any]) -> str:
+    """A name and its options, those that are no lists of rows."""
+    words = {
+        key: " ".join(str(value).replace("|", "\\|").split()) for key, value in options.items()
+    }
+    shown = [f"{key}: {value}" for key, value in words.items() if 0 < len(value) < 80]
+    return f"{name} ({', '.join(shown)})" if shown else name
+
+
+def _results(result: Mapping[str, Any]) -> str:
+    before, after = result["before"], result["after"]
+    names = [name for name in (*SHOWN, *_watched(after)) if name in after]
+    if not names:
+        return ""
+    lines = [f"| {name} | {_number(before.get(name))} | {_number(after[name])} |" for name in names]
+    title = f"## On {after.get('prompts', 0):.0f} held-out prompts\n"
+    return "\n".join([title, "| | before | after |", "|---|---|---|", *lines, ""])
+
+
+def _watched(metrics: Mapping[str, Any]) -> list[str]:
+    return [name for name in metrics if name.startswith(("rewards/", "watch/"))]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"

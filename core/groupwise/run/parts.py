@@ -1,0 +1,287 @@
+"""assemble: what a configuration names, made into the parts of a run that fit together."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from groupwise.algorithm import Algorithm
+from groupwise.callback import Callback
+from groupwise.config.load import LoadedConfig, check_labels
+from groupwise.config.objects import Objects
+from groupwise.config.sections import (
+    PluginSection,
+    RewardSection,
+    RunConfig,
+    WatchSection,
+    plugin_sections,
+)
+from groupwise.config.yaml_lines import KeyPath
+from groupwise.errors import UserError
+from groupwise.plugins.build import build, check_options, load_target
+from groupwise.policy import Policy
+from groupwise.prompts.draws import SCAN, Draw, Prompts
+from groupwise.prompts.source import PromptSource, Row
+from groupwise.rewards import Reward
+from groupwise.training.alarm import Watch
+from groupwise.training.evaluator import Evaluator
+from groupwise.training.scorer import Scorer
+from groupwise.training.trainer import Trainer
+
+ENDLESS = 2_000
+"""Rows looked at before a run of a source that has more than `SCAN`: such sources make them."""
+SECONDS_OF_LOOKING = 60.0
+"""How long they are looked at, at most: some sources take long to make a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What needs no weights: built, and checked to fit together.
+
+    prompts: those of training; exam: where held-out draws come from, which may be the same;
+    held_out: these draws, if the policy skips none of them.
+    """
+
+    loaded: LoadedConfig
+    objects: Objects
+    algorithm: Algorithm
+    prompts: Prompts
+    exam: Prompts
+    held_out: Sequence[Draw]
+    rewards: Scorer
+    watched: Scorer | None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> RunConfig:
+        return self.loaded.config
+
+    def load_rewards(self) -> None:
+        """Let rewards that have a model load it. Raises UserError where one cannot be had."""
+        for rewards in filter(None, (self.rewards, self.watched)):
+            rewards.load()
+
+    def rows(self) -> Iterator[Row]:
+        """The rows that may be drawn: of each source all, or of one that is endless the first."""
+        sources = [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
+        started = time.monotonic()
+        for prompts in sources:
+            for number, row in enumerate(islice(prompts.rows(), looked_at(prompts.source))):
+                yield row
+                if time.monotonic() - started > SECONDS_OF_LOOKING:
+                    self.notes.append(
+                        f"prompts take long to read: of {len(prompts.source):,} the first "
+                        f"{number + 1:,} were looked at before the run"
+                    )
+                    return
+
+    def check_policy(self, policy: "Policy | type[Policy]") -> None:
+        """Raise UserError where algorithm or rewards need what a policy does not provide."""
+        provides = getattr(policy, "provides", None)
+        if provides is None:
+            return  # a function that makes a policy: it will be seen when it is made
+        missing = self.algorithm.needs - provides
+        if missing:
+            raise UserError(
+                f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "
+                f"which policy {self.config.policy.name!r} does not provide"
+            )
+        columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
+        for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
+            reward.check_columns(columns, tuple(policy.facts))
+
+
+def looked_at(source: PromptSource) -> int:
+    """How many of a source's rows are looked at before a run."""
+    return len(source) if len(source) <= SCAN else ENDLESS
+
+
+def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
+    """Build all that loads no weights. Raises UserError for whatever is wrong with it."""
+    config = loaded.config
+    make = partial(_make, loaded, objects)
+    check_labels(loaded)
+    algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
+    own = config.evaluation.source
+    prompts = Prompts(
+        make("prompts", ("prompts",), config.prompts),
+        seed=config.seed,
+        fraction=config.prompts.held_out if own is None else 0.0,
+        shuffle=config.prompts.shuffle,
+        key=config.prompts.key,
+    )
+    exam = prompts
+    if own is not None:
+        source = make("prompts", ("evaluation", "source"), own)
+        key = config.prompts.key if config.prompts.key in source[0] else None
+        exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
+    watched = _measures(make, "watch", config.watch)
+    held_out = _draws(exam, config)
+    return Parts(
+        loaded=loaded,
+        objects=objects,
+        algorithm=algorithm,
+        prompts=prompts,
+        exam=exam,
+        held_out=held_out,
+        rewards=Scorer(_measures(make, "rewards", config.rewards)),
+        watched=Scorer(watched) if watched else None,
+    )
+
+
+def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
+    """The policy with its weights, on this process's device, its prompts looked at."""
+    config = parts.config
+    parts.algorithm.check(_policy_settings(parts))
+    # Initialisation (of adapters, say) is the only thing that draws from the global generators.
+    set_seed(config.seed)
+    policy: Policy = _make(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
+    parts.check_policy(policy)
+    policy.needed = parts.algorithm.needs | parts.algorithm.reference
+    policy.to(accelerator.device)
+    policy.check_prompts(parts.rows())
+    for prompts in (parts.prompts, parts.exam):
+        prompts.skips = policy.skips
+    return policy
+
+
+def _policy_settings(parts: Parts) -> Any:
+    """The policy's `Config`; that of one given in Python where it has such, else None."""
+    if ("policy",) in parts.objects:
+        return getattr(parts.objects["policy",], "config", None)
+    loaded, section = parts.loaded, parts.config.policy
+    target = load_target(loaded, "policies", ("policy",), section.name)
+    return check_options(loaded, ("policy",), target, section.name, section.options)
+
+
+def make_evaluator(parts: Parts, accelerator: Accelerator) -> Evaluator:
+    config, draws = parts.config, parts.held_out
+    if any(parts.exam.skips(draw.row) for draw in draws):
+        draws = _draws(parts.exam, config)
+    return Evaluator(
+        draws,
+        parts.rewards,
+        config.evaluation,
+        seed=config.seed,
+        batch=config.train.sample_batch,
+        distinct=len({parts.exam.question(draw.row) for draw in draws}),
+        watched=parts.watched,
+        watches={
+            section.title: Watch(better=section.better, tolerance=section.tolerance)
+            for section in config.watch
+        },
+        process=(accelerator.process_index, accelerator.num_processes),
+    )
+
+
+def make_trainer(parts: Parts, accelerator: Accelerator) -> Trainer:
+    """Everything with its weights, ready for the first step."""
+    parts.load_rewards()
+    policy = make_policy(parts, accelerator)
+    evaluator = make_evaluator(parts, accelerator)
+    parts.algorithm.prepare(policy)
+    if parts.algorithm.reference:
+        policy.keep("reference")
+    return Trainer(
+        policy=policy,
+        algorithm=parts.algorithm,
+        rewards=parts.rewards,
+        prompts=parts.prompts,
+        settings=parts.config.train,
+        evaluator=evaluator,
+        accelerator=accelerator,
+        seed=parts.config.seed,
+        evaluate_every=parts.config.evaluation.every,
+    )
+
+
+def make_callbacks(parts: Parts, accelerator: Accelerator) -> list[Callback]:
+    """Of several processes the first alone has callbacks: a tracker is opened once."""
+    return [
+        _make(parts.loaded, parts.objects, "callbacks", ("callbacks", number), section)
+        for number, section in enumerate(parts.config.callbacks)
+        if accelerator.is_main_process
+    ]
+
+
+def _draws(exam: Prompts, config: RunConfig) -> list[Draw]:
+    """The held-out draws. Raises UserError where there are fewer than were asked for."""
+    section = config.evaluation
+    return exam.evaluation(
+        section.count, distinct=section.distinct, strict=section.prompts is not None
+    )
+
+
+def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
+    """What every name of the configuration stands for; options are checked, nothing is built."""
+    targets = {}
+    for kind, path, section in plugin_sections(loaded.config):
+        if path not in objects:
+            targets[path] = load_target(loaded, kind, path, section.name)
+            check_options(loaded, path, targets[path], section.name, section.options)
+    return targets
+
+
+def _measures(
+    make: Callable[..., Any], key: str, sections: Sequence[RewardSection | WatchSection]
+) -> list[Reward]:
+    """The rewards of one list of the configuration: those trained on, or those watched."""
+    return [
+        _reward(section, make("rewards", (key, number), section))
+        for number, section in enumerate(sections)
+    ]
+
+
+def _make(
+    loaded: LoadedConfig,
+    objects: Objects,
+    kind: str,
+    path: KeyPath,
+    section: PluginSection,
+) -> Any:
+    if path in objects:
+        made = objects[path]
+        if section.options:  # beside the object, as `{"name": object, "size": 3}`
+            made = build(loaded, path, made, section.name, section.options)
+    else:
+        target = load_target(loaded, kind, path, section.name)
+        made = build(loaded, path, target, section.name, section.options)
+    expected, fits = _EXPECTED[kind]
+    if isinstance(made, type):
+        problem = f"expected {expected}, found the class {made.__name__} itself: give an instance"
+        raise UserError(loaded.origin.message(path, problem))
+    if not fits(made):
+        problem = f"expected {expected}, found {type(made).__name__}"
+        raise UserError(loaded.origin.message(path, problem))
+    return made
+
+
+def _is_source(made: Any) -> bool:
+    return hasattr(made, "__len__") and hasattr(made, "__getitem__")
+
+
+_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "policies": ("a groupwise.Policy", lambda made: isinstance(made, Policy)),
+    "algorithms": ("a groupwise.Algorithm", lambda made: isinstance(made, Algorithm)),
+    "callbacks": ("a groupwise.Callback", lambda made: isinstance(made, Callback)),
+    "rewards": ("something to call", callable),
+    "prompts": ("rows, with len() and [index]", _is_source),
+}
+"""By kind of plugin: what one is, in words and as a question."""
+
+
+def _reward(section: RewardSection | WatchSection, function: Callable[..., Any]) -> Reward:
+    bound = frozenset(function.keywords) if isinstance(function, partial) else frozenset()
+    return Reward(
+        name=section.title,
+        function=function,
+        weight=section.weight if isinstance(section, RewardSection) else 1.0,
+        deadline=section.deadline,
+        on_error=section.on_error,
+        bound=bound,
+    )

@@ -1,0 +1,102 @@
+"""Snapshot: the whole state of a trainer as a checkpoint, and back."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from groupwise.errors import UserError
+from groupwise.storage.checkpoint import Checkpoint, read_weights, trained_weights
+from groupwise.storage.state import HasState, encode
+from groupwise.training.trainer import Trainer
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class _Optimizer(BaseModel, strict=True):
+    skipped: Count
+    scaler: dict[str, Any] | None
+
+
+class _Judge(BaseModel, strict=True):
+    name: str
+    measures: bool
+
+
+class _Prompts(BaseModel, strict=True):
+    position: Count
+    drawn: Count
+    skipped: Count = 0
+
+
+class _State(BaseModel, strict=True):
+    """What the state of a checkpoint must hold; it may hold more."""
+
+    step: Count
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    prompts: _Prompts
+    optimizer: _Optimizer
+    judge: _Judge
+    rewards: dict[str, Any]
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise ValueError where it is not what `take` makes."""
+    try:
+        _State.model_validate(dict(state))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place} in state.json: {first['msg']}") from error
+
+
+def take(trainer: Trainer) -> Checkpoint:
+    """What a run needs to go on from the end of its last whole step.
+
+    Rewards, and an algorithm, that have `state_dict` and `load_state_dict` are part of it.
+    """
+    average, algorithm = trainer.average, trainer.algorithm
+    return Checkpoint(
+        tensors={
+            "weights": trained_weights(trainer.policy),
+            "optimizer": trainer.optimizer.tensors(),
+            **({} if average is None else {"average": average.tensors()}),
+        },
+        state={
+            "step": trainer.step,
+            "seconds": trainer.seconds_trained,
+            "prompts": trainer.drawn,
+            "rows": len(trainer.prompts.source),
+            "optimizer": trainer.optimizer.state_dict(),
+            "judge": trainer.evaluator.judge.state_dict(),
+            "rewards": trainer.rewards.state_dict(),
+            **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+        },
+    )
+
+
+def check(trainer: Trainer) -> None:
+    """Raise UserError where the state of a reward or of the algorithm cannot be saved."""
+    for name, state in trainer.rewards.state_dict().items():
+        encode(state, f"reward {name!r}")
+    if isinstance(trainer.algorithm, HasState):
+        encode(trainer.algorithm.state_dict(), "algorithm")
+
+
+def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Go on from a checkpoint. Raises UserError where it is of another model or other parts."""
+    tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
+    if "optimizer" not in tensors:
+        raise UserError("the checkpoint has no optimizer")
+    if trainer.average is not None and "average" not in tensors:
+        raise UserError("train.ema: the checkpoint has no averaged weights")
+    read_weights(trainer.policy, checkpoint)
+    trainer.optimizer.restore(tensors["optimizer"])
+    if trainer.average is not None:
+        trainer.average.restore(tensors["average"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.evaluator.judge.load_state_dict(state["judge"])
+    trainer.rewards.load_state_dict(state["rewards"])
+    if isinstance(algorithm, HasState) and "algorithm" in state:
+        algorithm.load_state_dict(state["algorithm"])
+    trainer.go_on(step=state["step"], seconds=state["seconds"], prompts=state["prompts"])

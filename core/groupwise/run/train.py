@@ -1,0 +1,207 @@
+"""train(config): puts the parts together, and writes the run's folder."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from groupwise.config import load as configuration
+from groupwise.config.load import LoadedConfig, idle_processes
+from groupwise.config.objects import Objects, laid_over, set_aside
+from groupwise.errors import UserError
+from groupwise.plugins.build import with_secrets
+from groupwise.run import snapshot
+from groupwise.run.course import Course, RunResult
+from groupwise.run.display import Display
+from groupwise.run.interruption import orderly
+from groupwise.run.parts import (
+    build_parts,
+    check_sections,
+    make_callbacks,
+    make_evaluator,
+    make_policy,
+    make_trainer,
+)
+from groupwise.storage.checkpoint import Checkpoints, read_weights
+from groupwise.storage.facts import (
+    changes,
+    check_kept,
+    check_objects,
+    identity,
+    read_config,
+    run_config,
+    write_config,
+    write_facts,
+)
+from groupwise.storage.place import CHECKPOINTS, Place
+from groupwise.training import processes
+from groupwise.training.trainer import Trainer
+
+
+def train(
+    config: Mapping[str, Any] | str | Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **overrides: Any,
+) -> RunResult:
+    """Train by a YAML file, a mapping, or keywords alone.
+
+    overrides: any top-level section of the configuration. The keys of a mapping, whole values
+    each, go over the file's; another plugin's replace them all. In place of names there may be
+    Python objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source,
+    callbacks. Dotted keys (`**{"train.steps": 3}`) set single values.
+
+    Raises UserError for everything that the caller can mend.
+    """
+    objects: dict[tuple[str | int, ...], Any] = {}
+    data, folder = dict(config) if isinstance(config, Mapping) else {}, Path.cwd()
+    loaded = None
+    if isinstance(config, str | Path):
+        # Read alone first, so that the file's own mistakes are told with their lines.
+        loaded = read_config(Path(config))
+        data, folder = loaded.config.model_dump(), loaded.folder
+    if loaded is None or overrides:
+        dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
+        for key, value in {**data, **overrides}.items():
+            data[key] = set_aside(key, laid_over(key, data.get(key), value), objects)
+        stated = [] if config is None else list(overrides)
+        begun_in = None if loaded is None else loaded.begun_in
+        loaded = configuration.parse_config(data, dotted, folder=folder, stated=stated)
+        loaded = replace(loaded, begun_in=begun_in)
+    return train_from_config(
+        loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
+    )
+
+
+def train_from_config(
+    loaded: LoadedConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    objects: Objects | None = None,
+) -> RunResult:
+    """One run from its first evaluation to its report."""
+    if resume and overwrite:
+        raise UserError("--resume goes on with the run that --overwrite would replace: choose one")
+    started = time.monotonic()
+    accelerator = processes.accelerator()
+    objects = objects or {}
+    place = Place(loaded, resume=resume, overwrite=overwrite)
+    # One process writes; the others wait for it, and the launcher ends them where it fails.
+    with orderly(), place if accelerator.is_main_process else nullcontext():
+        accelerator.wait_for_everyone()
+        return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
+
+
+def _train(
+    loaded: LoadedConfig,
+    objects: Objects,
+    place: Place,
+    accelerator: Accelerator,
+    *,
+    quiet: bool,
+    started: float,
+) -> RunResult:
+    chief, settings = accelerator.is_main_process, loaded.config.train
+    folder, resume = place.folder, place.resume
+    checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints)
+    if resume:  # before anything takes its time
+        checkpoints.last()
+        check_objects(folder, objects)
+    loaded = with_secrets(loaded, check_sections(loaded, objects))
+    changed = changes(folder, loaded) if resume else []
+    parts = build_parts(loaded, objects)
+    trainer = make_trainer(parts, accelerator)
+    callbacks = make_callbacks(parts, accelerator)
+    # A policy may find out by now what its model does not allow, and refuse it.
+    notes = [*parts.notes, *trainer.policy.notes]
+    notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
+    snapshot.check(trainer)
+    if chief:
+        # Only now: a mistake in the configuration must not touch the run that is being replaced.
+        place.make()
+    accelerator.wait_for_everyone()
+    if resume:
+        notes += _go_on(trainer, checkpoints, loaded)
+        started -= trainer.seconds_trained
+    run = Course(loaded, trainer, checkpoints, callbacks, place, writes=chief)
+    if chief:
+        notes += filter(None, [run.metrics.truncate_after(trainer.step), place.left_over()])
+        write_facts(folder, loaded, objects, run=place.identity)
+        if not resume:
+            write_config(folder, loaded)
+        elif changed:
+            run.new_config = f"config.until_step_{trainer.step}.yaml"
+    display = Display(
+        steps=settings.steps,
+        unit=trainer.policy.unit,
+        quiet=quiet or not chief,
+        done=trainer.step,
+    )
+    with display:
+        for note in (*(f"resumed with {change}" for change in changed), *notes):
+            display.say(f"note: {note}")
+        return run.go(display, started)
+
+
+def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
+    """Bring the trainer to the last checkpoint that can be read; what to say of it."""
+    checkpoint = checkpoints.load(check=_check_of(checkpoints.folder.parent))
+    check_kept(checkpoint.state["names"], loaded.config)
+    snapshot.restore(trainer, checkpoint)
+    yield from checkpoint.passed
+    rows, were = len(trainer.prompts.source), checkpoint.state.get("rows")
+    if were not in (None, rows):
+        yield f"there are {rows} rows of prompts, where there were {were}: another order of prompts"
+    steps = loaded.config.train.steps
+    if trainer.step >= steps:
+        yield (
+            f"{trainer.step} steps are made, and train.steps is {steps}: no further one is; "
+            f"a higher train.steps goes on"
+        )
+
+
+def _check_of(run: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What refuses a state that is no run's, or another run's, with a ValueError."""
+    known = identity(run)
+
+    def check(state: Mapping[str, Any]) -> None:
+        snapshot.check_state(state)
+        of_run = known is None or state.get("run") == known
+        if not of_run or not isinstance(state.get("names"), Mapping):
+            raise ValueError("state.json is of another run")
+
+    return check
+
+
+def evaluate_run(
+    run: Path, overrides: Sequence[str] = (), *, objects: Objects | None = None
+) -> Mapping[str, float]:
+    """Evaluate a run's last checkpoint again, by its own configuration but for the overrides.
+
+    objects: the Python objects that the run was given, by the key path of their section.
+    """
+    loaded, accelerator = run_config(run, overrides), processes.accelerator()
+    averaged = loaded.config.train.ema is not None
+    names = ["average" if averaged else "weights"]
+    checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=_check_of(run))
+    for note in checkpoint.passed:
+        print(f"note: {note}", file=sys.stderr)
+    check_objects(run, objects or {})
+    check_kept(checkpoint.state["names"], loaded.config)
+    parts = build_parts(loaded, objects or {})
+    parts.load_rewards()
+    parts.rewards.load_state_dict(checkpoint.state["rewards"])
+    policy = make_policy(parts, accelerator)
+    read_weights(policy, checkpoint, averaged=averaged)
+    evaluator = make_evaluator(parts, accelerator)
+    evaluator.judge.load_state_dict(checkpoint.state["judge"])
+    return evaluator(policy).metrics

@@ -1,0 +1,80 @@
+"""Metrics: a line of JSON a step in metrics.jsonl; numbers as JSON can hold them."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.storage.disk import write
+
+
+class MetricsFile:
+    """Appends a line a step; what is on disk is always whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        line = json.dumps({"step": step, **{k: finite(v) for k, v in metrics.items()}})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def truncate_after(self, step: int) -> str | None:
+        """Drop lines of later steps: a resumed run writes them again; a note of damaged ones."""
+        if not os.path.lexists(self.path):  # a link that leads nowhere gives way to a file
+            return None
+        lines, damaged = self._lines()
+        self._replace([line for line in lines if line["step"] <= step])
+        return f"{damaged} lines of {self.path} could not be read: left out" if damaged else None
+
+    def write_evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append an evaluation of that step, in place of one that a killed run wrote of it."""
+        lines, _ = self._lines()
+        of_step = [line for line in lines if line["step"] == step]
+        before = [line for line in of_step if line.keys() & metrics.keys()]
+        if before:
+            before[-1].update({key: finite(value) for key, value in metrics.items()})
+            self._replace(lines)
+        else:
+            self.write(step, metrics)
+
+    def _lines(self) -> tuple[list[dict[str, Any]], int]:
+        """All that can be read, and how many others there are but the half line of a killed run."""
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        *whole, half = text.split("\n")
+        records = [_record(line) for line in whole if line]
+        lines = [record for record in records if record is not None]
+        last = _record(half)
+        return [*lines, *([] if last is None else [last])], len(records) - len(lines)
+
+    def _replace(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        write(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """A line of metrics; None for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_line = isinstance(record, dict) and type(record.get("step")) is int
+    return record if is_line else None
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: null instead; floats at six significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def as_json(record: Mapping[str, Any]) -> str:
+    """A record, sections within it included, as JSON that a person can read."""
+
+    def clean(value: Any) -> Any:
+        inner = isinstance(value, Mapping)
+        return {k: clean(v) for k, v in value.items()} if inner else finite(value)
+
+    return json.dumps(clean(record), indent=2) + "\n"

@@ -1,0 +1,50 @@
+"""Samples: the completions of an evaluation as lines of JSON, with their images beside them."""
+
+import errno
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.storage.disk import reason, remove, write
+
+
+def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object a line; completions that are images become PNGs in a folder of that name."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
+    folder = path.with_suffix("")
+    remove(folder)  # the images of an evaluation that is written anew
+    plain = (_with_its_image(sample, folder) for sample in samples)
+    write(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in plain))
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """What `write_samples` wrote; nothing where there is no such file.
+
+    Raises ValueError where it is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        samples = [json.loads(line) for line in lines if line]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {reason(error)}") from error
+    if not all(isinstance(sample, dict) for sample in samples):
+        raise ValueError(f"{path} is damaged: expected an object in every line")
+    return samples
+
+
+def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The sample with its image saved and named, by a path from the run's folder on."""
+    save = getattr(sample["completion"], "save", None)
+    if not callable(save):
+        return sample
+    folder.mkdir(exist_ok=True)
+    way = "_greedy" if sample["greedy"] else ""
+    path = folder / f"{sample['draw']:04d}_{sample['index']}{way}.png"
+    save(path)
+    return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}

@@ -1,0 +1,147 @@
+"""Optimizer: a gradient to a step of AdamW, clipped; one that is not finite is skipped."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from groupwise.config.sections import TrainSection
+from groupwise.errors import UserError
+from groupwise.policy import Policy
+
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+"""What AdamW keeps of each parameter."""
+
+
+class Optimizer:
+    """AdamW over what a policy trains.
+
+    A policy that computes gradients in float16 (`Policy.scale_loss`) has its loss scaled, so that
+    small gradients do not become 0; they are scaled back before they are clipped.
+
+    skipped: updates skipped in a row; culprit: the first tensor that was not finite in the last of
+        them.
+    """
+
+    def __init__(self, policy: Policy, settings: TrainSection, accelerator: Accelerator) -> None:
+        self.settings, self.accelerator = settings, accelerator
+        self.trained = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+        self.adamw = torch.optim.AdamW(
+            [p for _, p in self.trained],
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+        )
+        self.scaler: torch.amp.GradScaler | None = None
+        if policy.scale_loss:
+            self.scaler = torch.amp.GradScaler(accelerator.device.type)
+        self.skipped, self.culprit = 0, ""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss to the parameters' own."""
+        self.accelerator.backward(loss if self.scaler is None else self.scaler.scale(loss))
+
+    def step(self, rate: float, *, number: int, suspect: str | None = None) -> dict[str, float]:
+        """Clip, step with this learning rate and drop the gradient; metrics of it.
+
+        `updated` is 1 where weights changed. A gradient that is not finite changes none and counts
+        as `skipped_updates`. Raises UserError when more than `max_skipped_updates` in a row were.
+        Overflow by a scaled loss is no failure: it is how the scale is found, and halves it.
+
+        number: the training step, for that message; suspect: what was not finite before there was
+        a gradient, if anything was.
+        """
+        for group in self.adamw.param_groups:
+            group["lr"] = rate
+        metrics = {"grad_norm": 0.0, "learning_rate": rate, "skipped_updates": 0.0, "updated": 0.0}
+        parameters = [p for _, p in self.trained if p.grad is not None]
+        if parameters:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.adamw)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            metrics["grad_norm"] = float(norm)
+            if math.isfinite(metrics["grad_norm"]):
+                limit = self.settings.max_grad_norm
+                torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+                self.adamw.step() if self.scaler is None else self.scaler.step(self.adamw)
+                self.skipped, metrics["updated"] = 0, 1.0
+            else:
+                metrics["skipped_updates"] = self._skip(suspect)
+            if self.scaler is not None:
+                self.scaler.update()
+        self.adamw.zero_grad(set_to_none=True)
+        if self.skipped > self.settings.max_skipped_updates:
+            self._end(metrics["grad_norm"], number)
+        return metrics
+
+    def _skip(self, suspect: str | None) -> float:
+        """1 for a gradient that is not finite, 0 where only the scale of the loss made it overflow.
+
+        The norm is of all processes, so all come here.
+        """
+        suspects = [name for name in gather_object([suspect]) if name]
+        self.culprit = suspects[0] if suspects else self._first_gradient()
+        if not suspects and self.scaler is not None and self.scaler.get_scale() > 1:
+            return 0.0
+        self.skipped += 1
+        return 1.0
+
+    def _end(self, norm: float, number: int) -> None:
+        skipped, self.skipped = self.skipped, 0  # a resumed run counts anew
+        raise UserError(
+            f"step {number}: the gradient norm is {norm}, and {skipped} updates in a row were not "
+            f"made; the first tensor that is not finite is {self.culprit}. A lower learning rate, "
+            f"a smaller clip range or precision: float32 may help"
+        )
+
+    def _first_gradient(self) -> str:
+        for name, parameter in self.trained:
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                return f"the gradient of {name!r}"
+        return "the norm itself: the gradients' squares overflow"
+
+    # ---- checkpoints
+
+    def tensors(self) -> dict[str, Tensor]:
+        """AdamW's state, flattened: "3/exp_avg" is the first moment of the fourth parameter."""
+        return {
+            f"{index}/{name}": torch.as_tensor(value)
+            for index, values in self.adamw.state_dict()["state"].items()
+            for name, value in values.items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `tensors` returned. Raises UserError where it is of other parameters."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            index, _, name = key.partition("/")
+            state.setdefault(int(index), {})[name] = value
+        for number, values in state.items():
+            self._check(number, values)
+        groups = self.adamw.state_dict()["param_groups"]
+        self.adamw.load_state_dict({"state": state, "param_groups": groups})
+
+    def _check(self, index: int, values: Mapping[str, Tensor]) -> None:
+        problem = f"there is no parameter {index}"
+        if index < len(self.trained):
+            name, parameter = self.trained[index]
+            shapes = {moment: list(v.shape) for moment, v in values.items() if moment != "step"}
+            odd = [m for m, shape in shapes.items() if shape != list(parameter.shape)]
+            if {"step", *shapes} >= MOMENTS and not odd:
+                return
+            problem = f"{name!r} is {list(parameter.shape)} here, and there {shapes}"
+        raise UserError(f"the optimizer's state in the checkpoint is of another model: {problem}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What else it knows, as JSON."""
+        scaler = None if self.scaler is None else self.scaler.state_dict()
+        return {"skipped": self.skipped, "scaler": scaler}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.skipped = state["skipped"]
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])

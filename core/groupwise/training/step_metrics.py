@@ -1,0 +1,67 @@
+"""Step metrics: what a step's rollouts and their rewards looked like, over all processes."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.advantages import group_std
+from groupwise.errors import UserError
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+from groupwise.training import processes
+
+COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
+
+
+def describe(
+    rollouts: Rollouts, scores: Scores, *, right: Tensor | None, logged: Collection[str]
+) -> dict[str, Any]:
+    """Means, counts and seconds by name, and what rewards log themselves.
+
+    right: [B], 1 for completions that are right, None where no reward tells; logged: the policy's
+    facts to take the mean of.
+    """
+    total, groups = scores.total, rollouts.groups.cpu()
+    lengths = rollouts.lengths.cpu().double()
+    of_rollouts = {
+        "reward": total,
+        "reward_std": group_std(total, groups),
+        **({} if right is None else {"accuracy": right}),
+        "zero_variance": scores.dead(groups),
+        "length": lengths,
+        "truncated": rollouts.truncated,
+        **{f"rewards/{name}": scores.column(name) for name in scores.names},
+    }
+    for name in sorted(logged & rollouts.facts.keys()):
+        of_rollouts[name] = torch.tensor(rollouts.facts[name])
+    longest = int(lengths.max()) if len(lengths) else 0
+    told = {
+        **processes.means(of_rollouts),
+        "failed_rewards": processes.total(int(scores.failed.sum())),
+        "unscored": processes.total(int(total.isnan().sum())),
+        "sampled_decisions": processes.total(int(lengths.sum())),
+        "length_max": float(processes.largest(longest)),
+        **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
+    }
+    return joined(told, scores.metrics)
+
+
+def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics with a further round of sampling in those that are counts and seconds.
+
+    Means stay those of the first round: what is drawn anew is no fair sample of the prompts.
+    """
+    summed = {n for n in metrics if n in COUNTS or n.startswith("reward_time/")}
+    return {n: v + further.get(n, 0) if n in summed else v for n, v in metrics.items()}
+
+
+def joined(metrics: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; UserError for a name that both have, which a reward or an algorithm chose."""
+    for name in sorted(metrics.keys() & others.keys()):
+        raise UserError(
+            f"the metric {name!r} is logged twice, by the run and by a reward or the algorithm; "
+            f"rename theirs"
+        )
+    return {**metrics, **others}

@@ -1,0 +1,251 @@
+"""Update: scored rollouts to a gradient, in micro-batches that do not change it."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+
+from groupwise.algorithm import Algorithm
+from groupwise.policy import Decisions, Microbatch, Policy
+from groupwise.rewards import Scores
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.training import processes
+
+
+@dataclass(kw_only=True)
+class Updater:
+    """Turns rollouts into gradients.
+
+    policy answers for sampling-side calls; model is the same policy as accelerate wrapped it.
+    backpropagate: adds the gradient of a loss to the parameters' own; accelerate's if unset.
+    suspect: the first tensor that was not finite in the last `backward`, None if all were.
+    """
+
+    policy: Policy
+    model: nn.Module
+    algorithm: Algorithm
+    accelerator: Accelerator
+    budget: int
+    backpropagate: Callable[[Tensor], None] | None = None
+    suspect: str | None = field(default=None, init=False)
+
+    def backward(
+        self,
+        rollouts: Rollouts,
+        scores: Scores,
+        given: Mapping[str, Tensor],
+        spare: Rollouts | None = None,
+    ) -> dict[str, float]:
+        """Accumulate the gradient of the update's loss; returns what was measured on the way.
+
+        given: [B, T, ...] tensors the loss needs beside the targets (`old_log_probs`, what the
+            reference was asked for), for these rollouts. They wait on the CPU, as a mean may be as
+            large as a latent: a micro-batch takes its share to the device.
+        spare: rollouts to run without effect while other processes have more micro-batches, cut as
+            the policy cuts any others; the longest of `rollouts` if unset, which then must not be
+            empty.
+        """
+        targets = self.targets(scores, rollouts)
+        everything = {**targets, "mask": rollouts.mask, **given}
+        everything = {name: value.cpu() for name, value in everything.items()}
+        active = self.algorithm.active(targets).nonzero().flatten()
+        parts = self._parts(rollouts, active)
+        sums, checks = _Sums(), _Checks()
+        backpropagate = self.backpropagate or self.accelerator.backward
+        passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
+        for number in range(passes):
+            last = number == passes - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                if number >= len(parts):
+                    backpropagate(_nothing(self.model(*self._idle(spare, rollouts))))
+                    continue
+                rows, decisions = parts[number]
+                piece = rollouts.select(rows)
+                current: LogProbs = self.model(piece, decisions)
+                batch = {
+                    name: value.to(self.accelerator.device)
+                    for name, value in _cut(everything, rows, _within(decisions, piece)).items()
+                }
+                loss = self.algorithm.loss(current, batch).sum()
+                # DDP averages over processes; the weights already divide by the whole update.
+                backpropagate(loss * self.accelerator.num_processes)
+            with torch.no_grad():
+                gap = self.algorithm.log_ratio(current, batch) if "old_log_probs" in batch else None
+            sums.add(self.algorithm.measure(current, batch), gap, batch, loss)
+            checks.add(current, batch)
+        self.suspect = checks.first()
+        return sums.result()
+
+    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
+        """The algorithm's targets of our rollouts, computed over those of all processes."""
+        shared = gather_object([(_skeleton(rollouts), scores)])
+        start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
+        whole = self.algorithm.targets(
+            Scores.concat([s for _, s in shared]), Rollouts.concat([r for r, _ in shared])
+        )
+        decisions = rollouts.mask.shape[1]
+        ours = slice(start, start + len(rollouts))
+        return {
+            name: value[ours, :decisions] if value.ndim > 1 else value[ours]
+            for name, value in whole.items()
+        }
+
+    @torch.no_grad()
+    def answers(self, rollouts: Rollouts, names: Iterable[str]) -> dict[str, Tensor]:
+        """[B, T, ...] on the CPU of all rollouts for each name, without gradient, part by part.
+
+        names: "log_probs" or those of the policy's extras. Nothing for no rollouts.
+        """
+        filled: dict[str, Tensor] = {}
+        for rows, decisions in self._split(rollouts) if len(rollouts) else ():
+            piece = rollouts.select(rows)
+            current: LogProbs = self.policy(piece, decisions)
+            for name in names:
+                value = current.log_probs if name == "log_probs" else current.extra[name]
+                assert value is not None
+                if name not in filled:
+                    shape = rollouts.mask.shape + value.shape[2:]
+                    filled[name] = value.new_zeros(shape, device="cpu")
+                filled[name][rows.cpu(), _within(decisions, piece)] = value.cpu()
+        return filled
+
+    def _split(self, rollouts: Rollouts) -> Sequence[Microbatch]:
+        return self.policy.microbatches(
+            rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
+        )
+
+    def _idle(self, spare: Rollouts | None, rollouts: Rollouts) -> tuple[Rollouts, Decisions]:
+        """A micro-batch as any other, for a pass without effect."""
+        if spare is None:
+            spare = rollouts.select([int(rollouts.lengths.argmax())])
+        rows, decisions = self._split(spare)[0]
+        return spare.select(rows), decisions
+
+    def _parts(self, rollouts: Rollouts, active: Tensor) -> list[Microbatch]:
+        """Micro-batches of the active rows."""
+        if not len(active):
+            return []
+        active = active.cpu()
+        split = self._split(rollouts.select(active))
+        return [(active[rows.cpu()], decisions) for rows, decisions in split]
+
+
+class _Sums:
+    """Sums over decisions of what the algorithm measures, and the worst log-ratio.
+
+    They stay on the device, in float64 where it has that, and are read once an update: a host that
+    reads waits for all that the device has still to do.
+    """
+
+    def __init__(self) -> None:
+        self.measured: dict[str, Tensor] = {}
+        self.totals: dict[str, Tensor] = {}
+
+    def add(
+        self,
+        measured: Mapping[str, Tensor],
+        log_ratio: Tensor | None,
+        batch: Mapping[str, Tensor],
+        loss: Tensor,
+    ) -> None:
+        mask = batch["mask"]
+        _join(self.totals, "loss", loss, torch.add)
+        _join(self.totals, "trained_decisions", mask.sum(), torch.add)
+        for name, values in measured.items():
+            _join(self.measured, name, values.detach().masked_fill(~mask, 0.0).sum(), torch.add)
+        if log_ratio is not None:
+            apart = log_ratio.detach().masked_fill(~mask, 0.0).abs().nan_to_num(nan=math.inf)
+            _join(self.totals, "ratio_error", apart.max(), torch.maximum)
+
+    def result(self) -> dict[str, float]:
+        parts = gather_object([self._numbers()])
+        loss, decisions = (
+            sum(totals.get(name, 0.0) for _, totals in parts)
+            for name in ("loss", "trained_decisions")
+        )
+        names = dict.fromkeys(name for measured, _ in parts for name in measured)
+        means = {
+            name: sum(measured.get(name, 0.0) for measured, _ in parts) / max(1.0, decisions)
+            for name in names
+        }
+        said = {"loss": loss, "trained_decisions": decisions}
+        if decisions:
+            said["ratio_error"] = max(totals.get("ratio_error", 0.0) for _, totals in parts)
+        return means | said
+
+    def _numbers(self) -> tuple[dict[str, float], dict[str, float]]:
+        """What this process measured and its totals, in one read; empty without micro-batches."""
+        tensors = [*self.measured.values(), *self.totals.values()]
+        numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+        measured = {name: next(numbers) for name in self.measured}
+        return measured, {name: next(numbers) for name in self.totals}
+
+
+def _join(
+    sums: dict[str, Tensor], name: str, value: Tensor, join: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Put a value without dimensions to what is there, as precisely as its device can."""
+    value = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    sums[name] = join(sums[name], value) if name in sums else value
+
+
+class _Checks:
+    """Whether everything that a loss is made of was finite; read once, after all passes."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.finite: list[Tensor] = []
+
+    @torch.no_grad()
+    def add(self, current: LogProbs, batch: Mapping[str, Tensor]) -> None:
+        answers = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
+        for name, value in {**batch, **answers}.items():
+            if value is None or not value.is_floating_point():
+                continue
+            finite = value.isfinite()
+            if value.shape[:2] == batch["mask"].shape:  # padding may hold anything
+                finite = finite.flatten(2).all(dim=2) if value.ndim > 2 else finite
+                finite = finite | ~batch["mask"]
+            self.names.append(f"{name!r} of the policy" if name in answers else f"{name!r}")
+            self.finite.append(finite.all())
+
+    def first(self) -> str | None:
+        good = torch.stack(self.finite).tolist() if self.finite else []
+        return next((name for name, fine in zip(self.names, good, strict=True) if not fine), None)
+
+
+def _within(decisions: slice, piece: Rollouts) -> slice:
+    """The decisions that a piece, trimmed to its longest rollout, has."""
+    return slice(*decisions.indices(piece.mask.shape[1]))
+
+
+def _nothing(current: LogProbs) -> Tensor:
+    """Zero, of everything the model answered, so that its gradient is zero and not absent."""
+    answers = [current.log_probs, current.entropy, *current.extra.values()]
+    kept = [torch.nan_to_num(a).sum() for a in answers if a is not None and a.requires_grad]
+    return torch.stack(kept).sum() * 0.0
+
+
+def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[str, Tensor]:
+    """The rows of every tensor, and the decisions of those that have them."""
+    cut = {}
+    for name, value in tensors.items():
+        part = value[rows.cpu()]
+        cut[name] = part[:, decisions] if value.ndim > 1 else part
+    return cut
+
+
+def _skeleton(rollouts: Rollouts) -> Rollouts:
+    """What targets are made of, light enough to send: no completions, no trajectory."""
+    return Rollouts(
+        prompts=[{}] * len(rollouts),
+        completions=[None] * len(rollouts),
+        groups=rollouts.groups.cpu(),
+        mask=rollouts.mask.cpu(),
+        truncated=rollouts.truncated.cpu(),
+    )
