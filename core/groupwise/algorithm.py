@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from groupwise import objective
 from groupwise.rollouts import LogProbs, Rollouts
 
 if TYPE_CHECKING:
@@ -23,25 +22,41 @@ Batch = Mapping[str, Tensor]
 class Algorithm(ABC):
     """What to learn from scored rollouts.
 
-    needs: what the policy must provide; checked before the run.
+    needs: what the policy must provide; checked before the run. Without "log_probs" in it, none
+        are computed for this algorithm, and `old` must not name them.
+    old: what the policy said before the step's first update: "log_probs" puts `old_log_probs` into
+        the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
+        they are the present ones without gradient, so a ratio is 1 there and nothing is computed.
+    reference: what the weights kept as "reference" say: `reference_log_probs`, `reference_mean`.
+    sees: names among those that `targets` receives, too ("old_value"); old ones then take a pass
+        of their own before the first update.
     couples_decisions: True when the loss of one decision depends on others of its rollout (a
         sequence-level ratio), so that a micro-batch must hold whole rollouts.
     refills: True to replace groups of equal reward by fresh ones while sampling.
-    reference: what the reference is asked for: "log_probs" puts `reference_log_probs` into the
-        batch, the name of one of the policy's extras ("mean") `reference_mean`.
+    corrects: True when the loss weighs decisions by how likely the policy was to take them against
+        the sampler that took them (`sampler_log_probs` in the batch); rollouts of older weights
+        require it.
+    samples_with: the name of kept weights to draw training rollouts with; None for the present.
     """
 
     needs: frozenset[str] = frozenset({"log_probs"})
+    old: frozenset[str] = frozenset({"log_probs"})
+    reference: frozenset[str] = frozenset()
+    sees: frozenset[str] = frozenset()
     couples_decisions: bool = False
     refills: bool = False
-    reference: frozenset[str] = frozenset()
+    corrects: bool = False
+    samples_with: str | None = None
 
     @abstractmethod
-    def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
+    def targets(
+        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Tensors [B] or [B, T], float32, over a whole update and all processes, on the CPU.
 
-        rollouts: `groups`, `mask` and `truncated` alone; prompts, completions, facts, log-probs and
-            trajectory stay with the process that sampled them, and are empty here.
+        rollouts: `groups`, `mask`, `truncated` and `versions` alone; prompts, completions, facts
+            and trajectory stay with the process that sampled them, and are empty here.
+        answers: the [B, T] tensors that `sees` names.
 
         `weights` [B, T] is required; a rollout whose `weights` are all 0 or which `active` leaves
         out gets no backward pass.
@@ -51,8 +66,8 @@ class Algorithm(ABC):
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t], already weighted: the update's loss is its plain sum over micro-batches.
 
-        batch: the rows and decisions of `targets`, `mask`, `old_log_probs` and what
-        `reference` asked for.
+        batch: the rows and decisions of `targets`, of `mask`, of what `old` and `reference` name,
+        and `sampler_log_probs` where the sampler said any.
         """
 
     def check(self, policy_config: Any) -> None:  # noqa: B027
@@ -60,7 +75,11 @@ class Algorithm(ABC):
         and before a run builds the policy."""
 
     def prepare(self, policy: "Policy") -> None:  # noqa: B027
-        """Called once before the run, to take from the policy what the algorithm must know."""
+        """Called once before the run: take from the policy what the algorithm must know, keep
+        weights (`policy.keep`) it will need."""
+
+    def end_step(self, policy: "Policy", step: int) -> None:  # noqa: B027
+        """Called after each step's updates, the first step being 1: blend or keep weights, say."""
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
         """[B] bool: the rollouts that can have a gradient at all."""
@@ -69,9 +88,3 @@ class Algorithm(ABC):
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t] per-decision quantities worth logging; their means over decisions are."""
         return {}
-
-    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the importance log-ratio of each decision, 0 outside the mask; variants override
-        this. At the first update after sampling it must be 0, which every run measures."""
-        assert current.log_probs is not None
-        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])

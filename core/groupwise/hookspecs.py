@@ -35,6 +35,18 @@ def register_policies(register: Register) -> None:
 
 
 @hookspec
+def register_samplers(register: Register) -> None:
+    """Samplers: subclasses of `groupwise.Sampler` with a nested `Config`, built as
+    `Target(config, policy)`."""
+
+
+@hookspec
+def register_adapters(register: Register) -> None:
+    """Adapters: what a policy must know of an architecture, registered by the name of that (for
+    images the class of the pipeline); the policy that looks it up says what an adapter is."""
+
+
+@hookspec
 def register_rewards(register: Register) -> None:
     """Rewards: functions, or classes with a nested `Config` whose instances are called."""
 

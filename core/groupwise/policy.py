@@ -5,27 +5,27 @@ DDP without knowing more. FSDP and DeepSpeed are not supported yet: sampling and
 pass use the module that is not wrapped.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.sampler import Sampler
 
-Purpose = Literal["train", "evaluate", "greedy"]
 Decisions = slice
 Microbatch = tuple[Tensor, Decisions]
 
 
-class Policy(nn.Module, ABC):
+class Policy(nn.Module, Sampler):
     """The contract between the core and a modality.
 
-    provides: what `forward` fills in: "log_probs", "entropy", "mean" and other extras, and
-        "reference" where `using("reference")` works.
+    provides: what `forward` fills in: "log_probs", "entropy", "mean" and other extras.
     unit: what a decision is called in progress lines ("tokens", "steps").
     greedy: whether "greedy" is another way to sample than "evaluate"; a flow model's evaluation
         has no noise to leave out.
@@ -49,25 +49,23 @@ class Policy(nn.Module, ABC):
     needed: frozenset[str] | None = None
     scale_loss: bool = False
 
-    @abstractmethod
-    def sample(
-        self,
-        prompts: Sequence[Mapping[str, Any]],
-        *,
-        group_size: int,
-        seeds: Sequence[int],
-        purpose: Purpose = "train",
-    ) -> Rollouts:
-        """Sample `group_size` rollouts for each row, those of a row adjacent and in order.
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[str, dict[str, Tensor]] = {}
 
-        seeds: one per rollout; a rollout's randomness is a function of its own seed alone, so
-            neither batching nor the number of processes changes it.
-        purpose: "train" samples from the distribution that `forward` scores; "evaluate" may take
-            the better settings of actual use; "greedy" takes the likeliest decisions.
+    # ---- sampling: `sample` is `Sampler.sample`
 
-        `groups` numbers the rows 0, 1, ... and is renumbered by the trainer. Log-probs must be
-        those `forward` would give.
+    def follow(self, policy: "Policy", name: str, version: int) -> None:
+        """Nothing to do: a policy samples with the weights it has."""
+
+    def check_sampler(self, sampler: Sampler) -> None:
+        """Raise UserError where training on what this other sampler draws would be wrong.
+
+        Such as where it must score the distribution it draws from, and the policy's settings cut
+        that distribution.
         """
+
+    # ---- log-probs
 
     @abstractmethod
     def forward(self, rollouts: Rollouts, decisions: Decisions = slice(None)) -> LogProbs:
@@ -84,11 +82,12 @@ class Policy(nn.Module, ABC):
         budget: the most decisions in one part, padding included; a single rollout may exceed it.
         cut_decisions: whether the loss allows a rollout's decisions to be cut apart.
         """
-        order = torch.argsort(rollouts.lengths, descending=True, stable=True)
+        extents = rollouts.extents
+        order = torch.argsort(extents, descending=True, stable=True)
         parts: list[Microbatch] = []
         start = 0
         while start < len(order):
-            longest = max(1, int(rollouts.lengths[order[start]]))
+            longest = max(1, int(extents[order[start]]))
             rows = order[start : start + max(1, budget // longest)]
             parts.append((rows, slice(0, longest)))
             start += len(rows)
@@ -121,12 +120,59 @@ class Policy(nn.Module, ABC):
         A resumed run calls it with the same numbers, so it needs no state of its own.
         """
 
-    def keep(self, name: str) -> None:
-        """Keep the present weights as `name`, for `using(name)`; called before training."""
+    # ---- other weights than the newest
 
-    def using(self, name: str) -> AbstractContextManager[None]:
-        """Answer with other weights inside the context; the core asks for "reference"."""
-        raise ValueError(f"{type(self).__name__} keeps no {name!r} weights")
+    def keep(self, name: str) -> None:
+        """Keep a copy of the trained weights as they are now, for `using(name)` and `blend`."""
+        self._kept[name] = {key: p.detach().clone() for key, p in self._trained()}
+
+    @torch.no_grad()
+    def blend(self, name: str, decay: float) -> None:
+        """kept <- decay x kept + (1 - decay) x present: a moving average, if called repeatedly."""
+        kept = list(self._weights(name).values())
+        torch._foreach_lerp_(kept, [p for _, p in self._trained()], 1 - decay)
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        """The weights kept as `name` in place of the present ones, which come back at the end."""
+        kept = self._weights(name)
+        self._exchange(kept)
+        try:
+            yield
+        finally:
+            self._exchange(kept)
+
+    def kept(self, name: str) -> Mapping[str, Tensor]:
+        """The weights kept as `name`, for a checkpoint; {} where `keep` needs no copy of them."""
+        return self._kept.get(name, {})
+
+    @torch.no_grad()
+    def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        """Take up what `kept(name)` returned in an earlier run."""
+        for key, value in self._weights(name).items():
+            value.copy_(weights[key])
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(key, p) for key, p in self.named_parameters() if p.requires_grad]
+
+    def _weights(self, name: str) -> dict[str, Tensor]:
+        if name not in self._kept:
+            names = ", ".join(self._kept) or "none"
+            raise UserError(
+                f"{type(self).__name__} keeps no weights named {name!r} (kept are: {names}); "
+                f"`keep({name!r})` comes first"
+            )
+        return self._kept[name]
+
+    @torch.no_grad()
+    def _exchange(self, kept: Mapping[str, Tensor]) -> None:
+        # By copies, not by pointers: whoever watches a parameter's version sees the change.
+        for (_, parameter), other in zip(self._trained(), kept.values(), strict=True):
+            own = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(own)
+
+    # ---- saving, memory
 
     @property
     def card(self) -> Mapping[str, Any]:

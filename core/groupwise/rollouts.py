@@ -34,9 +34,13 @@ class Rollouts:
     prompts: the dataset row each rollout answers, length B.
     completions: what rewards see (text, messages, PIL images), length B.
     groups: [B] int64, the number of the draw of the prompt; rollouts of one draw form a group.
-    mask: [B, T] bool, which decisions are real and the policy's own.
+    mask: [B, T] bool, which places are decisions of the policy. It may have holes: what a tool
+        answered between two turns is part of the rollout and no decision.
     truncated: [B] bool, cut off by a limit rather than ended by the policy.
-    log_probs: [B, T] float32 under the sampler, or None where the sampler tells none.
+    sampler_log_probs: [B, T] float32, what the sampler said of its decisions as it drew them, or
+        None where it says nothing.
+    versions: [B] int64, how many training steps the oldest weights had seen that drew any of it;
+        None from a policy that is its own sampler, for which the core fills it in.
     facts: columns of length B that rewards receive beside the dataset's.
     trajectory: the policy's own record: tensors [B], tensors [B, T, ...] padded to T, and for
         everything of another size a sequence of B tensors, so that no width is taken for T.
@@ -47,7 +51,8 @@ class Rollouts:
     groups: Tensor
     mask: Tensor
     truncated: Tensor
-    log_probs: Tensor | None = None
+    sampler_log_probs: Tensor | None = None
+    versions: Tensor | None = None
     facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     trajectory: Trajectory = field(default_factory=dict)
 
@@ -58,7 +63,7 @@ class Rollouts:
             "groups": len(self.groups),
             "mask": len(self.mask),
             "truncated": len(self.truncated),
-            **({} if self.log_probs is None else {"log_probs": len(self.log_probs)}),
+            **{name: len(value) for name, value in self._optional.items()},
             **{f"facts[{name!r}]": len(column) for name, column in self.facts.items()},
             **{f"trajectory[{name!r}]": len(column) for name, column in self.trajectory.items()},
         }
@@ -70,9 +75,10 @@ class Rollouts:
                 f"Rollouts: mask must be [B, T] bool, received {list(self.mask.shape)} "
                 f"{self.mask.dtype}"
             )
-        if self.log_probs is not None and self.log_probs.shape != self.mask.shape:
+        sampled = self.sampler_log_probs
+        if sampled is not None and sampled.shape != self.mask.shape:
             raise ValueError(
-                f"Rollouts: log_probs {list(self.log_probs.shape)} and mask "
+                f"Rollouts: sampler_log_probs {list(sampled.shape)} and mask "
                 f"{list(self.mask.shape)} must have the same shape"
             )
 
@@ -95,9 +101,20 @@ class Rollouts:
         return column
 
     @property
+    def _optional(self) -> dict[str, Tensor]:
+        columns = {"sampler_log_probs": self.sampler_log_probs, "versions": self.versions}
+        return {name: value for name, value in columns.items() if value is not None}
+
+    @property
     def lengths(self) -> Tensor:
-        """[B] int64: how many decisions each rollout has."""
+        """[B] int64: how many decisions each rollout has; for weights, means and reports."""
         return self.mask.sum(dim=1)
+
+    @property
+    def extents(self) -> Tensor:
+        """[B] int64: the place after each rollout's last decision; for cutting and padding."""
+        places = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
+        return (places * self.mask).amax(dim=1) if self.mask.shape[1] else self.lengths
 
     def select(self, rows: Sequence[int] | Tensor) -> "Rollouts":
         """The rollouts at `rows` (indices or a [B] bool mask), padding trimmed to their longest."""
@@ -107,7 +124,7 @@ class Rollouts:
         chosen = index.tolist()
         index = index.to(dtype=torch.int64, device=self.mask.device)
         mask = self.mask[index]
-        longest = _last_decision(mask)
+        longest = int(self.extents[index].max()) if len(chosen) else 0
 
         def pick(column: Any) -> Any:
             if not isinstance(column, Tensor):
@@ -121,7 +138,7 @@ class Rollouts:
             groups=self.groups[index],
             mask=mask[:, :longest],
             truncated=self.truncated[index],
-            log_probs=None if self.log_probs is None else pick(self.log_probs),
+            **{name: pick(column) for name, column in self._optional.items()},
             facts={name: pick(column) for name, column in self.facts.items()},
             trajectory={name: pick(column) for name, column in self.trajectory.items()},
         )
@@ -152,25 +169,19 @@ class Rollouts:
             ]
             return torch.cat(padded)
 
-        sampled = [part.log_probs for part in parts]
+        optional = set(first._optional).intersection(*(part._optional for part in parts))
         return Rollouts(
             prompts=flat([part.prompts for part in parts]),
             completions=flat([part.completions for part in parts]),
             groups=torch.cat([part.groups for part in parts]),
             mask=join([part.mask for part in parts]),
             truncated=torch.cat([part.truncated for part in parts]),
-            log_probs=None if any(column is None for column in sampled) else join(sampled),
+            **{name: join([part._optional[name] for part in parts]) for name in optional},
             facts={name: flat([part.facts[name] for part in parts]) for name in first.facts},
             trajectory={
                 name: join([part.trajectory[name] for part in parts]) for name in first.trajectory
             },
         )
-
-
-def _last_decision(mask: Tensor) -> int:
-    """One past the last real decision of any row."""
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return int((places * mask.any(dim=0)).max()) if mask.shape[1] else 0
 
 
 def _pad(column: Tensor, part: Rollouts, longest: int) -> Tensor:

@@ -51,8 +51,10 @@ class FlowGRPO(GRPO):
                 f"published code has the exact KL; use that"
             )
 
-    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
-        targets = super().targets(scores, rollouts)
+    def targets(
+        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        targets = super().targets(scores, rollouts, answers)
         most = self.config.advantage_clip
         return {**targets, "advantages": targets["advantages"].clamp(-most, most)}
 

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from groupwise.errors import UserError
-from groupwise.policy import Microbatch, Policy, Purpose
+from groupwise.policy import Microbatch, Policy, 
+from groupwise.sampler import Purpose
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import lengths, sde
 from groupwise_flow.adapter import Conditions
@@ -134,7 +135,7 @@ class FlowPolicy(Policy):
             groups=groups.to(self.device),
             mask=torch.ones_like(done.log_probs, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
-            log_probs=done.log_probs,
+            sampler_log_probs=done.log_probs,
             facts={"images": list(images)},
             trajectory=self._trajectory(done, first) if training else {},
         )

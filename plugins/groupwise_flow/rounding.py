@@ -35,6 +35,6 @@ class Rounding:
             # The unconditional branch was computed in half precision.
             kept = {k: v for k, v in one.trajectory.items() if k != "unconditional"}
             one = replace(one, trajectory=kept)
-            assert one.log_probs is not None
-            self._error = float((one.log_probs - exact(one)).abs().mean())
+            assert one.sampler_log_probs is not None
+            self._error = float((one.sampler_log_probs - exact(one)).abs().mean())
         return replace(rollouts, facts={**rollouts.facts, METRIC: [self._error] * len(rollouts)})

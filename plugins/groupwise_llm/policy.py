@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import StopStringCriteria
 
-from groupwise.policy import Microbatch, Policy, Purpose
+from groupwise.policy import Microbatch, Policy, 
+from groupwise.sampler import Purpose
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_llm import drawing, modes, passes, probes, sampling
 from groupwise_llm.body import Body
@@ -134,7 +135,7 @@ class LanguageModel(Policy):
             groups=groups.to(sampled.ids.device),
             mask=sampled.mask,
             truncated=sampled.truncated,
-            log_probs=sampled.log_probs,
+            sampler_log_probs=sampled.log_probs,
             facts={
                 "completion_ids": tokens,
                 "kept_mass": sampled.kept.tolist(),

@@ -82,7 +82,7 @@ class Tabular(Policy):
             mask=rollouts.mask,
             truncated=torch.tensor([symbols[-1] != END for symbols in chosen]),
             # A `bias` is a lie about the log-probs of what was sampled.
-            log_probs=log_probs + self.bias,
+            sampler_log_probs=log_probs + self.bias,
             facts={"completion_ids": chosen},
             trajectory=rollouts.trajectory,
         )

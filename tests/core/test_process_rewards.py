@@ -96,7 +96,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     assert bool(algorithm.active(targets).any())
 
     lab.updater(policy, algorithm, 7).backward(
-        rollouts, scores, {"old_log_probs": rollouts.log_probs}
+        rollouts, scores, {"old_log_probs": rollouts.sampler_log_probs}
     )
     found = policy.table.grad.clone()
 
@@ -104,7 +104,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     advantages = process_supervision(scores.steps, groups).float()
     lengths = rollouts.mask.sum(1, keepdim=True)
     weights = rollouts.mask / (len(rollouts) * lengths)
-    ratio = (policy(rollouts).log_probs - rollouts.log_probs).exp()
+    ratio = (policy(rollouts).log_probs - rollouts.sampler_log_probs).exp()
     (-(ratio * advantages) * weights).sum().backward()
     assert lab.gap(found, policy.table.grad) < 1e-6
 

@@ -16,7 +16,7 @@ def rollouts(lab):
     torch.manual_seed(0)
     return replace(
         plain,
-        log_probs=torch.randn(6, 5).masked_fill(~plain.mask, 0.0),
+        sampler_log_probs=torch.randn(6, 5).masked_fill(~plain.mask, 0.0),
         truncated=torch.tensor([False, True, False, False, True, False]),
         facts={"completion_ids": CHOSEN, "kept_mass": list(range(6))},
         trajectory={
@@ -41,7 +41,7 @@ def same(left, right):
     assert left.trajectory.keys() == right.trajectory.keys()
     for row in range(len(left)):
         one, other = left.mask[row], right.mask[row]
-        assert torch.equal(left.log_probs[row][one], right.log_probs[row][other])
+        assert torch.equal(left.sampler_log_probs[row][one], right.sampler_log_probs[row][other])
         for name, column in left.trajectory.items():
             mine, theirs = column[row], right.trajectory[name][row]
             if name in {"symbols", "latents"}:
@@ -55,14 +55,14 @@ def test_concat_undoes_select(rollouts, cut):
     whole = Rollouts.concat(parts)
     same(whole, rollouts)
     assert whole.mask.shape == rollouts.mask.shape
-    assert torch.equal(whole.log_probs, rollouts.log_probs)
+    assert torch.equal(whole.sampler_log_probs, rollouts.sampler_log_probs)
     assert torch.equal(whole.trajectory["latents"], rollouts.trajectory["latents"])
 
 
 def test_select_trims_padding_to_the_longest(rollouts):
     part = rollouts.select([1, 3])
     assert part.mask.shape == (2, 2)
-    assert part.log_probs.shape == (2, 2)
+    assert part.sampler_log_probs.shape == (2, 2)
     assert part.trajectory["symbols"].shape == (2, 2)
     assert part.trajectory["latents"].shape == (2, 2, 2, 3)
     assert [len(row) for row in part.trajectory["fixed"]] == [7, 7]
@@ -111,7 +111,7 @@ def test_nothing_selected(rollouts):
 
 
 def test_concat_without_log_probs_of_one_part_has_none(rollouts):
-    silent = replace(rollouts, log_probs=None)
+    silent = replace(rollouts, sampler_log_probs=None)
     assert Rollouts.concat([rollouts, silent]).log_probs is None
     assert silent.select([0]).log_probs is None
 

@@ -24,7 +24,7 @@ def record(rollouts):
         draw = int(rollouts.groups[row])
         index = sum(1 for group, _ in found if group == draw)
         real = rollouts.mask[row]
-        found[draw, index] = (text, rollouts.log_probs[row][real].tolist())
+        found[draw, index] = (text, rollouts.sampler_log_probs[row][real].tolist())
     return found
 
 

@@ -94,7 +94,7 @@ def costs(model: Path) -> Mapping[str, float]:
         for name, policy in policies.items():
             rollouts = policy.to("cuda").sample(ROWS[:4], group_size=4, seeds=range(16))
             cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
-            reference = {"reference_log_probs": rollouts.log_probs.cpu()}
+            reference = {"reference_log_probs": rollouts.sampler_log_probs.cpu()}
             cost[f"micro-batch, {name}"] = per_microbatch(
                 device, policy, algorithm, rollouts, reference=reference, budgets=(10_000, 40)
             )

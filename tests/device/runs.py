@@ -102,7 +102,7 @@ def per_microbatch(
                 accelerator=Accelerator(),
                 budget=budget,
             )
-            given = {"old_log_probs": rollouts.log_probs.cpu(), **reference}
+            given = {"old_log_probs": rollouts.sampler_log_probs.cpu(), **reference}
             cost = device.during(lambda: updater.backward(rollouts, scores, given))  # noqa: B023
         hook.remove()
         parts.append((len(passes), cost.waits))

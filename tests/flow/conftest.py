@@ -245,7 +245,7 @@ def update(
 ) -> dict[str, float]:
     """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others."""
     scores = scores_of(range(len(rollouts)) if values is None else values)
-    given = given or {"old_log_probs": rollouts.log_probs}
+    given = given or {"old_log_probs": rollouts.sampler_log_probs}
     return updater(policy, algorithm, budget).backward(rollouts, scores, given)
 
 

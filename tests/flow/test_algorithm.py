@@ -50,7 +50,7 @@ def steps_of(*, noise_level=0.7):
         return Normal(centre, wide).log_prob(value).flatten(2).mean(dim=2)
 
     current = LogProbs(
-        log_probs=log_prob(mean),
+        sampler_log_probs=log_prob(mean),
         extra={"mean": mean, "std": std, "sampled_mean": sampled, "interval": sigma - after},
     )
     batch = {
@@ -185,7 +185,7 @@ def test_guards_log_ratio_is_0_on_average():
 def test_guard_begins_at_ratio_1(lab):
     policy = lab.policy(guidance=2.0)
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
-    batch = {"old_log_probs": rollouts.log_probs, "mask": rollouts.mask}
+    batch = {"old_log_probs": rollouts.sampler_log_probs, "mask": rollouts.mask}
     found = algorithm(guard=True).log_ratio(policy(rollouts), batch)
     assert (found.abs() < 1e-5).all()
 

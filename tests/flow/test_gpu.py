@@ -42,12 +42,12 @@ def sample(lab, policy, **more):
 def test_sampling_on_the_device(lab, make):
     policy = make()
     rollouts = sample(lab, policy)
-    for value in (rollouts.log_probs, rollouts.mask, rollouts.groups, rollouts.tensor("first")):
+    for value in (rollouts.sampler_log_probs, rollouts.mask, rollouts.groups, rollouts.tensor("first")):
         assert value.device.type == "cuda"
     assert rollouts.facts["images"][0].device.type == "cuda"
     for name in ("path", "sampled_mean", "unconditional"):
         assert rollouts.trajectory[name][0].device.type == "cpu"
-    assert torch.equal(sample(lab, policy).log_probs, rollouts.log_probs)
+    assert torch.equal(sample(lab, policy).sampler_log_probs, rollouts.sampler_log_probs)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
@@ -57,7 +57,7 @@ def test_the_ratio_is_one_however_the_batch_is_cut(lab, make, precision, lora):
     for budget, cut in [(1, True), (6, True), (100, False)]:
         for rows, decisions in policy.microbatches(rollouts, budget, cut_decisions=cut):
             found = policy(rollouts.select(rows), decisions).log_probs
-            expected = rollouts.log_probs[rows.cuda()][:, decisions]
+            expected = rollouts.sampler_log_probs[rows.cuda()][:, decisions]
             assert (found - expected).abs().max() < PRECISIONS[precision]
 
 
@@ -90,7 +90,7 @@ def test_a_training_step_with_a_reference(lab, make, lora, checkpointing):
     updater = lab.updater(policy, algorithm, 8)
     with policy.using("reference"):
         given = {"reference_mean": updater.answers(rollouts, {"mean"})["mean"]}
-    given["old_log_probs"] = rollouts.log_probs
+    given["old_log_probs"] = rollouts.sampler_log_probs
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=1e-3)
     told = updater.backward(rollouts, lab.scores_of([0.0, 1.0, 2.0] * 2), given)
     assert told["kl"] == pytest.approx(0.0, abs=1e-3)

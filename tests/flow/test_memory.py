@@ -150,7 +150,7 @@ def test_half_precision_computes_in_half_and_trains_in_float32(lab, of, lora, pr
     current = policy(rollouts)
     for name, value in {"log_probs": current.log_probs, **current.extra}.items():
         assert value.dtype == torch.float32, name
-    assert (current.log_probs - rollouts.log_probs).abs().max() < 5e-3
+    assert (current.log_probs - rollouts.sampler_log_probs).abs().max() < 5e-3
     current.log_probs.sum().backward()
     assert 0 < float(lab.gradient(policy).norm()) < float("inf")
     exact = lab.policy(of, lora=lora, guidance=2.0)

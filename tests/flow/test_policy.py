@@ -62,8 +62,8 @@ def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
         policy.begin(1)
         rollouts = sample(policy)
         steps = rollouts.mask.shape[1]
-        assert rollouts.log_probs.shape == (6, steps) == (6, policy.max_decisions)
-        assert not rollouts.log_probs.requires_grad
+        assert rollouts.sampler_log_probs.shape == (6, steps) == (6, policy.max_decisions)
+        assert not rollouts.sampler_log_probs.requires_grad
         cut = [
             *policy.microbatches(rollouts, 1000, cut_decisions=True),
             *policy.microbatches(rollouts, 7, cut_decisions=False),
@@ -75,7 +75,7 @@ def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
             for part, decisions in parts:
                 piece = rollouts.select(part)
                 current = policy(forgetful(piece) if forget else piece, decisions)
-                expected = rollouts.log_probs[part][:, decisions]
+                expected = rollouts.sampler_log_probs[part][:, decisions]
                 assert current.log_probs.shape == expected.shape
                 assert current.log_probs.requires_grad
                 torch.testing.assert_close(current.log_probs.detach(), expected, rtol=0, atol=1e-5)
@@ -90,7 +90,7 @@ def test_in_bf16_the_ratio_is_well_within_the_smallest_clip_range(lab, guidance)
     for rows, decisions in policy.microbatches(rollouts, 16384, cut_decisions=True):
         assert len(rows) == 4
         found = policy(rollouts.select(rows), decisions).log_probs
-        gap = (found - rollouts.log_probs[rows][:, decisions]).abs().max()
+        gap = (found - rollouts.sampler_log_probs[rows][:, decisions]).abs().max()
         assert gap < 0.1 * 1e-5
 
 
@@ -118,7 +118,7 @@ def test_what_nothing_needs_is_neither_kept_nor_answered(lab):
     policy.needed = frozenset({"log_probs", "mean", "std"})
     rollouts, others = sample(policy), sample(whole)
     assert others.trajectory.keys() - rollouts.trajectory.keys() == {"sampled_mean"}
-    assert torch.equal(rollouts.log_probs, others.log_probs)
+    assert torch.equal(rollouts.sampler_log_probs, others.sampler_log_probs)
     found, expected = policy(rollouts), whole(others)
     assert found.extra.keys() == {"mean", "std"}
     assert expected.extra.keys() == {"mean", "std", "sampled_mean", "interval"}
@@ -132,9 +132,9 @@ def test_wrong_weights_and_wrong_prompts_show_in_the_ratio(lab):
     rollouts = sample(policy)
     swapped = rollouts.select([2, 3, 4, 5, 0, 1]).prompts
     other = replace(rollouts, prompts=swapped)
-    assert (answers(policy, other) - rollouts.log_probs).abs().max() > 1e-3
+    assert (answers(policy, other) - rollouts.sampler_log_probs).abs().max() > 1e-3
     lab.nudge(policy)
-    assert (answers(policy, rollouts) - rollouts.log_probs).abs().max() > 1e-3
+    assert (answers(policy, rollouts) - rollouts.sampler_log_probs).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2, "options": {"lora_dropout": 0.5}}])
@@ -180,7 +180,7 @@ def test_nothing_is_drawn_from_the_global_generator(lab):
     state = torch.random.get_rng_state()
     first = sample(policy)
     torch.manual_seed(99)
-    assert torch.equal(sample(policy).log_probs, first.log_probs)
+    assert torch.equal(sample(policy).sampler_log_probs, first.sampler_log_probs)
     torch.random.set_rng_state(state)
     sample(policy)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -194,7 +194,7 @@ def test_evaluation_has_no_noise_and_no_decisions(lab):
     sizes = lab.calls(policy)
     first = sample(policy, purpose="evaluate")
     assert sizes == [6, 6] * 7
-    assert first.mask.shape == first.log_probs.shape == (6, 0)
+    assert first.mask.shape == first.sampler_log_probs.shape == (6, 0)
     assert first.trajectory == {}
     assert policy.greedy is False
     assert torch.equal(lab.images_of(sample(policy, purpose="evaluate")), lab.images_of(first))
@@ -253,7 +253,7 @@ def test_the_last_step_may_have_noise_and_is_no_decision(lab, kind):
         images = policy.guided.images
         policy.guided.images = lambda x, images=images: latents.append(x) or images(x)
     plain, noisy = (policy.sample(lab.rows[:1], group_size=1, seeds=[3]) for policy in policies_)
-    assert torch.equal(plain.log_probs, noisy.log_probs)
+    assert torch.equal(plain.sampler_log_probs, noisy.sampler_log_probs)
     last = torch.stack([path[-1] for path in noisy.trajectory["path"]])
     assert torch.equal(last[0], plain.trajectory["path"][0][-1])
     sigma, after = policies_[0].sigmas[-2:]
@@ -273,12 +273,12 @@ def test_training_takes_its_own_steps_and_guidance(lab):
     rollouts = sample(policy)
     assert sizes == [6] * 3
     assert "unconditional" not in rollouts.trajectory
-    torch.testing.assert_close(answers(policy, rollouts), rollouts.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(answers(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5)
     strong = lab.policy(guidance=1.0, training_guidance=3.0, steps=3)
     sizes = lab.calls(strong)
     rollouts = sample(strong)
     assert sizes == [6] * 6
-    torch.testing.assert_close(answers(strong, rollouts), rollouts.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(answers(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5)
 
 
 def test_images_are_what_rewards_see(lab):
@@ -317,7 +317,7 @@ def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monk
     monkeypatch.setattr(policies, "denoise", unshared)
     plain = sample(policy, size=3)
     assert sizes[5 * each :] == [6] * 5 * each
-    torch.testing.assert_close(shared.log_probs, plain.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(shared.sampler_log_probs, plain.sampler_log_probs, rtol=0, atol=1e-5)
     torch.testing.assert_close(lab.images_of(shared), lab.images_of(plain), rtol=0, atol=1e-5)
     torch.testing.assert_close(answers(policy, shared), shared.log_probs, rtol=0, atol=1e-5)
 

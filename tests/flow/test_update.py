@@ -30,7 +30,7 @@ def setting(lab, form):
     policy.keep("reference")
     rows = [*lab.rows, {"prompt": "no bird"}]
     rollouts = policy.sample(rows, group_size=3, seeds=range(9))
-    given = {"old_log_probs": rollouts.log_probs}
+    given = {"old_log_probs": rollouts.sampler_log_probs}
     with torch.no_grad(), policy.using("reference"):
         given["reference_mean"] = policy(rollouts).extra["mean"]
     lab.nudge(policy, size=0.02)
@@ -89,7 +89,7 @@ def test_answers_of_all_rollouts_are_put_together_from_parts(lab):
         found = updater.answers(rollouts, {"mean", "log_probs"})
     assert found["mean"].shape == given["reference_mean"].shape
     torch.testing.assert_close(found["mean"], given["reference_mean"], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found["log_probs"], rollouts.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found["log_probs"], rollouts.sampler_log_probs, rtol=0, atol=1e-5)
 
 
 def test_the_reference_is_asked_once_for_a_steps_rollouts(lab, tmp_path):

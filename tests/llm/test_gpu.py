@@ -27,7 +27,7 @@ def rollouts(policy, rows):
 
 
 def test_sampling_on_the_device(policy, rollouts, rows):
-    assert rollouts.mask.device.type == rollouts.log_probs.device.type == "cuda"
+    assert rollouts.mask.device.type == rollouts.sampler_log_probs.device.type == "cuda"
     again = policy.sample(rows, group_size=8, seeds=range(24))
     assert again.facts["completion_ids"] == rollouts.facts["completion_ids"]
 
@@ -49,7 +49,7 @@ def test_log_probs_are_those_of_the_plain_path(policy, rollouts, plain, precisio
 
 
 def test_the_ratio_is_one(policy, rollouts, precision):
-    gap = (policy(rollouts).log_probs - rollouts.log_probs)[rollouts.mask].abs().max()
+    gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
     assert gap < PRECISIONS[precision]
 
 

@@ -44,7 +44,7 @@ def test_under_adapters_the_base_stays_as_it_is_loaded(make, rows):
     kinds = {p.requires_grad: p.dtype for p in policy.parameters()}
     assert kinds == {True: torch.float32, False: torch.bfloat16}
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
-    gap = (policy(rollouts).log_probs - rollouts.log_probs)[rollouts.mask].abs()
+    gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs()
     assert gap.max() < 0.1
 
 
@@ -112,7 +112,7 @@ def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
     policy = make("llama")
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     assert not policy.body.plain_head
-    torch.testing.assert_close(rollouts.log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
+    torch.testing.assert_close(rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("cap", [10.0, None])
@@ -140,7 +140,7 @@ def test_modules_that_peft_refuses_can_be_left_out(make_of):
     policy = make_of(config, lora={**LORA, "options": {"exclude_modules": ["out_proj"]}})
     rollouts = policy.sample(ROWS, group_size=1, seeds=[1, 2])
     torch.testing.assert_close(
-        policy(rollouts).log_probs.detach(), rollouts.log_probs, rtol=0, atol=1e-4
+        policy(rollouts).log_probs.detach(), rollouts.sampler_log_probs, rtol=0, atol=1e-4
     )
 
 
@@ -173,7 +173,7 @@ def test_what_no_text_reaches_is_not_trained(seeing, settings):
     assert any("model.vision_tower, model.multi_modal" in note for note in policy.notes)
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     torch.testing.assert_close(
-        policy(rollouts).log_probs.detach(), rollouts.log_probs, rtol=0, atol=1e-4
+        policy(rollouts).log_probs.detach(), rollouts.sampler_log_probs, rtol=0, atol=1e-4
     )
     policy(rollouts).log_probs.sum().backward()
     trained = [n for n, p in policy.named_parameters() if p.requires_grad]
@@ -204,7 +204,7 @@ def test_dropout_stays_off_under_gradient_checkpointing(make_of, name, dropout, 
     policy = make_of(config, gradient_checkpointing=True).train()
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     torch.testing.assert_close(
-        policy(rollouts).log_probs.detach(), rollouts.log_probs, rtol=0, atol=1e-4
+        policy(rollouts).log_probs.detach(), rollouts.sampler_log_probs, rtol=0, atol=1e-4
     )
     policy.save_pretrained(tmp_path / "saved")
     written = json.loads((tmp_path / "saved" / "config.json").read_text())

@@ -169,16 +169,16 @@ def test_sampled_log_probs_are_forwards(make, plain, rows, architecture, setting
     rollouts = sample(policy, rows)
     with torch.no_grad():
         forward = policy(rollouts).log_probs
-        torch.testing.assert_close(rollouts.log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
-    gap = (forward - rollouts.log_probs)[rollouts.mask].abs().max()
+        torch.testing.assert_close(rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
+    gap = (forward - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
     assert gap < 1e-4
-    assert not rollouts.log_probs[~rollouts.mask].any()
+    assert not rollouts.sampler_log_probs[~rollouts.mask].any()
 
 
 def test_in_bf16_the_ratio_stays_near_one(make, rows):
     policy = make(precision="bf16")
     rollouts = sample(policy, rows)
-    gap = (policy(rollouts).log_probs - rollouts.log_probs)[rollouts.mask].abs()
+    gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs()
     assert gap.max() < 0.1
     assert gap.mean() < 0.02
 
@@ -249,7 +249,7 @@ def test_evaluation_chooses_by_settings_of_its_own(make, rows, plain):
     assert ids_of(evaluated) == greedy
     # Log-probs stay those of `forward`.
     with torch.no_grad():
-        torch.testing.assert_close(evaluated.log_probs, plain(policy, evaluated), rtol=0, atol=1e-4)
+        torch.testing.assert_close(evaluated.sampler_log_probs, plain(policy, evaluated), rtol=0, atol=1e-4)
     assert ids_of(sample(policy, rows, 1, "greedy")) == greedy
     trained = sample(policy, rows)
     assert ids_of(trained) == ids_of(sample(make(repetition_penalty=1.4), rows))
@@ -269,7 +269,7 @@ def test_a_bound_on_the_cache_changes_no_completion(make, allow, rows_seen, cach
     shapes = rows_seen(policy, probed=False)
     rollouts = sample(policy, rows, 3)
     assert ids_of(rollouts) == ids_of(expected)
-    torch.testing.assert_close(rollouts.log_probs, expected.log_probs, rtol=0, atol=1e-4)
+    torch.testing.assert_close(rollouts.sampler_log_probs, expected.log_probs, rtol=0, atol=1e-4)
     longest = max(len(ids) for ids in rollouts.trajectory["prompt_ids"])
     widest = max(rows for rows, _ in shapes)
     assert widest == 1 or widest * 14 <= cache_tokens

@@ -58,11 +58,7 @@ class GRPO(Algorithm):
         self.length = self.config.length
         self.reference = frozenset({"log_probs"} if self.config.beta > 0 else ())
         self.refills = self.config.refill
-        self.needs = frozenset(
-            {"log_probs"}
-            | ({"reference"} if self.config.beta > 0 else set())
-            | ({"entropy"} if self.config.entropy else set())
-        )
+        self.needs = frozenset({"log_probs", "entropy"} if self.config.entropy else {"log_probs"})
 
     def prepare(self, policy: "Policy") -> None:
         """The constant that `normalize: constant` divides by is the longest completion allowed."""
@@ -73,7 +69,9 @@ class GRPO(Algorithm):
                 "policy does not state one; set it"
             )
 
-    def targets(self, scores: "Scores", rollouts: Rollouts) -> Mapping[str, Tensor]:
+    def targets(
+        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """`advantages` [B] or, with process rewards, [B, T]; `weights` [B, T]; both float32."""
         config = self.config
         relative = advantages.group_relative(

@@ -1,6 +1,7 @@
 """Discovery of plugins: entry points through pluggy, registries of lazy targets, clear errors."""
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +22,18 @@ from packaging.requirements import Requirement
 from groupwise import hookspecs
 from groupwise.errors import UserError, did_you_mean
 
-KINDS = ("policies", "rewards", "algorithms", "prompts", "callbacks")
 SINGULAR = {
     "policies": "policy",
+    "samplers": "sampler",
+    "adapters": "adapter",
     "rewards": "reward",
     "algorithms": "algorithm",
     "prompts": "prompt source",
     "callbacks": "callback",
 }
+KINDS = tuple(SINGULAR)
+SWITCHED_OFF = "GROUPWISE_WITHOUT"
+"""An environment variable: names of plugins, separated by commas, that are not loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,11 @@ class Registry:
     failures: dict[str, str] = field(default_factory=dict)
 
     def named(self, kind: str, name: str) -> list[Entry]:
-        return [entry for entry in self.entries if (entry.kind, entry.name) == (kind, name)]
+        """The entries that a name may mean: `name` itself, or `plugin/name` where two share one."""
+        entries = [entry for entry in self.entries if entry.kind == kind]
+        return [entry for entry in entries if entry.name == name] or [
+            entry for entry in entries if f"{entry.plugin}/{entry.name}" == name
+        ]
 
     def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.
@@ -68,7 +77,11 @@ class Registry:
             raise UserError(self._unknown(kind, name))
         if len(found) > 1:
             both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in found)
-            raise UserError(f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}")
+            one = " or ".join(repr(f"{entry.plugin}/{name}") for entry in found)
+            raise UserError(
+                f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}; "
+                f"name one of them as {one}"
+            )
         entry = found[0]
         extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
         return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
@@ -124,7 +137,10 @@ def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
     registry = Registry()
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
+    without = {name.strip() for name in os.environ.get(SWITCHED_OFF, "").split(",")}
     for point in points if points is not None else entry_points(group=hookspecs.PROJECT):
+        if point.name in without:
+            continue
         # Whatever a stranger's module does at import, it is told and the rest goes on.
         try:
             plugin = point.load()

@@ -10,7 +10,8 @@ from accelerate.utils import gather_object
 
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
-from groupwise.policy import Policy, Purpose
+from groupwise.policy import Policy, 
+from groupwise.sampler import Purpose
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
 from groupwise.rewards import RunState, Scores

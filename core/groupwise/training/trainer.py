@@ -226,7 +226,7 @@ class Trainer:
 
     def _old_and_reference(self, rollouts: Rollouts) -> dict[str, Tensor]:
         """What the sampler's and the reference's weights say of the rollouts, once a step."""
-        old = rollouts.log_probs
+        old = rollouts.sampler_log_probs
         if old is None:
             old = self.updater.answers(rollouts, {"log_probs"}).get("log_probs")
         given = {} if old is None else {"old_log_probs": old}

@@ -36,8 +36,8 @@ def log_probs(policy: Controller, rollouts: Rollouts) -> Tensor:
 
 def test_ratio_is_one_after_sampling(policy: Controller, rows: Rows) -> None:
     rollouts = sampled(policy, rows)
-    assert rollouts.log_probs is not None
-    ratio = (log_probs(policy, rollouts) - rollouts.log_probs).exp()
+    assert rollouts.sampler_log_probs is not None
+    ratio = (log_probs(policy, rollouts) - rollouts.sampler_log_probs).exp()
     assert (ratio - 1)[rollouts.mask].abs().max() < 1e-5
 
 

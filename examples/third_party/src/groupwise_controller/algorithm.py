@@ -21,7 +21,9 @@ class RLOO(Algorithm):
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
 
-    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
+    def targets(
+        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         centred = advantages.group_relative(scores.total, rollouts.groups, scale="none")
         # r - mean of the n - 1 others is n / (n - 1) times r - mean of all n that have a reward.
         same = rollouts.groups.unsqueeze(0) == rollouts.groups.unsqueeze(1)

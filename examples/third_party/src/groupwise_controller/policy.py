@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from groupwise import LogProbs, Policy, Rollouts
-from groupwise.policy import Purpose
+from groupwise.policy import 
+from groupwise.sampler import Purpose
 from groupwise_controller.world import World
 
 LOG_2PI = math.log(2 * math.pi)
@@ -98,7 +99,7 @@ class Controller(Policy):
             groups=torch.arange(len(prompts), device=device).repeat_interleave(group_size),
             mask=taken,
             truncated=running,
-            log_probs=torch.stack(log_probs, dim=1),
+            sampler_log_probs=torch.stack(log_probs, dim=1),
             trajectory={"observations": torch.stack(observations, dim=1), "actions": pushes},
         )
 

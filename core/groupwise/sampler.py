@@ -1,0 +1,65 @@
+"""Sampler: what draws completions. A policy is its own sampler; an inference engine is another."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from groupwise.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.policy import Policy
+
+Purpose = Literal["train", "evaluate", "greedy"]
+
+
+class Sampler(ABC):
+    """Draws completions with the weights of a policy that it follows.
+
+    A plugin's sampler is a class with a nested `Config`, built as `Target(config, policy)`.
+
+    policy_class: the class of policies it can draw for. needs: which of what policies provide it
+        builds on, as `Algorithm.needs`.
+    seeded: whether a sample depends on its own seed alone, so that batching, processes and resuming
+        change nothing. An engine that batches as requests come in cannot promise that.
+    exact: whether its log-probs are those that the policy's `forward` gives, by the same code in
+        the same precision: then they may stand for the policy's own, and no correction is due.
+    """
+
+    policy_class: ClassVar[type] = object
+    needs: ClassVar[frozenset[str]] = frozenset()
+    seeded: bool = True
+    exact: bool = False
+
+    @abstractmethod
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+    ) -> Rollouts:
+        """Sample `group_size` rollouts for each row, those of a row adjacent and in order.
+
+        seeds: one per rollout.
+        purpose: "train" samples from the distribution that the policy's `forward` scores;
+            "evaluate" may take the better settings of actual use; "greedy" takes the likeliest
+            decisions.
+
+        `groups` numbers the rows 0, 1, ... and is renumbered by the core. A sampler other than the
+        policy fills in `versions` with the version it followed when it drew.
+        """
+
+    @abstractmethod
+    def follow(self, policy: "Policy", name: str, version: int) -> None:
+        """Draw with the policy's present weights from now on, until told of others.
+
+        Called on every process before sampling, whenever these weights are not those followed
+        last, and with no sampling in flight. Copy what is needed: weights change afterwards.
+
+        name: "policy" for the weights in training, else the name they are kept by ("average").
+        version: how many training steps these weights have seen.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Called once when the run ends, after an error, too."""
