@@ -1,1 +1,1 @@
-"""Rewards that check: mathematics, exact answers, form, length, repetition, language, puzzles."""
+"""Rewards that check, in four rooms; what several rooms share lies beside them, at the top."""

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from groupwise_verifiable.clip_colors import COLORS, ClipColors
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.detection import Box, Detection
-from groupwise_verifiable.pixels import Pixels
+from groupwise_verifiable.images.clip_colors import COLORS, ClipColors
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.detection import Box, Detection
+from groupwise_verifiable.images.pixels import Pixels
 
 MODEL = {
     "embed_dim": 16,

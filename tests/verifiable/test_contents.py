@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from groupwise_verifiable.clauses import excluded, fulfilment, included
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.detection import Box, Detection, Relation, relations, strongest
+from groupwise_verifiable.images.clauses import excluded, fulfilment, included
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.detection import Box, Detection, Relation, relations, strongest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_pictures import COLORS, Drawn, picture

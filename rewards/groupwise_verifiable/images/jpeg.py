@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.pixels import Pixels, picture, pixels
+from groupwise_verifiable.images.pixels import Pixels, picture, pixels
 
 _LONGEST_EDGE = 65500  # of libjpeg; the format's own limit is a little higher
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from groupwise_verifiable.pixels import Pixels, pixels
+from groupwise_verifiable.images.pixels import Pixels, pixels
 
 
 class ImageDiversity:

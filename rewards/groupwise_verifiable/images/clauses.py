@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from groupwise_verifiable.columns import is_missing
-from groupwise_verifiable.detection import Detection, Relation, relations
+from groupwise_verifiable.images.detection import Detection, Relation, relations
 
 Name = Annotated[str, Field(min_length=1)]
 

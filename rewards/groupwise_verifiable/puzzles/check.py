@@ -27,7 +27,7 @@ import reasoning_gym
 import sympy
 from sympy.parsing.sympy_parser import parse_expr
 
-from groupwise_verifiable.puzzle_rules import admissible
+from groupwise_verifiable.puzzles.rules import admissible
 
 _EVALUATES_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 _PARSES_EXPRESSIONS = frozenset(

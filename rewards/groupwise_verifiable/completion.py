@@ -43,22 +43,17 @@ def tagged(text: str, tag: str) -> str | None:
     """
     text = outside_thinking(text)
     opening, closing = f"<{tag}>", f"</{tag}>"
-    found, position = None, 0
+    last, position = None, 0
     while True:
         start = text.find(opening, position)
         if start < 0:
-            return found
+            return last
         start += len(opening)
         end = text.find(closing, start)
         if end < 0:
-            return found
-        found = text[start:end].strip()
+            return last
+        last = text[start:end].strip()
         position = end + len(closing)
-
-
-def encodable(text: str) -> str:
-    """Returns the text with U+FFFD for every lone surrogate, which no tokenizer takes."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def prompt_text(prompt: Any) -> str:
@@ -69,14 +64,3 @@ def prompt_text(prompt: Any) -> str:
         return ""
     parts = [part.get("content") for part in prompt if isinstance(part, Mapping)]
     return "\n".join(part for part in parts if isinstance(part, str))
-
-
-def last_line(text: str) -> str:
-    """Returns the last line that is not blank, stripped; an empty string when there is none."""
-    lines = text.rstrip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-def folded(text: str) -> str:
-    """Returns the text stripped, with every run of white space as one space."""
-    return " ".join(text.split())

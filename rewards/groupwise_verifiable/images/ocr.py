@@ -1,9 +1,7 @@
 """A reward for pictures of writing."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from importlib.util import find_spec
-from threading import Lock
 from typing import Any
 from unicodedata import normalize
 
@@ -12,12 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.errors import first_line
 from groupwise_verifiable.columns import column, is_missing
-from groupwise_verifiable.pixels import Pixels, pixels
+from groupwise_verifiable.images.pixels import Pixels, pixels
+from groupwise_verifiable.models import LazyModel
 
 _NAME = "image_text"
 
 
-class ImageText:
+class ImageText(LazyModel[Any]):
     """How well a picture's writing spells the target: 0.0 to 1.0; None where there is no target.
 
     max(0, 1 - edits / length of the target), where edits are the fewest characters to insert,
@@ -57,13 +56,8 @@ class ImageText:
         for package in ("rapidocr", "onnxruntime"):
             if find_spec(package) is None:
                 raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
+        super().__init__()
         self.config = config or self.Config()
-        self._lock = Lock()  # a call past its deadline may still be at work
-
-    def load(self) -> None:
-        """Starts the engine, unless that is done."""
-        with self._lock:
-            _ = self._engine
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -89,9 +83,9 @@ class ImageText:
     def read(self, image: Pixels) -> str:
         """Returns what is written in an image [H, W, 3], lines joined by spaces."""
         reversed_channels = np.ascontiguousarray(np.round(image[..., ::-1] * 255), dtype=np.uint8)
-        with self._lock:
-            # The flags stay with the engine, so all are given at each call.
-            result = self._engine(
+        with self.loaded() as engine:
+            # The flags stay with the engine, so each call states all of them.
+            result = engine(
                 reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True
             )
         if result.txts is None:
@@ -100,8 +94,7 @@ class ImageText:
             return "".join(result.txts)
         return " ".join(_in_reading_order(result.txts, np.asarray(result.boxes)))
 
-    @cached_property
-    def _engine(self) -> Any:
+    def _load(self) -> Any:
         """RapidOCR with the models of its own package; its log says nothing below an error."""
         from rapidocr import RapidOCR  # an extra
 

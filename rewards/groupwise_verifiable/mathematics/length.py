@@ -8,11 +8,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.failures import settled
-from groupwise_verifiable.math import MathEquivalence
-from groupwise_verifiable.math_attempt import Rules
-from groupwise_verifiable.text import content
-from groupwise_verifiable.workers import WorkerFailure
+from groupwise_verifiable.completion import content
+from groupwise_verifiable.failures import Outcome, settled
+from groupwise_verifiable.mathematics.attempt import Rules
+from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 
 class Length:
@@ -160,9 +159,7 @@ def _slopes(prompts: Sequence[Any], lengths: Sequence[int]) -> list[float]:
     return slopes
 
 
-def _shape(
-    correct: Sequence[float | WorkerFailure | None], shaped: Callable[[int, float], float]
-) -> list[float | WorkerFailure | None]:
+def _shape(correct: Sequence[Outcome], shaped: Callable[[int, float], float]) -> list[Outcome]:
     """The shaped value where there is one; None and failures stay as they are."""
     return [
         shaped(index, outcome) if isinstance(outcome, float) else outcome

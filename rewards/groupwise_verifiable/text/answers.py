@@ -8,15 +8,8 @@ from unicodedata import normalize
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.completion import content, outside_thinking, prompt_text, tagged
 from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
-from groupwise_verifiable.text import (
-    content,
-    folded,
-    last_line,
-    outside_thinking,
-    prompt_text,
-    tagged,
-)
 
 # How many times as long an answer may be as the gold one and yet be equal to it: letters with marks
 # of their own are several characters in other forms. Normalising takes quadratic time.
@@ -172,3 +165,14 @@ class NumericAnswer:
             return last_number(outside_thinking(text))
         answer = tagged(text, self.config.tag) if self.config.extract == "tag" else text
         return None if answer is None else whole_number(answer)
+
+
+def last_line(text: str) -> str:
+    """Returns the last line that is not blank, stripped; an empty string when there is none."""
+    lines = text.rstrip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def folded(text: str) -> str:
+    """Returns the text stripped, with every run of white space as one space."""
+    return " ".join(text.split())

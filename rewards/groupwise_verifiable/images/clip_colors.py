@@ -1,15 +1,14 @@
 """The colours of objects, named by a CLIP as GenEval names them."""
 
-import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise import trust
-from groupwise.errors import first_line
-from groupwise_verifiable.detection import Box, Detection
-from groupwise_verifiable.pixels import Pixels, picture
+from groupwise_verifiable.images.detection import Box, Detection
+from groupwise_verifiable.images.pixels import Pixels, picture
+from groupwise_verifiable.models import LazyModel, default_device, loading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,7 +20,7 @@ COLORS = (
 )
 
 
-class ClipColors:
+class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
     """The one of GenEval's ten colours whose texts are nearest to the crop of an object.
 
     A colour's text feature is the mean of three, of unit length each: "a photo of a red car", "a
@@ -38,14 +37,9 @@ class ClipColors:
         if find_spec("open_clip") is None:
             raise ValueError("`colors: clip` needs open_clip: pip install 'groupwise[clip]'")
         _check(model, pretrained)
+        super().__init__()
         self.model, self.pretrained, self.device = model, pretrained, device
-        self._lock = threading.RLock()
-        self._parts: tuple[Any, Any, Any, Any] | None = None
         self._classifiers: dict[str, Tensor] = {}
-
-    def load(self) -> None:
-        """Loads the model, unless that is done; ValueError of one line where it cannot be had."""
-        self._loaded()
 
     def __call__(self, image: Pixels, objects: Sequence[Detection]) -> list[str]:
         """Returns the name of each object's colour; image: [H, W, 3] in [0, 1]."""
@@ -54,8 +48,7 @@ class ClipColors:
         if not objects:
             return []
         whole = picture(image)
-        with self._lock, torch.inference_mode():
-            model, preprocess, _, device = self._loaded()
+        with self.loaded() as (model, preprocess, _, device), torch.inference_mode():
             crops = torch.stack([preprocess(_crop(whole, each.box)) for each in objects])
             seen = model.encode_image(crops.to(device), normalize=True)
             texts = torch.stack([self._classifier(each.label) for each in objects])
@@ -67,48 +60,35 @@ class ClipColors:
         import open_clip
 
         if label not in self._classifiers:
-            model, _, tokenizer, device = self._loaded()
             phrases = (
                 lambda color: f"a photo of a {color} {label}",
                 lambda color: f"a photo of a {color}-colored {label}",
                 lambda color: f"a photo of a {color} object",
             )
-            self._classifiers[label] = open_clip.build_zero_shot_classifier(
-                model, tokenizer, COLORS, phrases, device=device
-            )
+            with self.loaded() as (model, _, tokenizer, device):
+                self._classifiers[label] = open_clip.build_zero_shot_classifier(
+                    model, tokenizer, COLORS, phrases, device=device
+                )
         return self._classifiers[label]
 
-    def _loaded(self) -> tuple[Any, Any, Any, Any]:
-        """Model, preprocessing of images, tokenizer and device."""
-        with self._lock:
-            if self._parts is None:
-                self._parts = self._load()
-            return self._parts
-
     def _load(self) -> tuple[Any, Any, Any, Any]:
+        """Model, preprocessing of images, tokenizer and device."""
         import open_clip
-        import torch
 
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         quick = self.pretrained is not None and open_clip.get_pretrained_cfg(
             self.model, self.pretrained
         ).get("quick_gelu", False)
         trust.ask_nobody()
-        try:
+        with loading(f"`clip_model`: {self.model!r} with `clip_pretrained` {self.pretrained!r}"):
             model, _, preprocess = open_clip.create_model_and_transforms(
                 self.model,
                 pretrained=self.pretrained,
                 force_quick_gelu=quick,
                 require_pretrained=True,
                 weights_only=True,
-                device=device,
+                device=default_device(self.device),
             )
             tokenizer = open_clip.get_tokenizer(self.model)
-        except Exception as error:  # torch's, the hub's and JSON's pass through open_clip
-            raise ValueError(
-                f"`clip_model`: {self.model!r} with `clip_pretrained` {self.pretrained!r} cannot "
-                f"be loaded: {trust.NOT_RUN if trust.brings_code(error) else first_line(error)}"
-            ) from error
         # The device with its number: a thread that scores may have another "cuda" than this one.
         where = next(model.parameters()).device
         return model.eval().requires_grad_(requires_grad=False), preprocess, tokenizer, where

@@ -8,7 +8,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
-from groupwise_verifiable.text import outside_thinking
+from groupwise_verifiable.completion import outside_thinking
 
 # Between boxes or formulas that are one answer together, as in "\boxed{2} and \boxed{3}".
 _AND = r"(?:,|;|,?\s*\b(?:and|or)\b)"

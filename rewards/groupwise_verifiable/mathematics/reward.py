@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.failures import judged, settled
-from groupwise_verifiable.math_attempt import Attempt, Rules
-from groupwise_verifiable.text import content, prompt_text
-from groupwise_verifiable.workers import WorkerFailure, map_each
+from groupwise_verifiable.completion import content, prompt_text
+from groupwise_verifiable.failures import Outcome, judged, settled
+from groupwise_verifiable.mathematics.attempt import Attempt, Rules
+from groupwise_verifiable.workers import map_each
 
 
 class MathEquivalence:
@@ -21,7 +21,7 @@ class MathEquivalence:
     with nothing left to compute that the gold answer does not leave, and `6 = 5` is not 5; the
     others are those of TRL's `accuracy_reward` (with `after` of its `reasoning_accuracy_reward`)
     and of open-r1's. None where the gold answer holds no mathematics. An answer that takes too
-    long to check is wrong, and counted by the metric `math/unchecked`.
+    long to check is wrong, and counted by the metric `unchecked`.
     """
 
     judges = True
@@ -68,7 +68,7 @@ class MathEquivalence:
         *,
         log_metric: Callable[[str, float], None] | None = None,
         reward: str = "math",
-    ) -> list[float | WorkerFailure | None]:
+    ) -> list[Outcome]:
         """Returns the same with failures in their places, for rewards that build on this one."""
         golds = column(columns, self.config.gold, reward=reward)
         attempts = [
@@ -81,7 +81,7 @@ class MathEquivalence:
             for gold, completion, prompt in zip(golds, completions, prompts, strict=True)
         ]
 
-        def on_gold(indices: Sequence[int]) -> list[float | WorkerFailure | None]:
+        def on_gold(indices: Sequence[int]) -> list[Outcome]:
             return self._checked(
                 [
                     replace(attempts[index], text=_as_answer(attempts[index].gold))
@@ -89,13 +89,11 @@ class MathEquivalence:
                 ]
             )
 
-        return judged(
-            self._checked(attempts), on_gold=on_gold, reward=reward, log_metric=log_metric
-        )
+        return judged(self._checked(attempts), on_gold=on_gold, log_metric=log_metric)
 
-    def _checked(self, attempts: Sequence[Attempt]) -> list[float | WorkerFailure | None]:
+    def _checked(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """The outcomes; equal attempts, of which a group has many, are checked once."""
-        from groupwise_verifiable.math_check import equivalent  # imports sympy
+        from groupwise_verifiable.mathematics.check import equivalent  # imports sympy
 
         different = list(dict.fromkeys(attempts))
         outcomes = map_each(equivalent, different, timeout=self.config.timeout)

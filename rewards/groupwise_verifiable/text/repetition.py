@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.text import content
+from groupwise_verifiable.completion import content
 
 
 class Repetition:

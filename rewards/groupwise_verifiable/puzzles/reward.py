@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
+from groupwise_verifiable.completion import content, tagged
 from groupwise_verifiable.failures import Outcome, judged, settled
-from groupwise_verifiable.puzzle_rules import REFUSED
-from groupwise_verifiable.puzzles import check_task, task_home, task_names
-from groupwise_verifiable.text import content, tagged
+from groupwise_verifiable.puzzles.rules import REFUSED
+from groupwise_verifiable.puzzles.tasks import check_task, task_home, task_names
 from groupwise_verifiable.workers import WorkerFailure, map_each
 
 if TYPE_CHECKING:
-    from groupwise_verifiable.puzzle_check import Attempt
+    from groupwise_verifiable.puzzles.check import Attempt
 
 _PATIENCE = 4
 
@@ -72,7 +72,7 @@ class ReasoningGymScore:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where rows cannot be checked."""
-        from groupwise_verifiable.puzzle_check import on_gold  # imports reasoning-gym
+        from groupwise_verifiable.puzzles.check import on_gold  # imports reasoning-gym
 
         attempts = self._attempts(completions, columns)
         timeout = self.config.timeout
@@ -82,13 +82,12 @@ class ReasoningGymScore:
             on_gold=lambda indices: self._outcomes(
                 [on_gold(attempts[index]) for index in indices], _PATIENCE * timeout
             ),
-            reward="reasoning_gym",
             log_metric=log_metric,
         )
         return settled(outcomes)
 
     def _outcomes(self, attempts: Sequence[Attempt], timeout: float) -> list[Outcome]:
-        from groupwise_verifiable.puzzle_check import score  # as above
+        from groupwise_verifiable.puzzles.check import score  # as above
 
         outcomes = map_each(score, attempts, timeout=timeout)
         return [
@@ -101,7 +100,7 @@ class ReasoningGymScore:
     def _attempts(
         self, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> list[Attempt]:
-        from groupwise_verifiable.puzzle_check import Attempt  # as above
+        from groupwise_verifiable.puzzles.check import Attempt  # as above
 
         names = ("question", "answer", "metadata")
         rows = zip(*(column(columns, name, reward="reasoning_gym") for name in names), strict=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from groupwise_verifiable.text import content
+from groupwise_verifiable.completion import content
 
 
 class _Format(ABC):

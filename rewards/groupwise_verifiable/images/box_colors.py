@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from groupwise_verifiable.colors import color_name
-from groupwise_verifiable.detection import Box, Detection
-from groupwise_verifiable.pixels import Pixels
+from groupwise_verifiable.images.colors import color_name
+from groupwise_verifiable.images.detection import Box, Detection
+from groupwise_verifiable.images.pixels import Pixels
 
 
 class PaletteColors:

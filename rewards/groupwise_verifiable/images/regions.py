@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise_verifiable.colors import COLORS, NAMES
-from groupwise_verifiable.pixels import Pixels
+from groupwise_verifiable.images.colors import COLORS, NAMES
+from groupwise_verifiable.images.pixels import Pixels
 
 # Distances between colours are Euclidean, in RGB from 0 to 1: at most 1.73.
 _CONTRAST = 0.22  # nearer to the background than this is background

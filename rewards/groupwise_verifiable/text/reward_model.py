@@ -1,6 +1,5 @@
 """A reward model: a transformers model that gives a text one number."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,17 +7,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise import trust
 from groupwise.config import PathOrName
-from groupwise.errors import first_line
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable.model_names import check_model_name
-from groupwise_verifiable.text import content, encodable
+from groupwise_verifiable.completion import content
+from groupwise_verifiable.models import LazyModel, check_model_name, for_use, loading
 
 _NAME = "reward_model"
 
 
-class RewardModel:
+class RewardModel(LazyModel[tuple[Any, Any]]):
     """What a sequence classification model with a single output gives prompt and completion.
 
     Messages become text by the chat template of the model's own tokenizer, as TRL does it, and get
@@ -60,13 +57,8 @@ class RewardModel:
         check_model_name(config.model, setting="model")
         if Path(config.model).is_dir():
             _check_configuration(config.model)
+        super().__init__()
         self.config = config
-        self._lock = threading.RLock()  # a call past its deadline may still be at work
-        self._parts: tuple[Any, Any] | None = None
-
-    def load(self) -> None:
-        """Loads model and tokenizer, unless that is done; ValueError where they cannot be had."""
-        self._loaded()
 
     def __call__(
         self,
@@ -80,9 +72,10 @@ class RewardModel:
 
         Raises SampleErrors for those whose prompt is, or for all of them where none can be read.
         """
-        with self._lock:
-            tokens = [self._tokens(*pair) for pair in zip(prompts, completions, strict=True)]
-            limit = self._limit()
+        with self.loaded() as (model, tokenizer):
+            pairs = zip(prompts, completions, strict=True)
+            tokens = [self._tokens(tokenizer, *pair) for pair in pairs]
+            limit = self._limit(model, tokenizer)
             too_long = [row for row, ids in enumerate(tokens) if not _fits(ids, limit)]
             # The longest together, so that little is filled up.
             order = sorted(set(range(len(tokens))) - set(too_long), key=lambda i: -len(tokens[i]))
@@ -90,26 +83,25 @@ class RewardModel:
             read: list[float] = []
             for start in range(0, len(order), self.config.batch):
                 rows = order[start : start + self.config.batch]
-                scores = self._scores([tokens[row] for row in rows])
+                scores = _scores(model, [tokens[row] for row in rows])
                 read += scores
                 for row, score in zip(rows, scores, strict=True):
                     values[row] = score
             errors: dict[int, str] = {}
             for row in too_long:
                 # A policy that could escape its judge, or stop the run, by length would learn to.
-                if read and _fits(self._tokens(prompts[row], ""), limit):
+                if read and _fits(self._tokens(tokenizer, prompts[row], ""), limit):
                     values[row] = min(read)
                 else:
                     count = len(tokens[row])
                     errors[row] = f"{count} tokens, but the model takes {limit}: see `max_length`"
         if log_metric is not None and tokens:
-            log_metric(f"{_NAME}/too_long", len(too_long) / len(tokens))
+            log_metric("too_long", len(too_long) / len(tokens))
         if errors:
             raise SampleErrors(values, errors)
         return values
 
-    def _tokens(self, prompt: Any, completion: Any) -> list[int]:
-        _, tokenizer = self._loaded()
+    def _tokens(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
         ids: list[int]
         if isinstance(prompt, str):
             text = encodable(prompt + content(completion))
@@ -127,62 +119,26 @@ class RewardModel:
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
-    def _scores(self, tokens: Sequence[list[int]]) -> list[float]:
-        """The model's output for each text."""
-        import torch
-
-        model, _ = self._loaded()
-        config = model.config.get_text_config()
-        own = config.pad_token_id
-        # Models judge a text by its last token that is no padding. Where a model names none, that
-        # must be the last one there is, so what fills up is a token that no text has.
-        used = {token for ids in tokens for token in ids}
-        pad = next(token for token in range(len(used) + 1) if token not in used)
-        longest = max(map(len, tokens))
-        filled = [ids + [pad if own is None else own] * (longest - len(ids)) for ids in tokens]
-        mask = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in tokens]
-        try:
-            config.pad_token_id = pad if own is None else own
-            with torch.inference_mode():
-                logits = model(
-                    input_ids=torch.tensor(filled, device=model.device),
-                    attention_mask=torch.tensor(mask, device=model.device),
-                ).logits
-        finally:
-            config.pad_token_id = own
-        scores: list[float] = logits[:, 0].float().tolist()
-        return scores
-
-    def _limit(self) -> int | None:
+    def _limit(self, model: Any, tokenizer: Any) -> int | None:
         """The tokens that a text may have; None where nothing says."""
-        model, tokenizer = self._loaded()
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         limits = (self.config.max_length, positions, tokenizer.model_max_length)
         # A tokenizer that knows no limit states an astronomic one.
         known = [limit for limit in limits if limit is not None and limit < 10**9]
         return min(known) if known else None
 
-    def _loaded(self) -> tuple[Any, Any]:
-        """Model and tokenizer."""
-        with self._lock:
-            if self._parts is None:
-                self._parts = self._load()
-            return self._parts
-
     def _load(self) -> tuple[Any, Any]:
+        """Model and tokenizer."""
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         name = self.config.model
         dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float32
-        device = self.config.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
+        with loading(f"`model`: {name!r}"):
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 name, dtype=dtype, output_loading_info=True, trust_remote_code=False
             )
-        except Exception as error:  # transformers and the hub raise a dozen kinds
-            raise ValueError(f"`model`: {name!r} cannot be loaded: {_reason(error)}") from error
         missing = sorted(report["missing_keys"])
         if missing:  # transformers draws them at random
             raise ValueError(
@@ -190,10 +146,33 @@ class RewardModel:
                 f"{missing[0]!r} is one"
             )
         _check_outputs(name, model.config)
-        try:
-            return model.to(device).eval(), tokenizer
-        except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
-            raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error
+        return for_use(model, self.config.device), tokenizer
+
+
+def _scores(model: Any, tokens: Sequence[list[int]]) -> list[float]:
+    """The model's output for each text."""
+    import torch
+
+    config = model.config.get_text_config()
+    own = config.pad_token_id
+    # Models judge a text by its last token that is no padding. Where a model names none, that
+    # must be the last one there is, so what fills up is a token that no text has.
+    used = {token for ids in tokens for token in ids}
+    pad = next(token for token in range(len(used) + 1) if token not in used)
+    longest = max(map(len, tokens))
+    filled = [ids + [pad if own is None else own] * (longest - len(ids)) for ids in tokens]
+    mask = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in tokens]
+    try:
+        config.pad_token_id = pad if own is None else own
+        with torch.inference_mode():
+            logits = model(
+                input_ids=torch.tensor(filled, device=model.device),
+                attention_mask=torch.tensor(mask, device=model.device),
+            ).logits
+    finally:
+        config.pad_token_id = own
+    scores: list[float] = logits[:, 0].float().tolist()
+    return scores
 
 
 def _fits(ids: Sequence[int], limit: int | None) -> bool:
@@ -204,10 +183,8 @@ def _check_configuration(folder: str) -> None:
     """Raise ValueError where what a folder says of its model is not a reward model's."""
     from transformers import AutoConfig
 
-    try:
+    with loading(f"`model`: {folder!r}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # transformers raises a dozen kinds
-        raise ValueError(f"`model`: {folder!r} cannot be loaded: {_reason(error)}") from error
     kinds = config.architectures or ()  # an older folder may not say
     if kinds and not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ValueError(
@@ -217,13 +194,14 @@ def _check_configuration(folder: str) -> None:
     _check_outputs(folder, config)
 
 
-def _reason(error: Exception) -> str:
-    return trust.NOT_RUN if trust.brings_code(error) else first_line(error)
-
-
 def _check_outputs(name: str, config: Any) -> None:
     if config.num_labels != 1:
         raise ValueError(
             f"`model`: {name!r} has {config.num_labels} outputs, expected one; for a classifier "
             "write a reward of your own (docs/rewards.md#reward-models)"
         )
+
+
+def encodable(text: str) -> str:
+    """Returns the text with U+FFFD for every lone surrogate, which no tokenizer takes."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

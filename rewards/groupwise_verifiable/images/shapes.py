@@ -10,10 +10,10 @@ from math import ceil
 
 import numpy as np
 
-from groupwise_verifiable.colors import color_name
-from groupwise_verifiable.detection import Detection
-from groupwise_verifiable.pixels import Pixels
-from groupwise_verifiable.regions import Floats, Region, regions
+from groupwise_verifiable.images.colors import color_name
+from groupwise_verifiable.images.detection import Detection
+from groupwise_verifiable.images.pixels import Pixels
+from groupwise_verifiable.images.regions import Floats, Region, regions
 
 SHAPES = ("disk", "square", "triangle", "cross")
 ALIASES = {"circle": "disk"}

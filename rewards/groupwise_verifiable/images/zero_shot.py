@@ -1,18 +1,15 @@
 """Objects of any class, found by a zero-shot detection model of transformers."""
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from groupwise import trust
-from groupwise.errors import first_line
-from groupwise_verifiable.detection import Detection, strongest
-from groupwise_verifiable.model_names import check_model_name
-from groupwise_verifiable.pixels import Pixels, picture
+from groupwise_verifiable.images.detection import Detection, strongest
+from groupwise_verifiable.images.pixels import Pixels, picture
+from groupwise_verifiable.models import LazyModel, check_model_name, for_use, loading
 
 
-class ZeroShotDetector:
+class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
     """Asks a model such as OWLv2 or Grounding DINO for the classes by their names.
 
     name: of a model on the hub, or its folder. device: the GPU where there is one, by default.
@@ -21,38 +18,19 @@ class ZeroShotDetector:
     def __init__(self, name: str, device: str | None = None) -> None:
         """Loads nothing; ValueError where a folder is named that holds no model."""
         check_model_name(name, setting="detector")
+        super().__init__()
         self.name, self.device = name, device
-        # A call past its deadline may still be at work; tokenizers are for one thread at a time.
-        self._lock = threading.RLock()
-        self._parts: tuple[Any, Any] | None = None  # model and processor
-
-    def load(self) -> None:
-        """Loads the model, unless that is done; ValueError of one line where it cannot be had."""
-        self._loaded()
-
-    def _loaded(self) -> tuple[Any, Any]:
-        with self._lock:
-            if self._parts is None:
-                self._parts = self._load()
-            return self._parts
 
     def _load(self) -> tuple[Any, Any]:
-        import torch
+        """Model and processor."""
         from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
+        with loading(f"`detector`: {self.name!r}"):
             model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(
                 self.name, trust_remote_code=False
             )
             processor = AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
-        except Exception as error:  # transformers and the hub raise a dozen kinds
-            reason = trust.NOT_RUN if trust.brings_code(error) else first_line(error)
-            raise ValueError(f"`detector`: {self.name!r} cannot be loaded: {reason}") from error
-        try:
-            return model.to(device).eval(), processor
-        except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
-            raise ValueError(f"`device`: {device!r}: {first_line(error)}") from error
+        return for_use(model, self.device), processor
 
     def __call__(
         self, image: Pixels, classes: Sequence[str], *, threshold: float, overlap: float, most: int
@@ -68,8 +46,7 @@ class ZeroShotDetector:
         if not classes:
             return []
         queries = [list(classes)]
-        with self._lock, torch.inference_mode():
-            model, processor = self._loaded()
+        with self.loaded() as (model, processor), torch.inference_mode():
             inputs = processor(images=picture(image), text=queries, return_tensors="pt")
             outputs = model(**inputs.to(model.device))
         (result,) = processor.post_process_grounded_object_detection(

@@ -9,18 +9,18 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.config import PathOrName
-from groupwise_verifiable import clip_colors
-from groupwise_verifiable.box_colors import PaletteColors
-from groupwise_verifiable.clauses import Excluded, Included, excluded, fulfilment, included
-from groupwise_verifiable.clip_colors import ClipColors
-from groupwise_verifiable.colors import PALETTE
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.detection import Detection
-from groupwise_verifiable.geneval import flow_grpo, geneval
-from groupwise_verifiable.pixels import Pixels, pixels
-from groupwise_verifiable.shapes import ALIASES, SHAPES, find_shapes
-from groupwise_verifiable.shared import shared
-from groupwise_verifiable.zero_shot import ZeroShotDetector
+from groupwise_verifiable.images import clip_colors
+from groupwise_verifiable.images.box_colors import PaletteColors
+from groupwise_verifiable.images.clauses import Excluded, Included, excluded, fulfilment, included
+from groupwise_verifiable.images.clip_colors import ClipColors
+from groupwise_verifiable.images.colors import PALETTE
+from groupwise_verifiable.images.detection import Detection
+from groupwise_verifiable.images.geneval import flow_grpo, geneval
+from groupwise_verifiable.images.pixels import Pixels, pixels
+from groupwise_verifiable.images.shapes import ALIASES, SHAPES, find_shapes
+from groupwise_verifiable.images.zero_shot import ZeroShotDetector
+from groupwise_verifiable.models import shared
 
 _NAME = "image_contents"
 _Clause = TypeVar("_Clause", Included, Excluded)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.text import content
+from groupwise_verifiable.completion import content
 
 # What is not language: mathematics, code, tags and commands.
 _NOT_PROSE = re.compile(r"```[^`]*```|\$[^$\n]*\$|\\[A-Za-z]+|</?[A-Za-z_]+>")

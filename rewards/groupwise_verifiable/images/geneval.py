@@ -8,8 +8,8 @@ an earlier clause.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from groupwise_verifiable.clauses import Excluded, Included
-from groupwise_verifiable.detection import Detection, relations
+from groupwise_verifiable.images.clauses import Excluded, Included
+from groupwise_verifiable.images.detection import Detection, relations
 
 
 def geneval(
