@@ -113,7 +113,7 @@ def test_a_clip_is_asked_where_a_clause_has_a_colour(
         ["p"] * 2, [image, image], include=include, log_extra=lambda key, v: logged.update({key: v})
     )
     assert values == [1.0, 0.0]
-    assert logged["found"] == [f"{name} cup, dog"] * 2
+    assert logged["objects"] == [f"{name} cup, dog"] * 2
     with pytest.raises(ValueError, match="unknown colour 'gray'; it knows: red, orange"):
         reward(["p"], [image], include=[[{"class": "cup", "color": "gray"}]])
 

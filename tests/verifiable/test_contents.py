@@ -206,7 +206,7 @@ def test_rows_may_be_lists_json_or_empty_and_groups_stay_in_order() -> None:
         log_extra=logged.__setitem__,
     )
     assert values == [1.0, 0.0, 1.0, 0.0, None]  # the fourth did not ask for a disk
-    assert logged == {"found": ["red disk", "blue square", "red disk", "red disk", ""]}
+    assert logged == {"objects": ["red disk", "blue square", "red disk", "red disk", ""]}
 
 
 def test_exclude_may_be_missing_and_columns_may_have_other_names() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from groupwise_verifiable.columns import is_missing
-from groupwise_verifiable.images.detection import Detection, Relation, relations
+from groupwise_verifiable.images.detection import Detection, Relation, by_class, relations
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -93,38 +93,36 @@ def fulfilment(
     that is not met is a violation and, where `unexpected`, every object of a class that no clause
     names. So nothing at all earns 0.0. Without `include` it is 1.0 where there is no violation.
     """
-    pools: defaultdict[str, list[Detection]] = defaultdict(list)
-    for found in sorted(detections, key=lambda found: -found.score):
-        pools[found.label].append(found)
+    pools = by_class(detections)
     violations = sum(len(pools[clause.label]) >= clause.count for clause in exclude)
     if unexpected:
         named = {clause.label for clause in include} | {clause.label for clause in exclude}
-        violations += sum(found.label not in named for found in detections)
+        violations += sum(each.label not in named for each in detections)
     if not include:
         return float(violations == 0)
-    asked: defaultdict[str, int] = defaultdict(int)
+    wanted: defaultdict[str, int] = defaultdict(int)
     for clause in include:
-        asked[clause.label] += clause.count
-    given = _given(include, {label: pools[label][:count] for label, count in asked.items()})
+        wanted[clause.label] += clause.count
+    assigned = _assigned(include, {label: pools[label][:count] for label, count in wanted.items()})
     checks: list[float] = []
-    for clause, objects in zip(include, given, strict=True):
-        surplus = max(0, len(pools[clause.label]) - asked[clause.label])
+    for clause, objects in zip(include, assigned, strict=True):
+        surplus = max(0, len(pools[clause.label]) - wanted[clause.label])
         wrong = clause.count - len(objects) + surplus
         checks.append(max(0.0, 1 - wrong / clause.count))
         if clause.color is not None:
-            checks.append(sum(found.color == clause.color for found in objects) / clause.count)
+            checks.append(sum(each.color == clause.color for each in objects) / clause.count)
         if clause.position is not None:
             relation, other = clause.position
             right = sum(
                 relation in relations(first.box, second.box, margin)
                 for first in objects
-                for second in given[other]
+                for second in assigned[other]
             )
             checks.append(right / (clause.count * include[other].count))
     return sum(checks) / (len(checks) + violations)
 
 
-def _given(
+def _assigned(
     include: Sequence[Included], pools: Mapping[str, Sequence[Detection]]
 ) -> list[list[Detection]]:
     """The objects of each clause: where several share a class, by colour, then those that are left.
@@ -132,18 +130,18 @@ def _given(
     Clauses without a colour take of the rest first, since any object is right for them.
     """
     left = {label: list(pool) for label, pool in pools.items()}
-    given: list[list[Detection]] = [[] for _ in include]
+    assigned: list[list[Detection]] = [[] for _ in include]
 
     def take(index: int, color: str | None) -> None:
         pool = left[include[index].label]
-        fitting = [found for found in pool if color in (None, found.color)]
-        for found in fitting[: include[index].count - len(given[index])]:
-            given[index].append(found)
-            pool.remove(found)
+        fitting = [each for each in pool if color in (None, each.color)]
+        for each in fitting[: include[index].count - len(assigned[index])]:
+            assigned[index].append(each)
+            pool.remove(each)
 
     for index, clause in enumerate(include):
         if clause.color is not None:
             take(index, clause.color)
     for index in sorted(range(len(include)), key=lambda index: include[index].color is not None):
         take(index, None)
-    return given
+    return assigned

@@ -135,7 +135,7 @@ class ImageContents:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        """Returns a value for each completion; logs what was found in it as `found`."""
+        """Returns a value for each completion; logs what is in it as `objects`."""
         images = pixels(completions, reward=_NAME)
         include = column(columns, self.config.include, reward=_NAME)
         exclude: Sequence[Any] = columns.get(self.config.exclude) or [None] * len(images)
@@ -145,18 +145,19 @@ class ImageContents:
         if self.config.counting_threshold is not None:
             tags = column(columns, "tag", reward=_NAME)
         values: list[float | None] = []
-        seen: list[str] = []
+        contents: list[str] = []
         rows = zip(images, include, exclude, tags, strict=True)
         for index, (image, must, must_not, tag) in enumerate(rows):
             clauses = self._clauses(index, must, must_not)
-            found = self._found(image, *clauses, tag)
-            seen.append(", ".join(f"{each.color or ''} {each.label}".strip() for each in found))
-            values.append(self._value(*clauses, found))
+            objects = self._objects(image, *clauses, tag)
+            names = (f"{each.color or ''} {each.label}".strip() for each in objects)
+            contents.append(", ".join(names))
+            values.append(self._value(*clauses, objects))
         judged = sum(value is not None for value in values)
-        if judged > 1 and not any(seen):
+        if judged > 1 and not any(contents):
             self._warn(judged)
         if "log_extra" in columns:
-            columns["log_extra"]("found", seen)
+            columns["log_extra"]("objects", contents)
         return values
 
     def _check_settings(self) -> None:
@@ -179,7 +180,7 @@ class ImageContents:
             )
 
     def _warn(self, count: int) -> None:
-        """Say, once, that nothing was found; it would look like a policy that learns nothing."""
+        """Say, once, that pictures are empty; it would look like a policy that learns nothing."""
         if self._warned:
             return
         self._warned = True
@@ -192,7 +193,7 @@ class ImageContents:
             stacklevel=2,
         )
 
-    def _found(
+    def _objects(
         self, image: Pixels, include: list[Included], exclude: list[Excluded], tag: Any
     ) -> list[Detection]:
         """The objects in an image; where a CLIP names colours, it does so where a clause asks."""
@@ -218,19 +219,19 @@ class ImageContents:
         ]
 
     def _value(
-        self, include: list[Included], exclude: list[Excluded], found: list[Detection]
+        self, include: list[Included], exclude: list[Excluded], objects: list[Detection]
     ) -> float | None:
         settings = self.config
         if settings.mode == "flow_grpo":
-            return flow_grpo(include, found, margin=settings.margin) if include else None
+            return flow_grpo(include, objects, margin=settings.margin) if include else None
         if not include and not exclude:
             return None
         if settings.mode == "geneval":
-            return geneval(include, exclude, found, margin=settings.margin)
+            return geneval(include, exclude, objects, margin=settings.margin)
         share = fulfilment(
             include,
             exclude,
-            found,
+            objects,
             unexpected=self._shapes if settings.unexpected is None else settings.unexpected,
             margin=settings.margin,
         )

@@ -1,5 +1,6 @@
 """Objects seen in an image: what, of which colour, where."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,14 @@ class Detection:
     score: float
 
 
+def by_class(detections: Iterable[Detection]) -> defaultdict[str, list[Detection]]:
+    """Returns the objects of each class, the surest first."""
+    objects: defaultdict[str, list[Detection]] = defaultdict(list)
+    for each in sorted(detections, key=lambda each: -each.score):
+        objects[each.label].append(each)
+    return objects
+
+
 def relations(first: Box, second: Box, margin: float) -> set[Relation]:
     """Returns where the first box lies, seen from the second: none, one or two of the four.
 
@@ -31,12 +40,12 @@ def relations(first: Box, second: Box, margin: float) -> set[Relation]:
     across, x = _apart(first[0], first[2], second[0], second[2], margin)
     down, y = _apart(first[1], first[3], second[1], second[3], margin)
     enough = 0.5 * (across**2 + down**2) ** 0.5
-    found: set[Relation] = set()
+    places: set[Relation] = set()
     if abs(x) > enough:
-        found.add("left of" if x < 0 else "right of")
+        places.add("left of" if x < 0 else "right of")
     if abs(y) > enough:
-        found.add("above" if y < 0 else "below")
-    return found
+        places.add("above" if y < 0 else "below")
+    return places
 
 
 def _apart(
@@ -54,7 +63,7 @@ def strongest(detections: Iterable[Detection], overlap: float) -> list[Detection
     Two boxes cover each other where their intersection over union exceeds `overlap`.
     """
     kept: list[Detection] = []
-    for candidate in sorted(detections, key=lambda found: -found.score):
+    for candidate in sorted(detections, key=lambda each: -each.score):
         rivals = (other for other in kept if other.label == candidate.label)
         if all(_shared(candidate.box, other.box) <= overlap for other in rivals):
             kept.append(candidate)

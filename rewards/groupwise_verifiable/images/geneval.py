@@ -5,11 +5,10 @@ same objects. A clause holds where its number, its colour and its position do; a
 an earlier clause.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from groupwise_verifiable.images.clauses import Excluded, Included
-from groupwise_verifiable.images.detection import Detection, relations
+from groupwise_verifiable.images.detection import Detection, by_class, relations
 
 
 def geneval(
@@ -25,7 +24,7 @@ def geneval(
     stand right; how many more there are is of no consequence, except to `exclude`.
     `evaluate_images.py` of GenEval, arXiv:2310.11513.
     """
-    objects = _by_class(detections)
+    objects = by_class(detections)
     holding: list[Sequence[Detection] | None] = []
     for clause in include:
         first = objects[clause.label][: clause.count]
@@ -48,7 +47,7 @@ def flow_grpo(
     no part in it. `evaluate_reward` of `gen_eval.py` in github.com/yifan123/reward-server, which
     the configurations of Flow-GRPO (arXiv:2505.05470) train on.
     """
-    objects = _by_class(detections)
+    objects = by_class(detections)
     holding: list[Sequence[Detection] | None] = []
     scores: list[float] = []
     for clause in include:
@@ -81,14 +80,6 @@ def _scores(
         if not _stands(objects, clause, holding, margin):
             yield 0.0
         yield 1.0  # right or wrong: their loop goes on to it
-
-
-def _by_class(detections: Sequence[Detection]) -> defaultdict[str, list[Detection]]:
-    """The objects of each class, the surest first."""
-    objects: defaultdict[str, list[Detection]] = defaultdict(list)
-    for each in sorted(detections, key=lambda each: -each.score):
-        objects[each.label].append(each)
-    return objects
 
 
 def _colored(objects: Sequence[Detection], clause: Included) -> int:

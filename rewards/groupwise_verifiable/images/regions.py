@@ -46,19 +46,19 @@ def regions(image: Pixels) -> list[Region]:
     foreground = np.square(difference).sum(axis=2) > _CONTRAST**2
     smallest = _SPECK * foreground.size
     taken = np.zeros_like(foreground)
-    found: list[tuple[Mask, Box]] = []
+    solids: list[tuple[Mask, Box]] = []
     pieces = [mask for mask, _ in _connected(foreground, smallest)]
     while pieces:
         piece = pieces.pop()
         solid = np.zeros_like(piece)
         for layer in _layers(piece, difference, background):
             covered = layer & (_coverage(difference, layer) > 0.5)
-            found += _connected(covered, smallest)
+            solids += _connected(covered, smallest)
             solid |= covered
         taken |= solid
         # A colour much fainter than another that it touches is left over.
         pieces += [mask for mask, _ in _connected(piece & ~_grown(solid), smallest)]
-    return [_region(mask, box, difference, mask | ~taken, background) for mask, box in found]
+    return [_region(mask, box, difference, mask | ~taken, background) for mask, box in solids]
 
 
 def _background(image: Pixels) -> Floats:
