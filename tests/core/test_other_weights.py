@@ -16,7 +16,7 @@ from groupwise.storage.checkpoint import Checkpoints
 class Thrower(Policy):
     """Draws a number near its own and says no log-prob: only what it would have aimed at."""
 
-    provides = frozenset({"aim"})
+    provides = frozenset({"aim", "hit"})
 
     def __init__(self):
         super().__init__()
@@ -37,8 +37,8 @@ class Thrower(Policy):
         )
 
     def forward(self, rollouts, decisions=slice(None)):
-        shape = rollouts.tensor("hits")[:, decisions].shape
-        return LogProbs(log_probs=None, extra={"aim": self.aim.expand(shape)})
+        hits = rollouts.tensor("hits")[:, decisions]
+        return LogProbs(log_probs=None, extra={"aim": self.aim.expand(hits.shape), "hit": hits})
 
 
 class Regress(Algorithm):
@@ -47,7 +47,7 @@ class Regress(Algorithm):
     As DiffusionNFT (arXiv:2509.16117) does: no ratio, and older weights draw. `seen` is its state.
     """
 
-    needs = frozenset({"aim"})
+    needs = frozenset({"aim", "hit"})
     old = frozenset({"aim"})
     samples_with = "slow"
 
@@ -65,9 +65,9 @@ class Regress(Algorithm):
         }
 
     def loss(self, current, batch):
-        # The older aim as origin: a batch that lacks it would fail here.
-        towards = batch["old_aim"] + 0.3 * batch["advantages"].unsqueeze(1)
-        return (current.extra["aim"] - towards).square() * batch["weights"]
+        aim, better = current.extra["aim"], batch["advantages"].unsqueeze(1)
+        pull = better * (aim - current.extra["hit"]).square()
+        return (pull + 0.01 * (aim - batch["old_aim"]).square()) * batch["weights"]
 
     def measure(self, current, batch):
         return {"aim": current.extra["aim"]}
@@ -127,16 +127,16 @@ def test_its_rollouts_are_drawn_with_the_kept_weights(tmp_path):
 
     class Watched(Thrower):
         def sample(self, *rest, purpose="train", **more):
-            aims.append((purpose, float(self.aim)))
+            aims.append((purpose, self.aim.item()))
             return super().sample(*rest, purpose=purpose, **more)
 
     policy = Watched()
     run(tmp_path / "run", policy=policy, algorithm=Regress(decay=0.9))
     training = [aim for purpose, aim in aims if purpose == "train"]
     assert len(training) == 6
-    assert abs(training[-1]) < abs(float(policy.aim)) / 2
-    assert next(aim for purpose, aim in reversed(aims)) == float(policy.aim)
-    assert float(policy.kept("slow")["aim"]) != float(policy.aim)
+    assert abs(training[-1]) < abs(policy.aim.item()) / 2
+    assert next(aim for purpose, aim in reversed(aims)) == policy.aim.item()
+    assert policy.kept("slow")["aim"].item() != policy.aim.item()
 
 
 def test_kept_weights_and_state_are_resumed_exactly(tmp_path):
