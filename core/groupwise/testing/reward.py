@@ -69,11 +69,13 @@ class Case:
         return [list(range(start, start + self.size)) for start in every]
 
     def rollouts(self, chosen: Sequence[int] | None = None) -> Rollouts:
+        """All completions, or some, with rows of their own, so that a reward may spoil them."""
         chosen = range(len(self.rows)) if chosen is None else chosen
         lengths = torch.tensor([self.lengths[number] for number in chosen])
+        rows, completions = copy.deepcopy((self.rows, self.completions))
         return Rollouts(
-            prompts=[self.rows[number] for number in chosen],
-            completions=[self.completions[number] for number in chosen],
+            prompts=[rows[number] for number in chosen],
+            completions=[completions[number] for number in chosen],
             groups=torch.tensor([number // self.size for number in chosen]),
             mask=torch.arange(int(lengths.max())) < lengths.unsqueeze(1),
             truncated=torch.zeros(len(chosen), dtype=torch.bool),
@@ -148,14 +150,15 @@ def any_order(case: Case) -> str | None:
     look="sorting, popping and writing into rows, completions and columns in place",
 )
 def changes_nothing(case: Case) -> str | None:
-    before = copy.deepcopy((case.rows, case.completions))
-    case.score(case.rollouts())
-    for name, one, other in zip(
-        ("row", "completion"), before, (case.rows, case.completions), strict=True
+    rollouts = case.rollouts()
+    case.score(rollouts)
+    for what, before, after in (
+        ("row", case.rows, rollouts.prompts),
+        ("completion", case.completions, rollouts.completions),
     ):
-        for number, (was, now) in enumerate(zip(one, other, strict=True)):
+        for number, (was, now) in enumerate(zip(before, after, strict=True)):
             if compare.completions_gap(was, now) != 0:
-                return f"{name} {number} was {was!r:.80}, and is {now!r:.80}"
+                return f"{what} {number} was {was!s:.80}, and is {now!s:.80}"
     return None
 
 
