@@ -40,7 +40,8 @@ class FlowGRPO(GRPO):
             self.reference = frozenset({"mean"})
             self.needs |= {"interval"} if self.config.kl == "published" else set()
         if self.config.guard:
-            self.needs |= {"sampled_mean", "interval"}
+            self.needs |= {"interval"}
+            self.old = frozenset({"log_probs", "mean"})
 
     def check(self, policy_config: Any) -> None:
         """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
@@ -67,12 +68,13 @@ class FlowGRPO(GRPO):
         """The plain log-ratio, or GRPO-Guard's, arXiv:2510.22319, eq. 8.
 
         The log-ratio of a Gaussian step has mean -|dmean|^2 / (2 std^2) and a spread that differs
-        from step to step; Guard adds the first and multiplies by the std.
+        from step to step; Guard adds the first and multiplies by the std. In a step's first update
+        the means have not moved yet, so there is nothing to add.
         """
         ratio = super().log_ratio(current, batch)
         if not self.config.guard:
             return ratio
-        moved = self._apart(current, current.extra["sampled_mean"])
+        moved = self._apart(current, batch["old_mean"])
         return (ratio + moved.masked_fill(~batch["mask"], 0.0)) * current.extra["std"]
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:

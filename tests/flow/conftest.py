@@ -199,7 +199,7 @@ def calls(policy: FlowPolicy) -> list[int]:
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
         sizes.append(len(named["hidden_states"]))
 
-    policy.adapter.pipeline.transformer.register_forward_pre_hook(note, with_kwargs=True)
+    policy.adapter.model.register_forward_pre_hook(note, with_kwargs=True)
     return sizes
 
 
@@ -254,25 +254,30 @@ def images_of(rollouts: Rollouts) -> torch.Tensor:
 
 
 def pipelines_images(
-    pipeline: Any, policy: FlowPolicy, rows: list[dict[str, str]], seeds: list[int]
+    pipeline: Any,
+    policy: FlowPolicy,
+    rows: list[dict[str, str]],
+    seeds: list[int],
+    output_type: str = "np",
 ) -> torch.Tensor:
-    """[n, 3, height, width]: what diffusers' own call makes of a policy's evaluation."""
+    """What diffusers' own call makes of a policy's evaluation: [n, 3, height, width] or latents."""
     pipeline.set_progress_bar_config(disable=True)
     shape = policy.adapter.latent_shape
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     negative = policy.config.negative_prompt
+    call = policy.adapter.call(guidance=policy.config.guidance, negative_prompt=negative)
+    if "negative_prompt" in call:
+        call["negative_prompt"] = [call["negative_prompt"]] * len(rows)
     made = pipeline(
         prompt=[row["prompt"] for row in rows],
-        **({"negative_prompt": [negative] * len(rows)} if negative else {}),
         num_inference_steps=policy.config.evaluation_steps,
-        guidance_scale=policy.config.guidance,
         latents=torch.stack(start),
         height=policy.adapter.height,
         width=policy.adapter.width,
-        max_sequence_length=policy.config.prompt_tokens,
-        output_type="np",
+        output_type=output_type,
+        **call,
     ).images
-    return torch.from_numpy(made).permute(0, 3, 1, 2)
+    return made if output_type == "latent" else torch.from_numpy(made).permute(0, 3, 1, 2)
 
 
 def redness(completions: list[Any], **_: Any) -> list[float]:

@@ -5,7 +5,7 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise_flow.encodings import Encodings
-from groupwise_flow.sd3 import StableDiffusion3
+from groupwise_flow.sd3 import SD3Adapter
 
 CPU = torch.device("cpu")
 
@@ -67,7 +67,9 @@ def test_an_adapter_that_pads_to_the_longest(lab):
     prompts = [{"prompt": "a cat"}, {"prompt": "a b c d e f"}]
     both = policy.sample(prompts, group_size=1, seeds=[1, 2])
     alone = lab.policy(adapter=Growing, guidance=2.0).sample(prompts[:1], group_size=1, seeds=[1])
-    torch.testing.assert_close(alone.log_probs[0], both.log_probs[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        alone.sampler_log_probs[0], both.sampler_log_probs[0], rtol=0, atol=1e-5
+    )
     bare = lab.policy(adapter=Bare)
     bare.sample(prompts[:1], group_size=1, seeds=[1])
     with pytest.raises(UserError, match=r"Bare.encode gave 'embeds' .* `policy.prompt_tokens`"):

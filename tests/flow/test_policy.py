@@ -157,8 +157,10 @@ def test_batch_order_and_company_change_nothing(lab, of, settings):
 
     def same(found, rows):
         expected = whole.select(rows)
-        torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=0, atol=1e-5)
-        for name in ("path", "sampled_mean"):
+        torch.testing.assert_close(
+            found.sampler_log_probs, expected.sampler_log_probs, rtol=0, atol=1e-5
+        )
+        for name in ("path",):
             for one, other in zip(found.trajectory[name], expected.trajectory[name], strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
         images = lab.images_of(whole)[rows]
@@ -273,12 +275,16 @@ def test_training_takes_its_own_steps_and_guidance(lab):
     rollouts = sample(policy)
     assert sizes == [6] * 3
     assert "unconditional" not in rollouts.trajectory
-    torch.testing.assert_close(answers(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        answers(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+    )
     strong = lab.policy(guidance=1.0, training_guidance=3.0, steps=3)
     sizes = lab.calls(strong)
     rollouts = sample(strong)
     assert sizes == [6] * 6
-    torch.testing.assert_close(answers(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        answers(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+    )
 
 
 def test_images_are_what_rewards_see(lab):
@@ -319,7 +325,7 @@ def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monk
     assert sizes[5 * each :] == [6] * 5 * each
     torch.testing.assert_close(shared.sampler_log_probs, plain.sampler_log_probs, rtol=0, atol=1e-5)
     torch.testing.assert_close(lab.images_of(shared), lab.images_of(plain), rtol=0, atol=1e-5)
-    torch.testing.assert_close(answers(policy, shared), shared.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(answers(policy, shared), shared.sampler_log_probs, rtol=0, atol=1e-5)
 
 
 def test_without_shared_noise_starts_differ(lab):
@@ -377,9 +383,7 @@ def test_only_the_latest_prompts_are_kept():
 def test_full_training_trains_the_transformer_alone(lab):
     policy = lab.policy()
     names = [name for name, p in policy.named_parameters() if p.requires_grad]
-    expected = [
-        f"transformer.{n}" for n, _ in policy.adapter.pipeline.transformer.named_parameters()
-    ]
+    expected = [f"transformer.{n}" for n, _ in policy.adapter.model.named_parameters()]
     assert sorted(names) == sorted(expected)
     parts = {"transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3"}
     assert {name.partition(".")[0] for name in policy.state_dict()} == parts
@@ -393,7 +397,7 @@ def test_lora_trains_adapters_of_the_attention_alone_and_starts_at_the_model(lab
     whole = lab.policy(of)
     count = sum(
         2 * (module.in_features + module.out_features)
-        for name, module in whole.adapter.pipeline.transformer.named_modules()
+        for name, module in whole.adapter.model.named_modules()
         if isinstance(module, torch.nn.Linear) and ".attn." in name
     )
     assert sum(p.numel() for p in lab.trained(policy)) == count > 0
@@ -422,7 +426,7 @@ def test_the_reference_answers_as_the_policy_did_at_the_start(lab, lora, guidanc
         with policy.using("reference"):
             torch.testing.assert_close(answers(policy, rollouts), before, rtol=0, atol=1e-6)
             again = sample(policy)
-        torch.testing.assert_close(again.log_probs, before, rtol=0, atol=1e-5)
+        torch.testing.assert_close(again.sampler_log_probs, before, rtol=0, atol=1e-5)
     with pytest.raises(ZeroDivisionError), policy.using("reference"):
         raise ZeroDivisionError
     assert torch.equal(answers(policy, rollouts), moved)

@@ -42,7 +42,9 @@ def test_the_error_of_log_probs_is_a_metric(lab, precision):
     with policy.guided.exactly(), torch.no_grad():
         known = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
         exact = policy(type(first)(**{**vars(first), "trajectory": known})).log_probs
-    assert error[0] == pytest.approx(float((exact - first.sampler_log_probs)[0].abs().mean()), rel=0.01)
+    assert error[0] == pytest.approx(
+        float((exact - first.sampler_log_probs)[0].abs().mean()), rel=0.01
+    )
     policy._exact_log_probs = None  # once a step: the others are as far off as its first
     again = policy.sample(lab.rows, group_size=2, seeds=range(4, 8))
     assert again.facts["log_prob_error"] == error
@@ -60,7 +62,7 @@ def test_fp16_is_nearer_to_float32_than_bf16(lab):
 def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
     policy = lab.policy(precision="fp16")
     with torch.no_grad():
-        policy.adapter.pipeline.transformer.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504
+        policy.adapter.model.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504
     with pytest.raises(UserError, match=r"answers in fp16 are not finite.* bf16 has a wider range"):
         sample(policy, lab.rows)
 
