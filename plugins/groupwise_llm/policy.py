@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import StopStringCriteria
 
-from groupwise.policy import Microbatch, Policy, 
-from groupwise.sampler import Purpose
+from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.sampler import Purpose
 from groupwise_llm import drawing, modes, passes, probes, sampling
 from groupwise_llm.body import Body
 from groupwise_llm.card import card_of

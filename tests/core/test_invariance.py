@@ -218,7 +218,7 @@ def test_a_whole_dead_update_runs_no_forward_and_leaves_the_weights(lab):
         reward=lambda completions, **_: [0.1] * len(completions), steps=1, group_size=3
     )
     policy, before = trainer.policy, trainer.policy.table.detach().clone()
-    metrics = trainer.train_step()
+    metrics = lab.step(trainer)
     assert policy.asked == []
     assert torch.equal(policy.table, before)
     assert metrics["zero_variance"] == 1.0
@@ -233,7 +233,7 @@ def test_a_dead_update_with_kl_does_run(lab):
         updates_per_rollout=2,
         steps=2,
     )
-    metrics = [trainer.train_step() for _ in range(2)]
+    metrics = [lab.step(trainer) for _ in range(2)]
     # Reference log-probs of 16 rollouts at once, then two updates of 8; the same again.
     assert trainer.policy.asked == [16, 8, 8] * 2
     assert metrics[0]["grad_norm"] == pytest.approx(0.0, abs=1e-12)
@@ -266,9 +266,9 @@ def test_dapo_refills_dead_groups(lab, max_refills):
     assert metrics["zero_variance"] > 0
     if max_refills == 0:
         assert metrics["refilled_groups"] == 0
-        assert trainer.prompts.drawn == 6
+        assert trainer.experience.prompts.drawn == 6
     else:
-        assert metrics["refilled_groups"] == trainer.prompts.drawn - 6
+        assert metrics["refilled_groups"] == trainer.experience.prompts.drawn - 6
         assert metrics["refilled_groups"] > 0
     if max_refills == 20:
         assert all(alive)
@@ -306,16 +306,16 @@ def train(lab):
         settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
         trainer = lab.trainer(policy, algorithm, reward, **settings)
         steps = []
-        assert trainer.fit(lambda step, metrics: steps.append(metrics), lambda: None)
+        assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)
         evaluation = trainer.evaluator(policy)
         keep = ("reward", "reward_std", "grad_norm", "loss", "ratio_error", "zero_variance",
                 "trained_decisions", "length_max")
         found[name] = {
             "table": policy.table.flatten().tolist(),
-            "moment": trainer.optimizer.adamw.state[policy.table]["exp_avg"].flatten().tolist(),
+            "moment": trainer.learner.optimizer.adamw.state[policy.table]["exp_avg"].flatten().tolist(),
             "steps": [{key: step.get(key) for key in keep} for step in steps],
             "evaluation": dict(evaluation.metrics),
-            "drawn": trainer.prompts.drawn,
+            "drawn": trainer.experience.prompts.drawn,
             "processes": trainer.accelerator.num_processes,
         }
     return found, trainer.accelerator
@@ -336,12 +336,12 @@ def interrupt(step, metrics):
     if step == 2 and accelerator.is_main_process:
         os.kill(os.getpid(), signal.SIGINT)
 
-assert not stopped.fit(interrupt, lambda: None)
+assert not lab.fit(stopped, interrupt, lambda: None)
 assert stopped.step == 2
 # Nor do clocks agree.
 late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100.0)
-late.go_on(step=0, seconds=61.0, prompts=late.prompts.state_dict())
-assert late.fit(interrupt, lambda: None)
+late.go_on(step=0, seconds=61.0, prompts=late.experience.prompts.state_dict())
+assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
 if accelerator.is_main_process:
     with open(sys.argv[2], "w") as file:

@@ -148,7 +148,7 @@ def test_a_step_that_is_no_number_stops_the_run(lab):
 
 def test_a_run_learns_from_steps_alone(lab):
     trainer = lab.trainer(reward=per_symbol, learning_rate=0.1, groups_per_step=8, group_size=8)
-    first, *_, last = [trainer.train_step() for _ in range(25)]
+    first, *_, last = [lab.step(trainer) for _ in range(25)]
     assert last["reward"] > first["reward"] + 1
 
 

@@ -404,11 +404,11 @@ def test_skipped_samples_train_nothing_and_are_counted(lab):
     def trained(function, on_error):
         trainer = lab.trainer(groups_per_step=1, group_size=8, microbatch=1)
         only = Scorer([Reward(name="ones", function=function, on_error=on_error)])
-        trainer.rewards = only
-        return trainer, trainer.train_step()
+        trainer.experience.scorer = only
+        return trainer, lab.step(trainer)
 
     trainer, metrics = trained(reward, "skip")
-    rollouts, scores = trainer._sample(trainer.prompts.take(1))
+    rollouts, scores = trainer._sample(trainer.experience.prompts.take(1))
     assert metrics["failed_rewards"] == 1
     assert metrics["unscored"] == 1
     full, _ = trained(lab.ones, "stop")

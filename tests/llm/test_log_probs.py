@@ -170,7 +170,9 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
         policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
     )
     sampled = policy.sample([{"prompt": "ab"}, {"prompt": "abc"}], group_size=2, seeds=range(4))
-    torch.testing.assert_close(policy(sampled).log_probs, sampled.sampler_log_probs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        policy(sampled).log_probs, sampled.sampler_log_probs, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_head_that_cannot_be_had_apart_is_left_to_the_model(make, plain, monkeypatch):

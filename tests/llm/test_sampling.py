@@ -169,7 +169,9 @@ def test_sampled_log_probs_are_forwards(make, plain, rows, architecture, setting
     rollouts = sample(policy, rows)
     with torch.no_grad():
         forward = policy(rollouts).log_probs
-        torch.testing.assert_close(rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4
+        )
     gap = (forward - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
     assert gap < 1e-4
     assert not rollouts.sampler_log_probs[~rollouts.mask].any()
@@ -249,7 +251,9 @@ def test_evaluation_chooses_by_settings_of_its_own(make, rows, plain):
     assert ids_of(evaluated) == greedy
     # Log-probs stay those of `forward`.
     with torch.no_grad():
-        torch.testing.assert_close(evaluated.sampler_log_probs, plain(policy, evaluated), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            evaluated.sampler_log_probs, plain(policy, evaluated), rtol=0, atol=1e-4
+        )
     assert ids_of(sample(policy, rows, 1, "greedy")) == greedy
     trained = sample(policy, rows)
     assert ids_of(trained) == ids_of(sample(make(repetition_penalty=1.4), rows))
