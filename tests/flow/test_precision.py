@@ -21,8 +21,7 @@ def test_exactly_is_the_same_model_in_float32(lab, of, lora):
     whole = lab.policy(of, lora=lora, guidance=2.0)
     whole.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
     x = torch.randn(2, *half.adapter.latent_shape, generator=torch.Generator().manual_seed(0))
-    sigma, texts = torch.tensor([0.9, 0.4]), ["a cat", "two dogs"]
-    conditions = half.guided.encodings(texts, half.device)
+    sigma, conditions = torch.tensor([0.9, 0.4]), half.guided.conditions(lab.rows)
     answers = [half.guided.velocity(x, sigma, conditions, 1.0)[0]]
     with torch.no_grad(), half.guided.exactly():
         answers.append(half.guided.velocity(x, sigma, conditions, 1.0)[0])
@@ -70,5 +69,5 @@ def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
 def test_pictures_are_decoded_in_float32(lab):
     policy = lab.policy(precision="fp16", lora={"rank": 2})
     latents = torch.randn(2, *policy.adapter.latent_shape)
-    expected = lab.policy().guided.images(latents)
-    assert torch.equal(policy.guided.images(latents), expected)
+    expected = lab.policy().guided.completions(latents)[1]
+    assert torch.equal(policy.guided.completions(latents)[1], expected)
