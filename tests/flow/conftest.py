@@ -65,6 +65,11 @@ def text_encoder(words: CLIPTokenizer, *, projection: bool) -> Any:
     return (CLIPTextModelWithProjection if projection else CLIPTextModel)(config)
 
 
+def clip() -> tuple[CLIPTokenizer, Any]:
+    words = clip_tokenizer()
+    return words, text_encoder(words, projection=False)
+
+
 def t5(words: T5Tokenizer, width: int) -> T5EncoderModel:
     config = T5Config(
         vocab_size=len(words), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
@@ -314,6 +319,8 @@ def lab(folders: dict[str, Path]) -> SimpleNamespace:
         update=update,
         images_of=images_of,
         pipelines_images=pipelines_images,
+        awake=awake,
+        clip=clip,
         redness=redness,
     )
 
