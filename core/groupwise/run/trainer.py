@@ -60,7 +60,7 @@ class Trainer:
 
     def begin(self) -> None:
         """From here on the time of the steps is taken."""
-        self.saved = time.monotonic()
+        self.saved = self.began = time.monotonic()
         self.started = self.saved - self.seconds
         self.clock.take()
 
@@ -77,7 +77,8 @@ class Trainer:
         Known before the step, as nothing is sampled ahead of either; by minutes, from how long the
         last step took. The last step is evaluated and saved when the loop has ended.
         """
-        self.began = time.monotonic()
+        now = time.monotonic()
+        self.last_took, self.began = now - self.began, now
         settings, step = self.config.train, self.step + 1
         every, minutes = self.config.evaluation.every, settings.checkpoint_minutes
         end = self.began + self.last_took
@@ -95,12 +96,12 @@ class Trainer:
         self.step += 1
         self.learner.end_step(self.step)
         self.place = self.experience.state_dict()
-        self.seconds, self.last_took = now - self.started, now - self.began
+        self.seconds = now - self.started
         decisions = metrics["sampled_decisions"]
         skipped = self.place["skipped"] - before["skipped"]
         return {
             **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
-            "decisions_per_second": decisions / max(self.last_took, 1e-9),
+            "decisions_per_second": decisions / max(now - self.began, 1e-9),
             **({"skipped_prompts": skipped} if skipped else {}),
         }
 
