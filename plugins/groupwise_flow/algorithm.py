@@ -14,6 +14,10 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
 
 
+MISMATCH = 0.1
+"""A sampler may be this share of the clip range from the policy before the run warns."""
+
+
 class FlowGRPO(GRPO):
     """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, an exact KL.
 
@@ -35,6 +39,7 @@ class FlowGRPO(GRPO):
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())
+        self.mismatch_limit = MISMATCH * self.config.clip_low
         self.needs |= {"mean", "std"}  # without them decisions are no Gaussians
         if self.config.beta > 0:
             self.reference = frozenset({"mean"})
@@ -51,6 +56,18 @@ class FlowGRPO(GRPO):
                 f"algorithm.kl: published goes with policy.sde: flow, found {kind}, of which "
                 f"published code has the exact KL; use that"
             )
+
+    def look(self, metrics: Mapping[str, Any]) -> str | None:
+        """A warning where rounding is larger than the clip range; see `Rounding`."""
+        error, clip = metrics.get("log_prob_error", 0.0), self.config.clip_low
+        if not error > clip:
+            return None
+        return (
+            f"log-probs in this precision are {error:.1e} from those in float32, which is "
+            f"{error / clip:.1f} times the clip range of {clip:g}: after a step's first update, "
+            f"rounding is clipped as if the policy had changed. Another policy.precision may "
+            f"round less"
+        )
 
     def targets(
         self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]

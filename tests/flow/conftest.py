@@ -247,11 +247,15 @@ def update(
     values: Sequence[float] | None = None,
     given: Mapping[str, torch.Tensor] | None = None,
     budget: int = 16384,
+    first: bool = True,
 ) -> dict[str, float]:
-    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others."""
+    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others.
+
+    given: what the reference answers, and what the policy did unless this is the `first` update.
+    """
     scores = scores_of(range(len(rollouts)) if values is None else values)
-    given = given or {"old_log_probs": rollouts.sampler_log_probs}
-    return updater(policy, algorithm, budget).backward(rollouts, scores, given)
+    made = updater(policy, algorithm, budget)
+    return made.backward(rollouts, scores, given or {}, first=first)
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:
