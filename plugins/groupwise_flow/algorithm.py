@@ -13,7 +13,6 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
 
-
 MISMATCH = 0.1
 """A sampler may be this share of the clip range from the policy before the run warns."""
 

@@ -165,7 +165,13 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, tmp_path):
     loaded = load_config(RECIPES / name)
     settings = FlowPolicy.Config(**{**loaded.config.policy.options, "model": str(tmp_path)})
     sizes = FlowPolicy.estimate(
-        settings, decisions=16384, rollouts=1152, sampled=1152, training=True
+        settings,
+        decisions=16384,
+        rollouts=1152,
+        sampled=1152,
+        training=True,
+        reference=bool(loaded.config.algorithm.options.get("beta")),
+        averages=int(loaded.config.train.ema is not None),
     )
     assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
     # A quarter is left for the reward models, the autoencoder's pass and the allocator.
@@ -190,7 +196,7 @@ def test_a_step_of_it_runs_on_tiny_stand_ins(name, lab, stand_ins, tmp_path):
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 1
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(metrics[1])["ratio_error"] < 1e-5
+    assert json.loads(metrics[1])["mismatch/max"] < 1e-5
     assert json.loads(metrics[1])["grad_norm"] > 0
     assert "watch/image_diversity" in result.after
     assert (tmp_path / "run" / "model" / "pytorch_lora_weights.safetensors").is_file()
