@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import groupwise
+from groupwise.prompts.seeds import seed_for
 from groupwise.run.train import evaluate_run
 from groupwise.storage.checkpoint import Checkpoints
 
@@ -92,7 +93,7 @@ def test_the_average_is_what_is_evaluated_and_saved(lab, train):
     samples = (result.folder / "samples" / "after.jsonl").read_text().splitlines()
     told = sorted(json.loads(sample)["rewards"]["redness"] for sample in samples)
     assert sum(told) / 2 == pytest.approx(result.after["rewards/redness"], abs=1e-6)
-    seeds = [groupwise.prompts.seed_for(0, "evaluation", json.loads(s)["draw"], 0) for s in samples]
+    seeds = [seed_for(0, "evaluation", json.loads(s)["draw"], 0) for s in samples]
     rows = [{"prompt": json.loads(sample)["prompt"]} for sample in samples]
     again = exam.sample(rows, group_size=1, seeds=seeds, purpose="evaluate")
     assert sorted(lab.redness(again.completions)) == pytest.approx(told, abs=1e-6)
