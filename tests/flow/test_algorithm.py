@@ -195,6 +195,19 @@ def test_guard_begins_at_ratio_1(lab):
     assert (algorithm(guard=True).log_ratio(current, batch) == 0).all()
 
 
+# ---- what it warns of
+
+
+def test_rounding_above_the_clip_range_is_told():
+    made = algorithm(clip_low=2e-4)
+    assert made.mismatch_limit == pytest.approx(2e-5)
+    assert made.look({}) is None
+    assert made.look({"log_prob_error": 1.9e-4}) is None
+    assert "3.0e-04 from those in float32, which is 1.5 times the clip range of 0.0002" in (
+        made.look({"log_prob_error": 3e-4})
+    )
+
+
 # ---- what it is, and what it needs
 
 

@@ -138,6 +138,29 @@ def test_dropout_stays_off_in_training(lab, lora):
         assert not any(module.training for module in mode.modules())
 
 
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_what_was_sampled_ahead_changes_nothing_of_what_is_trained(lab, guidance):
+    """The next step begins, and samples other decisions, before this one's rollouts are used."""
+    policy = lab.policy(guidance=guidance, window={"kind": "sliding", "size": 2, "every": 1})
+    policy.begin(0)
+    rollouts = sample(policy)
+    before = answers(policy, rollouts)
+    policy.begin(1)
+    ahead = sample(policy)
+    assert not torch.equal(ahead.tensor("first"), rollouts.tensor("first"))
+    assert torch.equal(answers(policy, rollouts), before)
+    torch.testing.assert_close(before, rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    lab.nudge(policy)
+    for drawn in (rollouts, ahead, ahead.concat([rollouts, ahead])):
+        assert torch.equal(answers(policy, drawn), answers(policy, forgetful(drawn)))
+    assert (answers(policy, ahead) - ahead.sampler_log_probs).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_it_is_an_exact_sampler_in_float32_alone(lab, precision):
+    assert lab.policy(precision=precision).exact == (precision == "float32")
+
+
 # ---- law 4: seeds name samples
 
 

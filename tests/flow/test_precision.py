@@ -50,6 +50,20 @@ def test_the_error_of_log_probs_is_a_metric(lab, precision):
     assert "log_prob_error" not in lab.policy().sample(lab.rows, group_size=1, seeds=[0, 1]).facts
 
 
+def test_the_error_is_that_of_the_step_that_was_sampled(lab):
+    """Also where the next step is sampled, by other weights, before this one is trained."""
+    policy = lab.policy(precision="bf16", lora={"rank": 2})
+    first = sample(policy, lab.rows)
+    error = first.facts["log_prob_error"]
+    lab.nudge(policy, size=0.2)
+    later = sample(policy, lab.rows).facts["log_prob_error"]
+    assert later != error
+    policy(first)
+    assert first.facts["log_prob_error"] == error
+    policy.begin(2)
+    assert sample(policy, lab.rows).facts["log_prob_error"] == later
+
+
 def test_fp16_is_nearer_to_float32_than_bf16(lab):
     errors = {}
     for precision in ("bf16", "fp16"):
