@@ -22,7 +22,8 @@ import torch
 from accelerate import Accelerator
 
 from groupwise.config.load import load_config, parse_config
-from groupwise.run.parts import Parts, build_parts, make_trainer
+from groupwise.run.build import build_trainer
+from groupwise.run.parts import Parts, build_parts
 from groupwise.training.step_metrics import joined
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -104,7 +105,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
 
 def iteration(parts: Parts) -> Callable[[], Any]:
     """A step of the loop: sampling, scoring and the update."""
-    trainer = make_trainer(parts, Accelerator())
+    trainer = build_trainer(parts, Accelerator())
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)
