@@ -12,7 +12,7 @@ def test_no_other_is_registered(registered):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rewards(registered, name, folder, head, pictures, pil):
+def test_rewards(registered, folder, head, pictures, pil, *, name):
     kind = registered("clip")["rewards", name]
     more = {"head": str(head(24, 1))} if name == "aesthetic" else {}
     reward = kind(kind.Config(model=str(folder), **more))

@@ -506,14 +506,14 @@ def test_an_adapter_is_checked_by_its_base_class():
 
     class Adapter:
         @classmethod
-        def check(cls, pipeline):
-            seen.append((cls, pipeline))
+        def check(cls, pipeline, **options):
+            seen.append((cls, pipeline, options))
 
     class Own(Adapter):
         pass
 
-    testing.check_adapter(Own, "pipeline")
-    assert seen == [(Own, "pipeline")]
+    testing.check_adapter(Own, "pipeline", height=8)
+    assert seen == [(Own, "pipeline", {"height": 8})]
     with pytest.raises(TypeError, match="object has no `check`; an adapter is a subclass of"):
         testing.check_adapter(object, "pipeline")
 

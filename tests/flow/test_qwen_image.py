@@ -135,3 +135,8 @@ def test_check_estimates_what_it_takes(folder, policy):
         "reference",
     }
     assert FlowPolicy.examine(config, ROWS) == ()
+
+
+def test_it_keeps_the_laws_of_adapters(folder, policy):
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    groupwise.testing.check_adapter(type(policy().adapter), pipeline, rows=ROWS)

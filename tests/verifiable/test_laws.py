@@ -23,6 +23,7 @@ ANSWERS = [
 ]
 IDS = {"completion_ids": [list(range(1, 2 + len(text))) for text in ANSWERS]}
 
+
 def scene(kind, color, x):
     return picture(Drawn(kind, COLORS[color], x, 14.0, 10.0))
 

@@ -9,6 +9,7 @@ at. They belong into the tests of a plugin:
         testing.check_policy(MyPolicy(MyPolicy.Config()), rows)
 """
 
+from groupwise.testing import compare
 from groupwise.testing.adapter import check_adapter
 from groupwise.testing.algorithm import check_algorithm
 from groupwise.testing.law import Law, hold, law
@@ -23,6 +24,7 @@ __all__ = [
     "check_policy",
     "check_reward",
     "check_sampler",
+    "compare",
     "hold",
     "law",
 ]

@@ -3,12 +3,14 @@
 from typing import Any
 
 
-def check_adapter(adapter_class: type, pipeline: Any) -> None:
+def check_adapter(adapter_class: type, pipeline: Any, **options: Any) -> None:
     """Check an adapter on a pipeline, best a tiny one of random weights.
 
     What an adapter owes is known to the plugin whose adapters these are: its base class brings the
-    laws as a classmethod `check(pipeline)`. Raises AssertionError, which names the law that is
-    broken, and TypeError for a class without any.
+    laws as a classmethod `check(pipeline, **options)`. Raises AssertionError, which names the law
+    that is broken, and TypeError for a class without any.
+
+    options: of those laws; for images `rows`, `height`, `width` and `prompt_tokens`.
     """
     check = getattr(adapter_class, "check", None)
     if not callable(check):
@@ -16,4 +18,4 @@ def check_adapter(adapter_class: type, pipeline: Any) -> None:
             f"check_adapter: {adapter_class.__name__} has no `check`; an adapter is a subclass of "
             f"the base class of the plugin that uses it, for images groupwise_flow.adapter.Adapter"
         )
-    check(pipeline)
+    check(pipeline, **options)

@@ -18,7 +18,7 @@ from groupwise.training.scorer import Scorer
 
 Rows = Sequence[Mapping[str, Any]]
 
-ODD = ("", " ", "\n\n", "\x00", "{" * 60, "9" * 300, "\\frac{", "<answer>", "\u0627\u202e\ufeff")
+ODD = ("", " ", "\n\n", "\x00", "{" * 60, "9" * 5000, "\\frac{", "<answer>", "\u0627\u202e\ufeff")
 """Texts that a model may well write."""
 
 
@@ -181,7 +181,7 @@ def any_text(case: Case) -> str | None:
         changed[0] = text
         odd_case = Case(case.function, case.rows, changed, case.size, case.facts, case.lengths)
         try:
-            odd_case.score(odd_case.rollouts(odd_case.groups[0]))
+            odd_case.score(odd_case.rollouts())
         except Exception as error:
             raise ValueError(f"of {text!r:.60}: {error}") from error
     return None
