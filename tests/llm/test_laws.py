@@ -12,7 +12,7 @@ from groupwise_llm.settings import Settings
 ROWS = [{"prompt": "ab"}, {"prompt": "a longer prompt"}, {"prompt": "c"}]
 SETTINGS = {
     "as it is": {},
-    "of shared prompts": {"share_prompt": "auto"},
+    "of prompts that are not shared": {"share_prompt": False},
     "at another temperature": {"temperature": 1.7},
     "of adapters": {"lora": {"rank": 2}},
 }
@@ -40,6 +40,8 @@ def loaded(policy):
     def load(path: Path) -> LanguageModel:
         settings = policy.config.model_copy(update={"model": str(path)})
         policy.tokenizer.save_pretrained(path)
-        return LanguageModel(Settings(**settings.model_dump(exclude_unset=True)))
+        made = LanguageModel(Settings(**settings.model_dump(exclude_unset=True)))
+        made.place("cpu")
+        return made
 
     return load

@@ -50,13 +50,8 @@ class Case(Draws):
     look="`policy_class`, `requires`, and what the policy's `check_sampler` refuses",
 )
 def fits(case: Case) -> str | None:
-    sampler, policy = case.sampler, case.policy
-    if not isinstance(policy, sampler.policy_class):
-        return f"it draws for {sampler.policy_class.__name__}, received {type(policy).__name__}"
-    missing = sampler.requires - policy.provides
-    if missing:
-        return f"it requires {sorted(missing)}, which the policy does not provide"
-    policy.check_sampler(sampler)
+    case.policy.check_sampler_class(type(case.sampler))
+    case.policy.check_sampler(case.sampler)
     return None
 
 
