@@ -81,6 +81,7 @@ class Worker:
         reply = self._ask(request, reward.deadline)
         call.extra, call.metrics = reply["extra"], reply["metrics"]
         call.seconds, call.reading = reply["seconds"], reply["reading"]
+        _check(reply)
         if "errors" in reply:
             errors = {int(row): reason for row, reason in reply["errors"].items()}
             raise SampleErrors(reply["values"], errors)
@@ -102,8 +103,8 @@ class Worker:
             )
         self._end = weakref.finalize(self, _killed, self._process, self._connection)
         try:
-            self._ask(self._source, None)
-            self._ask(LOAD, None)
+            _check(self._ask(self._source, None))
+            _check(self._ask(LOAD, None))
         except Failure:
             self._kill()
             raise
@@ -124,8 +125,6 @@ class Worker:
         if not answered:
             self._kill()
             raise Failure(f"did not answer within {deadline:g} s, and its process was killed")
-        if "reason" in reply:
-            raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
         return dict(reply)
 
     def _kill(self) -> None:
@@ -138,6 +137,11 @@ class RemoteTraceback(Exception):  # noqa: N818
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+def _check(reply: dict[str, Any]) -> None:
+    if "reason" in reply:
+        raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
 
 
 def _killed(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
@@ -216,9 +220,7 @@ def serve(descriptor: int) -> None:
             else:
                 reply = _reply(function, pickle.loads(request), loop)
         except (Exception, SystemExit) as error:
-            raised = f"raised {type(error).__name__}: {error}"
-            reason = error.reason if isinstance(error, Failure) else raised
-            reply = {"reason": reason, "traceback": traceback.format_exc()}
+            reply = _reason(Failure(f"raised {type(error).__name__}: {error}"), error)
         # Not pickled: what comes from a process that reads a model's words is data.
         connection.send_bytes(json.dumps(reply, default=_words).encode())
 
@@ -241,8 +243,14 @@ def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[s
             reply["values"] = call.run(function)
     except SampleErrors as failure:
         reply |= {"values": failure.values, "errors": dict(failure.errors)}
+    except Failure as failure:
+        reply |= _reason(failure, failure.__cause__ or failure)
     logged = {"extra": call.extra, "metrics": call.metrics}
     return {**reply, **logged, "seconds": call.seconds, "reading": call.reading}
+
+
+def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
+    return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
 
 
 def _words(value: Any) -> Any:
