@@ -67,7 +67,7 @@ def test_two_and_two_steps_are_four(lab, form, tmp_path):
     further = run(lab, second, 2)
 
     assert torch.equal(second.policy.table, through.policy.table)
-    one, other = (t.optimizer.adamw.state_dict()["state"][0] for t in (through, second))
+    one, other = (t.learner.optimizer.adamw.state_dict()["state"][0] for t in (through, second))
     for name in ("step", "exp_avg", "exp_avg_sq"):
         assert torch.equal(one[name], other[name])
     assert json.dumps(further) == json.dumps(expected[2:])

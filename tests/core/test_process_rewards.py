@@ -92,7 +92,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     scores = Scorer([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
     groups = rollouts.groups
     assert not bool(scores.dead(groups).all())
-    targets = algorithm.targets(scores, rollouts)
+    targets = algorithm.targets(scores, rollouts, {})
     assert targets["advantages"].shape == rollouts.mask.shape
     assert bool(algorithm.active(targets).any())
 

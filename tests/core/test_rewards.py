@@ -551,13 +551,13 @@ def test_skipped_samples_train_nothing_and_are_counted(lab):
         return trainer, lab.step(trainer)
 
     trainer, metrics = trained(reward, "skip")
-    rollouts, scores = trainer._sample(trainer.experience.prompts.take(1))
     assert metrics["failed_rewards"] == 1
     assert metrics["unscored"] == 1
     full, _ = trained(lab.ones, "stop")
     # The failed one is out of the mean, the std and the reward that is shown.
     known = lab.trainer(groups_per_step=1, group_size=8)
-    rollouts, scores = known._sample(known.prompts.take(1))
+    scored = known.experience.next(known.state)
+    rollouts, scores = scored.rollouts, scored.scores
     assert metrics["reward"] == pytest.approx(float(scores.total[1:].mean()))
     assert metrics["reward_std"] == pytest.approx(float(scores.total[1:].std()))
     assert not torch.equal(trainer.policy.table, full.policy.table)

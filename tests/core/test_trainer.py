@@ -89,9 +89,9 @@ def test_updates_are_rounds_times_epochs(lab, updates, epochs):
     seen = []
     backward = type(trainer.learner.updater).backward
 
-    def watched(rollouts, *rest):
+    def watched(rollouts, *rest, **more):
         seen.append(rollouts.groups.unique().tolist())
-        return backward(trainer.learner.updater, rollouts, *rest)
+        return backward(trainer.learner.updater, rollouts, *rest, **more)
 
     object.__setattr__(trainer.learner.updater, "backward", watched)
     finished, steps = fit(lab, trainer)
@@ -173,7 +173,8 @@ def test_metrics_of_a_step(lab):
     stated = {"evaluation": {"threshold": 1.0}}
     trainer, twin = lab.trainer(group_size=3, **stated), lab.trainer(group_size=3, **stated)
     metrics = lab.step(trainer)
-    rollouts, scores = twin._sample(twin.experience.prompts.take(4))
+    scored = twin.experience.next(twin.state)
+    rollouts, scores = scored.rollouts, scored.scores
     total = scores.total.view(4, 3)
     assert metrics["reward"] == pytest.approx(float(total.mean()))
     assert metrics["rewards/ones"] == pytest.approx(float(total.mean()))
@@ -197,7 +198,7 @@ def test_minutes(lab):
     assert 0 < len(steps) < 10_000
     # The time before a resumption counts.
     late = lab.trainer(steps=10_000, minutes=1.0)
-    late.go_on(step=0, seconds=61.0, prompts=late.experience.prompts.state_dict())
+    late.go_on(step=0, seconds=61.0, place=late.experience.state_dict())
     assert fit(lab, late) == (True, [])
 
 
@@ -252,13 +253,13 @@ def test_a_second_signal_interrupts_at_once(lab):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(lab.trainer(steps=50), interrupt)
+        fit(lab, lab.trainer(steps=50), interrupt)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_training_outside_the_main_thread(lab):
     outcome = []
-    thread = threading.Thread(target=lambda: outcome.append(fit(lab.trainer(steps=2))[0]))
+    thread = threading.Thread(target=lambda: outcome.append(fit(lab, lab.trainer(steps=2))[0]))
     thread.start()
     thread.join(timeout=20)
     assert outcome == [True]
@@ -318,7 +319,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
         assert math.isfinite(metrics["grad_norm"]) != skipped
         if skipped:
             assert trainer.learner.optimizer.culprit == names[where]
-    assert count_steps(trainer) == trainer.average.updates == 3
+    assert count_steps(trainer) == trainer.learner.updates == 3
     assert trainer.policy.table.isfinite().all()
 
 
@@ -335,24 +336,27 @@ def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
         scale_loss = True
 
     plain, scaled = lab.trainer(steps=3), lab.trainer(Half(), steps=3)
-    assert scaled.optimizer.scaler.get_scale() == 2**16
+    assert scaled.learner.optimizer.scaler.get_scale() == 2**16
     for _ in range(3):
         one, other = lab.step(plain), lab.step(scaled)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-6)
     torch.testing.assert_close(plain.policy.table, scaled.policy.table)
     table = scaled.policy.table.detach().clone()
     table_grad = torch.full_like(table, math.inf)
-    scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
-    metrics = scaled.optimizer.step(0.1, number=4)
+    scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
+    metrics = scaled.learner.optimizer.step(0.1, number=4)
     assert (metrics["skipped_updates"], metrics["updated"]) == (0.0, 0.0)
     assert torch.equal(scaled.policy.table, table)
-    assert scaled.optimizer.scaler.get_scale() == 2**15
-    again = lab.trainer(Half(), steps=3).optimizer
-    again.load_state_dict(scaled.optimizer.state_dict())
+    assert scaled.learner.optimizer.scaler.get_scale() == 2**15
+    again = lab.trainer(Half(), steps=3).learner.optimizer
+    again.load_state_dict(scaled.learner.optimizer.state_dict())
     assert (again.scaler.get_scale(), again.skipped) == (2**15, 0)
     # What was not finite before there was a gradient is no matter of the scale.
-    scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
-    assert scaled.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"] == 1.0
+    scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
+    assert (
+        scaled.learner.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"]
+        == 1.0
+    )
 
 
 def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
@@ -373,15 +377,15 @@ def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
 
     shapes = []
     trainer = lab.trainer(Stepwise())
-    rollouts, scores, _ = trainer.collect()
-    given = trainer._old_and_reference(rollouts)
+    scored = trainer.experience.next(trainer.state)
+    rollouts, scores = scored.rollouts, scored.scores
     shapes.clear()
-    trainer.learner.updater.backward(rollouts, scores, given)
+    trainer.learner.updater.backward(rollouts, scores, {})
     gradient, count = lab.gradient(trainer.policy), len(shapes)
     monkeypatch.setattr(processes, "largest", lambda count: count + 3)
     trainer.policy.zero_grad()
     shapes.clear()
-    trainer.learner.updater.backward(rollouts, scores, given)
+    trainer.learner.updater.backward(rollouts, scores, {})
     assert set(shapes) == {(1, 1)}
     assert len(shapes) == count + 3
     assert torch.equal(lab.gradient(trainer.policy), gradient)
@@ -442,7 +446,7 @@ def test_summarise():
 
 def test_evaluation_against_its_own_samples(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4, "threshold": 0.5})
-    evaluation = trainer.evaluator(trainer.policy)
+    evaluation = trainer.evaluate()
     drawn = [sample for sample in evaluation.samples if not sample["greedy"]]
     greedy = [sample for sample in evaluation.samples if sample["greedy"]]
     assert (len(drawn), len(greedy)) == (8, 2)
@@ -468,9 +472,9 @@ def test_evaluation_against_its_own_samples(lab):
 def test_evaluation_repeats_itself_and_trains_nothing(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 3})
     before = trainer.policy.table.detach().clone()
-    first = trainer.evaluator(trainer.policy)
+    first = trainer.evaluate()
     drawn = trainer.experience.prompts.state_dict()
-    assert trainer.evaluator(trainer.policy) == first
+    assert trainer.evaluate() == first
     assert torch.equal(trainer.policy.table, before)
     assert trainer.experience.prompts.state_dict() == drawn
 
@@ -538,7 +542,7 @@ def test_a_reward_that_measures_is_no_judge(lab):
 def test_a_reward_that_measures_leads_itself(lab):
     """`ones` of the lab counts: nothing is right or wrong by it."""
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4})
-    evaluation = trainer.evaluator(trainer.policy)
+    evaluation = trainer.evaluate()
     assert not {"accuracy", "greedy_accuracy", "pass_at_2", "unscored"} & evaluation.metrics.keys()
     assert {"reward", "greedy_reward"} <= evaluation.metrics.keys()
     assert {sample["right"] for sample in evaluation.samples} == {None}
@@ -565,7 +569,7 @@ def test_log_extra_reaches_the_samples(lab):
         return [1.0 for _ in completions]
 
     trainer = lab.trainer(reward=reward, evaluation={"prompts": 2})
-    samples = trainer.evaluator(trainer.policy).samples
+    samples = trainer.evaluate().samples
     assert all(s["extra"] == {"symbols": len(s["completion"])} for s in samples)
 
 
@@ -605,12 +609,12 @@ def test_algorithms_see_no_more_on_one_process_than_on_several(lab, monkeypatch)
     seen = []
     targets = trainer.algorithm.targets
 
-    def look(scores, rollouts):
+    def look(scores, rollouts, answers):
         seen.append(rollouts)
-        return targets(scores, rollouts)
+        return targets(scores, rollouts, answers)
 
     monkeypatch.setattr(trainer.algorithm, "targets", look)
     lab.step(trainer)
-    assert seen[0].log_probs is None
+    assert seen[0].sampler_log_probs is None
     assert not seen[0].trajectory
     assert not any(seen[0].prompts)

@@ -236,7 +236,7 @@ class _Checks:
     @torch.no_grad()
     def add(self, current: LogProbs, batch: Mapping[str, Tensor]) -> None:
         answers = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
-        for name, value in {**batch, **answers}.items():
+        for name, value in {**answers, **batch}.items():
             if value is None or not value.is_floating_point():
                 continue
             finite = value.isfinite()
