@@ -139,7 +139,7 @@ def test_failures_are_those_of_other_rewards(lab, scorer):
     with pytest.raises(RewardError, match=told) as caught:
         scorer(rollouts(lab, "raises"))
     assert "isolated_rewards.py" in str(caught.value.__cause__)
-    with pytest.raises(RewardError, match="<object object at .*>', which is not a number"):
+    with pytest.raises(RewardError, match=r"<object object at .*>', which is not a number"):
         scorer(rollouts(lab, "odd"))
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):
         told = f"(?s)reward '.*' cannot be sent to a worker process: .*{reason}.*module:attribute"
         with pytest.raises(UserError, match=told):
             run(lab, tmp_path, rewards=[{"name": function, "isolate": True, "label": "mine"}])
-    with pytest.raises(UserError, match="'mine' has a state, .* leave `isolate` out"):
+    with pytest.raises(UserError, match=r"'mine' has a state, .* leave `isolate` out"):
         run(lab, tmp_path, rewards=[{"name": theirs.Learns(), "isolate": True, "label": "mine"}])
     assert not (tmp_path / "run").exists()
 

@@ -379,7 +379,7 @@ def test_an_async_reward_that_hangs_is_skipped(rollouts):
 def test_who_keeps_the_event_loop_busy_is_named_and_another_loop_goes_on(rollouts):
     async def blocks(completions):
         if completions[0] == "alpha":
-            time.sleep(2.5)  # noqa: ASYNC251 - what such rewards get wrong
+            time.sleep(2.5)
         return [1.0] * 4
 
     async def waits(completions):

@@ -173,7 +173,7 @@ def test_a_reward_that_hangs_is_named_and_the_checkpoint_stands(lab, tmp_path, c
         return [float(len(text)) for text in completions]
 
     rewards = [{"name": hangs, "deadline": 0.2}]
-    with pytest.raises(RewardError, match="'hangs' did not answer within 0.2 s"):
+    with pytest.raises(RewardError, match=r"'hangs' did not answer within 0.2 s"):
         run(lab, tmp_path, rewards=rewards)
     assert "step 2 is saved" in " ".join(capsys.readouterr().err.split())
 

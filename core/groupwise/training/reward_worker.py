@@ -24,12 +24,15 @@ from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, SampleErrors, is_async, target_of
 from groupwise.training.reward_call import Call, Failure
 
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What says that a process is one of several of a run, which then wait for each other."""
 LOAD = b""
 """The request to load what the reward loads; others are pickled calls."""
 
@@ -99,6 +102,7 @@ class Worker:
                 [sys.executable, "-c", _program(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                env=_environment(),
                 start_new_session=True,
             )
         self._end = weakref.finalize(self, _killed, self._process, self._connection)
@@ -189,6 +193,17 @@ def _pickled(value: Any) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, without its place among those of the run; of their GPUs this one's."""
+    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHED}
+    if "LOCAL_RANK" in os.environ and torch.cuda.is_initialized():
+        number = torch.cuda.current_device()
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        own = visible.split(",")[number] if visible else str(number)
+        environment["CUDA_VISIBLE_DEVICES"] = own
+    return environment
 
 
 def _program(descriptor: int) -> str:

@@ -3,7 +3,8 @@
 At the deadline a signal that nobody else uses raises `Overdue` in the main thread. That ends Python
 code, sleeping and waiting. Code that looks at no signal gets a grace time; then it is said who does
 not answer and where, and the process ends. Code that does not even let other threads of Python run
-is ended by `faulthandler`, which needs none. Signals and alarms of the called code are left alone.
+is ended by `faulthandler`, which needs none, and whose one timer is taken for that. Signals and
+alarms of the called code are left alone.
 """
 
 import faulthandler
