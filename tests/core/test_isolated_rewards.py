@@ -55,7 +55,8 @@ MODULE = """
     class Judge:
         judges = False
 
-        def __init__(self, bonus=0.0):
+        def __init__(self, bonus=0.0, api_key=""):
+            assert api_key == "a-secret-key"
             self.lock, self.bonus = threading.Lock(), bonus
 
         def load(self):
@@ -145,8 +146,9 @@ def test_failures_are_those_of_other_rewards(lab, scorer):
 
 def test_a_named_one_is_made_again_in_its_process(lab, theirs, tmp_path):
     """So that it may hold what cannot be sent; what `load` loads is loaded there alone."""
+    judge = {"name": "isolated_rewards:Judge", "bonus": 2.0, "api_key": "a-secret-key"}
     sections = [
-        {"name": "isolated_rewards:Judge", "bonus": 2.0, "isolate": True, "on_error": "skip"},
+        {**judge, "isolate": True, "deadline": 30, "on_error": "skip"},
         {"name": "isolated_rewards:length", "label": "length", "weight": 0.0},
     ]
     result = run(lab, tmp_path, rewards=sections, train={"steps": 0})
@@ -162,7 +164,7 @@ def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):
     exec("def of_the_program(completions): ...", program)
     for function, reason in (
         (local, "local object"),
-        (theirs.Judge(), "cannot pickle '_thread.lock' object"),
+        (theirs.Judge(api_key="a-secret-key"), "cannot pickle '_thread.lock' object"),
         (program["of_the_program"], r"of the program itself \(__main__\)"),
     ):
         told = f"(?s)reward '.*' cannot be sent to a worker process: .*{reason}.*module:attribute"

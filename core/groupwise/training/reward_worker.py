@@ -51,6 +51,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._end: Callable[[], Any] = bool
+        self._asking = threading.Lock()  # a call that nobody waits for any more may still be there
 
     def load(self) -> None:
         """Start it now, weights included. Raises UserError where that fails."""
@@ -65,7 +66,8 @@ class Worker:
 
         def ask() -> None:
             try:
-                answer.set_result(self._answer(reward, call))
+                with self._asking:
+                    answer.set_result(self._answer(reward, call))
             except BaseException as error:
                 answer.set_exception(error)
 
