@@ -13,6 +13,7 @@ from PIL import Image
 import groupwise
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
+from groupwise.training.reward_worker import _environment
 from groupwise.training.scorer import Scorer
 
 MODULE = """
@@ -142,6 +143,23 @@ def test_failures_are_those_of_other_rewards(lab, scorer):
     assert "isolated_rewards.py" in str(caught.value.__cause__)
     with pytest.raises(RewardError, match=r"<object object at .*>', which is not a number"):
         scorer(rollouts(lab, "odd"))
+
+
+def test_columns_that_cannot_be_sent_are_told(lab, scorer):
+    batch = rollouts(lab, "measures")
+    told = r"'apart' is isolated, and what it is called with cannot be sent .*thread.lock"
+    with pytest.raises(UserError, match=told):
+        scorer(replace(batch, facts={"images": [threading.Lock(), None]}))
+
+
+def test_it_is_no_process_of_a_launched_run(monkeypatch):
+    """In which it would wait for the others."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    environment = _environment()
+    assert not {"RANK", "LOCAL_RANK"} & environment.keys()
+    assert environment["LOCAL_WORLD_SIZE"] == "2"
 
 
 def test_a_named_one_is_made_again_in_its_process(lab, theirs, tmp_path):

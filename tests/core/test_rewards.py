@@ -19,6 +19,7 @@ from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
 from groupwise.training.scorer import Scorer
+from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
 
@@ -537,6 +538,13 @@ def test_only_the_bad_values_are_skipped(rollouts):
     mixed = score(rollouts, fails_at(0, values=[None, math.inf, 3.0, None]), on_error="skip")
     assert mixed.failed.tolist() == [True, True, False, False]
     assert float(mixed.total[2]) == 3.0
+
+
+def test_a_further_round_adds_to_counts_and_seconds_alone():
+    first = {"reward": 1.0, "unscored": 2, "reward_time/a": 0.5}
+    further = {"reward": 5.0, "unscored": 1, "reward_time/a": 0.25, "nan_rewards/a": 3}
+    added = {"reward": 1.0, "unscored": 3, "reward_time/a": 0.75, "nan_rewards/a": 3}
+    assert with_round(first, further) == added
 
 
 def test_skipped_samples_train_nothing_and_are_counted(lab):

@@ -224,6 +224,7 @@ def serve(descriptor: int) -> None:
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
     function: Any = None
     loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     while True:
         request = requests.get()
         try:

@@ -57,8 +57,8 @@ def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[s
 
     Means stay those of the first round: what is drawn anew is no fair sample of the prompts.
     """
-    summed = {n for n in metrics if n in COUNTS or n.startswith(("reward_time/", UNDEFINED))}
-    return {n: v + further.get(n, 0) if n in summed else v for n, v in metrics.items()}
+    added = {n for n in further if n in COUNTS or n.startswith(("reward_time/", UNDEFINED))}
+    return {**metrics, **{name: metrics.get(name, 0) + further[name] for name in sorted(added)}}
 
 
 def joined(metrics: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
