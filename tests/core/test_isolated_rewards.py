@@ -13,8 +13,8 @@ from PIL import Image
 import groupwise
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
-from groupwise.training.reward_worker import _environment
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.worker import _environment
 
 MODULE = """
     import asyncio, os, signal, subprocess, threading

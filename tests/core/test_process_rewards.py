@@ -9,7 +9,7 @@ import torch
 from groupwise.advantages import process_supervision, zero_variance_of_steps
 from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Reward, RewardError, Scores
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 
 NAN = math.nan
 

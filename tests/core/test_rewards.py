@@ -18,7 +18,7 @@ import torch
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
@@ -438,7 +438,7 @@ GREEDY = "7 ** 10 ** 9"
 
 def test_what_cannot_be_interrupted_ends_the_process_and_is_named():
     program = (
-        "from groupwise.training import watchdog\n"
+        "from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3\n"
         "def reward(): exec({!r})\n"
         "watchdog.watched(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"

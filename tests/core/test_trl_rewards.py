@@ -14,7 +14,7 @@ import torch
 import groupwise
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 
 
 def values(lab, function, completions=("1", "2"), state=None, **columns):

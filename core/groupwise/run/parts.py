@@ -26,7 +26,7 @@ from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.sampler import Sampler
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 
 ENDLESS = 2_000
 """Rows looked at before a run of a source that has more than `SCAN`: such sources make them."""
@@ -77,10 +77,12 @@ class Parts:
 
     def check_policy(self, policy: "Policy | type[Policy]") -> None:
         """Raise UserError where algorithm or rewards need what a policy does not provide."""
-        provides = getattr(policy, "provides", None)
-        if provides is None:
+        if isinstance(policy, type) and not issubclass(policy, Policy):
+            problem = f"expected a groupwise.Policy, found the class {policy.__name__}"
+            raise UserError(self.loaded.origin.message(("policy",), problem))
+        if not isinstance(policy, type | Policy):
             return  # a function that makes a policy: it will be seen when it is made
-        missing = self.algorithm.answers - provides
+        missing = self.algorithm.answers - policy.provides
         if missing:
             raise UserError(
                 f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "

@@ -11,11 +11,11 @@ import torch
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, SampleErrors, Scores
 from groupwise.rollouts import Rollouts
-from groupwise.training.event_loop import EventLoop
-from groupwise.training.reward_call import Call, Failure
-from groupwise.training.reward_outcome import Outcome
-from groupwise.training.reward_worker import Worker
-from groupwise.training.watchdog import watched
+from groupwise.scoring.call import Call, Failure
+from groupwise.scoring.event_loop import EventLoop
+from groupwise.scoring.outcome import Outcome
+from groupwise.scoring.watchdog import watched
+from groupwise.scoring.worker import Worker
 
 FAMILIES = ("alarm", "evaluation", "mismatch", "nan_rewards", "reward_time", "rewards", "time")
 """What the names of a run's own metrics begin with, those that have a kind."""

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, SampleErrors, is_async, target_of
-from groupwise.training.reward_call import Call, Failure
+from groupwise.scoring.call import Call, Failure
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What says that a process is one of several of a run, which then wait for each other."""

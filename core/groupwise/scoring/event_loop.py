@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from groupwise.rewards import Reward
-from groupwise.training.reward_call import Call, Failure
+from groupwise.scoring.call import Call, Failure
 
 PATIENCE = 1.0
 """Seconds beyond its deadline in which a call may end itself when it is cancelled."""

@@ -8,7 +8,7 @@ import torch
 
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
-from groupwise.training.reward_call import Call, Failure, listed
+from groupwise.scoring.call import Call, Failure, listed
 
 
 class Outcome:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from groupwise.training.reward_call import Failure
+from groupwise.scoring.call import Failure
 
 Answer = TypeVar("Answer")
 
