@@ -3,7 +3,8 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from groupwise.rewards import Reward, RewardFunction
 from groupwise.rollouts import Rollouts
+from groupwise.scoring.scorer import Scorer
 from groupwise.storage.state import HasState, decode, encode
 from groupwise.testing import compare
 from groupwise.testing.law import hold, law
-from groupwise.training.scorer import Scorer
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -47,7 +48,8 @@ def check_reward(
     whole = [row for row in rows for _ in range(group_size)]
     lengths = [1] * len(whole) if decisions is None else list(decisions)
     case = Case(function, whole, list(completions), group_size, dict(facts or {}), lengths)
-    hold(getattr(function, "__name__", type(function).__name__), LAWS, case)
+    target = case.scorer.rewards[0].target
+    hold(getattr(target, "__name__", type(target).__name__), LAWS, case)
 
 
 @dataclass
@@ -82,13 +84,16 @@ class Case:
             facts={name: [column[n] for n in chosen] for name, column in self.facts.items()},
         )
 
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer([Reward(name="reward", function=self.function)])
+
     def score(self, rollouts: Rollouts) -> Tensor:
         """[B, 1 + T]: each completion's reward, and those of its steps where they are judged."""
-        scores = Scorer([Reward(name="reward", function=self.function)])(rollouts)
-        if scores.steps is None:
-            return scores.values
-        width = max(self.lengths) - scores.steps.shape[1]
-        steps = torch.nn.functional.pad(scores.steps, (0, width), value=math.nan)
+        scores = self.scorer(rollouts)
+        steps = torch.full((len(rollouts), max(self.lengths)), math.nan, dtype=torch.float64)
+        if scores.steps is not None:
+            steps[:, : scores.steps.shape[1]] = scores.steps
         return torch.cat([scores.values, steps], dim=1)
 
     def differ(self, found: Tensor, chosen: Sequence[int]) -> str | None:
@@ -179,9 +184,8 @@ def any_text(case: Case) -> str | None:
     for text in odd:
         changed = list(case.completions)
         changed[0] = text
-        odd_case = Case(case.function, case.rows, changed, case.size, case.facts, case.lengths)
         try:
-            odd_case.score(odd_case.rollouts())
+            case.score(replace(case.rollouts(), completions=changed))
         except Exception as error:
             raise ValueError(f"of {text!r:.60}: {error}") from error
     return None
@@ -192,7 +196,7 @@ def any_text(case: Case) -> str | None:
     look="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:
-    target: Any = Reward(name="reward", function=case.function).target
+    target = case.scorer.rewards[0].target
     if not isinstance(target, HasState) or isinstance(target, torch.nn.Module):
         return None
     saved = encode(target.state_dict(), "the reward")
