@@ -32,8 +32,9 @@ class Case(Draws):
 
     @torch.no_grad()
     def answers(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
-        """What the policy says, by name."""
-        return compare.answers(self.policy(rollouts, decisions))
+        """What the policy says, by name; copies, as an answer may be a view of a weight."""
+        said = compare.answers(self.policy(rollouts, decisions))
+        return {name: value.clone() for name, value in said.items()}
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
