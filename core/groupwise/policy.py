@@ -53,6 +53,13 @@ class Policy(nn.Module, Sampler):
         super().__init__()
         self._kept: dict[str, dict[str, Tensor]] = {}
 
+    def place(self, device: torch.device | str) -> None:
+        """Move to the device of the run, and find out there what depends on it.
+
+        Called once, before anything else is asked of the policy.
+        """
+        self.to(device)
+
     # ---- sampling: `sample` is `Sampler.sample`
 
     def follow(self, policy: "Policy", name: str, version: int) -> None:

@@ -193,7 +193,9 @@ def test_training_mode_keeps_dropout_off(make):
     policy = make("gpt2", model={"resid_pdrop": 0.5, "embd_pdrop": 0.5}).train()
     rollouts = policy.sample([{"prompt": "ab"}], group_size=2, seeds=[1, 2])
     assert policy.training
-    torch.testing.assert_close(policy(rollouts).log_probs, rollouts.sampler_log_probs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        policy(rollouts).log_probs, rollouts.sampler_log_probs, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_what_a_model_allows_is_tried_at_first_use_and_where_it_lies(make, rows, monkeypatch):

@@ -143,7 +143,7 @@ def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     policy: Policy = _make(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
     parts.check_policy(policy)
     policy.needed = parts.algorithm.needs | parts.algorithm.reference
-    policy.to(accelerator.device)
+    policy.place(accelerator.device)
     policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):
         prompts.skips = policy.skips
