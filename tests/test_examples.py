@@ -112,8 +112,8 @@ def test_a_drawn_scene_and_a_drawn_string_are_read_as_they_are(beside):
 
     import scenes
 
-    from groupwise_verifiable.contents import ImageContents
-    from groupwise_verifiable.ocr import ImageText
+    from groupwise_verifiable.images.contents import ImageContents
+    from groupwise_verifiable.images.ocr import ImageText
 
     chance, rows = random.Random(0), list(scenes.rows())[::7]
     drawn = [scenes.draw(row, chance) for row in rows]

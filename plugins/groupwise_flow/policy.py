@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from groupwise.errors import UserError
-from groupwise.policy import Microbatch, Policy, 
-from groupwise.sampler import Purpose
+from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.sampler import Purpose
 from groupwise_flow import lengths, sde
 from groupwise_flow.adapter import Conditions
 from groupwise_flow.card import card

@@ -25,7 +25,6 @@ def judged(
     outcomes: Sequence[Outcome],
     *,
     on_gold: Callable[[Sequence[int]], Sequence[Outcome]],
-    reward: str,
     log_metric: Callable[[str, float], None] | None = None,
 ) -> list[Outcome]:
     """Returns the outcomes with 0.0 for answers that cannot be checked.
@@ -35,7 +34,7 @@ def judged(
     on a busy machine: there the failure stays, for it says nothing of the answer.
 
     on_gold: the same check of the gold answers at some indices. The share of answers that are wrong
-    because they could not be checked is logged as `REWARD/unchecked`.
+    because they could not be checked is logged as `unchecked`.
     """
     failed = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, WorkerFailure)]
     results = list(outcomes)
@@ -47,5 +46,5 @@ def judged(
             results[index] = 0.0
     if log_metric is not None and outcomes:
         unchecked = sum(not isinstance(results[index], WorkerFailure) for index in failed)
-        log_metric(f"{reward}/unchecked", unchecked / len(outcomes))
+        log_metric("unchecked", unchecked / len(outcomes))
     return results

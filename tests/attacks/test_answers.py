@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from groupwise_verifiable.answers import ExactAnswer, NumericAnswer
-from groupwise_verifiable.format import TagCount, ThinkAnswerFormat, ThinkFormat
-from groupwise_verifiable.language import LanguageConsistency
-from groupwise_verifiable.overlong import SoftOverlong
-from groupwise_verifiable.repetition import Repetition
+from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
+from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkFormat
+from groupwise_verifiable.text.language import LanguageConsistency
+from groupwise_verifiable.text.overlong import SoftOverlong
+from groupwise_verifiable.text.repetition import Repetition
 
 Tries = Callable[[int], None]
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from groupwise_verifiable import math_text
-from groupwise_verifiable.math import MathEquivalence
-from groupwise_verifiable.math_attempt import Attempt
-from groupwise_verifiable.math_check import equivalent
+from groupwise_verifiable.mathematics import formulas
+from groupwise_verifiable.mathematics.attempt import Attempt
+from groupwise_verifiable.mathematics.check import equivalent
+from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 Written = tuple[Fraction, str]  # a value, and LaTeX with at least one operation that comes to it
 
@@ -116,7 +116,7 @@ def test_costly_answers_cost_little(tries: Callable[[int], None]) -> None:
         ["p"] * len(texts), texts, answer=["5"] * len(texts), log_metric=metrics.__setitem__
     )
     assert set(values) == {0.0}
-    assert metrics["math/unchecked"] > 0.5
+    assert metrics["unchecked"] > 0.5
     assert time.monotonic() - begin < 15  # one each of their deadlines would be four minutes
 
 
@@ -136,7 +136,7 @@ def test_random_latex(tries: Callable[[int], None], full: bool) -> None:
     boxed = [rf"\boxed{{{soup}}}" for soup in soups]
     tries(2 * count)
     for text in (*soups, *boxed):
-        math_text.answer(text), math_text.tidy(text), math_text.expressions(text)
+        formulas.answer(text), formulas.tidy(text), formulas.expressions(text)
     values = MathEquivalence()(soups, boxed, answer=["5"] * count)
     assert set(values) <= {0.0, 1.0}
     golds = MathEquivalence.Config(rules="any_form")

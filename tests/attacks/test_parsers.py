@@ -12,21 +12,19 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from groupwise_verifiable.answers import ExactAnswer, NumericAnswer
-from groupwise_verifiable.format import TagCount, ThinkAnswerFormat, ThinkFormat
-from groupwise_verifiable.language import LanguageConsistency
-from groupwise_verifiable.numbers import last_number, whole_number
-from groupwise_verifiable.overlong import SoftOverlong
-from groupwise_verifiable.repetition import Repetition
-from groupwise_verifiable.text import (
+from groupwise_verifiable.completion import (
     content,
-    encodable,
-    folded,
-    last_line,
     outside_thinking,
     prompt_text,
     tagged,
 )
+from groupwise_verifiable.numbers import last_number, whole_number
+from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer, folded, last_line
+from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkFormat
+from groupwise_verifiable.text.language import LanguageConsistency
+from groupwise_verifiable.text.overlong import SoftOverlong
+from groupwise_verifiable.text.repetition import Repetition
+from groupwise_verifiable.text.reward_model import encodable
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scraps import FRAGMENTS, UNITS

@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from groupwise_clip.aesthetic import Aesthetic
 from groupwise_clip.preference import Preference
 from groupwise_clip.similarity import ClipSimilarity
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.diversity import ImageDiversity
-from groupwise_verifiable.jpeg import JpegSize
-from groupwise_verifiable.ocr import ImageText
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.diversity import ImageDiversity
+from groupwise_verifiable.images.jpeg import JpegSize
+from groupwise_verifiable.images.ocr import ImageText
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "verifiable"))
 import tiny_owl

@@ -15,10 +15,11 @@ import pytest
 
 from groupwise_verifiable import workers
 from groupwise_verifiable.numbers import whole_number
-from groupwise_verifiable.puzzle_check import Attempt, on_gold
-from groupwise_verifiable.puzzle_rules import REFUSED
-from groupwise_verifiable.puzzles import ReasoningGym, task_names
-from groupwise_verifiable.reasoning import ReasoningGymScore
+from groupwise_verifiable.puzzles.check import Attempt, on_gold
+from groupwise_verifiable.puzzles.reward import ReasoningGymScore
+from groupwise_verifiable.puzzles.rules import REFUSED
+from groupwise_verifiable.puzzles.source import ReasoningGym
+from groupwise_verifiable.puzzles.tasks import task_names
 
 # reasoning-gym reads files that it leaves open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -115,7 +116,7 @@ def rewards(cases: list[tuple[Row, str]], **settings: object) -> tuple[list[Any]
     columns = {key: [row[key] for row, _ in cases] for key in ("question", "answer", "metadata")}
     texts = [f"<answer>{answer}</answer>" for _, answer in cases]
     values = reward(texts, texts, log_metric=metrics.__setitem__, **columns)
-    return values, metrics["reasoning_gym/unchecked"]
+    return values, metrics["unchecked"]
 
 
 def paid(cases: list[tuple[Row, str]], **settings: object) -> list[tuple[str, str, str, float]]:
@@ -194,7 +195,7 @@ def test_long_answers(rows: dict[str, list[Row]], full: bool, tries: Callable[[i
 def start_of_a_worker() -> float:
     """The seconds that it takes, more on a busy machine."""
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import groupwise_verifiable.puzzle_check"], check=True)
+    subprocess.run([sys.executable, "-c", "import groupwise_verifiable.puzzles.check"], check=True)
     return time.monotonic() - started
 
 

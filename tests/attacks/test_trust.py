@@ -17,9 +17,9 @@ from groupwise_clip.transformers_format import Transformers
 from groupwise_flow import loading as flow
 from groupwise_flow.examining import examine
 from groupwise_flow.settings import Settings as FlowSettings
-from groupwise_verifiable.clip_colors import ClipColors
-from groupwise_verifiable.reward_model import RewardModel
-from groupwise_verifiable.zero_shot import ZeroShotDetector
+from groupwise_verifiable.images.clip_colors import ClipColors
+from groupwise_verifiable.images.zero_shot import ZeroShotDetector
+from groupwise_verifiable.text.reward_model import RewardModel
 
 PROMISE = (
     "Code that a model brings is not run unless the configuration says so, and nobody is asked"

@@ -42,7 +42,12 @@ def sample(lab, policy, **more):
 def test_sampling_on_the_device(lab, make):
     policy = make()
     rollouts = sample(lab, policy)
-    for value in (rollouts.sampler_log_probs, rollouts.mask, rollouts.groups, rollouts.tensor("first")):
+    for value in (
+        rollouts.sampler_log_probs,
+        rollouts.mask,
+        rollouts.groups,
+        rollouts.tensor("first"),
+    ):
         assert value.device.type == "cuda"
     assert rollouts.facts["images"][0].device.type == "cuda"
     for name in ("path", "sampled_mean", "unconditional"):

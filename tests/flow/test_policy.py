@@ -273,12 +273,16 @@ def test_training_takes_its_own_steps_and_guidance(lab):
     rollouts = sample(policy)
     assert sizes == [6] * 3
     assert "unconditional" not in rollouts.trajectory
-    torch.testing.assert_close(answers(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        answers(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+    )
     strong = lab.policy(guidance=1.0, training_guidance=3.0, steps=3)
     sizes = lab.calls(strong)
     rollouts = sample(strong)
     assert sizes == [6] * 6
-    torch.testing.assert_close(answers(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        answers(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+    )
 
 
 def test_images_are_what_rewards_see(lab):

@@ -42,7 +42,9 @@ def test_the_error_of_log_probs_is_a_metric(lab, precision):
     with policy.guided.exactly(), torch.no_grad():
         known = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
         exact = policy(type(first)(**{**vars(first), "trajectory": known})).log_probs
-    assert error[0] == pytest.approx(float((exact - first.sampler_log_probs)[0].abs().mean()), rel=0.01)
+    assert error[0] == pytest.approx(
+        float((exact - first.sampler_log_probs)[0].abs().mean()), rel=0.01
+    )
     policy._exact_log_probs = None  # once a step: the others are as far off as its first
     again = policy.sample(lab.rows, group_size=2, seeds=range(4, 8))
     assert again.facts["log_prob_error"] == error

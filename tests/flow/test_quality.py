@@ -13,7 +13,7 @@ import pytest
 from groupwise_flow import sde
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Settings
-from groupwise_verifiable.contents import ImageContents
+from groupwise_verifiable.images.contents import ImageContents
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes"
 PROMPTS, EACH, STEPS = 100, 4, 10

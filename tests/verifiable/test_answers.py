@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from groupwise_verifiable.answers import ExactAnswer, NumericAnswer
+from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
 
 
 def exact(completion: str, gold: object, **settings: object) -> float | None:

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from groupwise_verifiable.clip_colors import COLORS, ClipColors
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.detection import Box, Detection
-from groupwise_verifiable.pixels import Pixels
+from groupwise_verifiable.images.clip_colors import COLORS, ClipColors
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.detection import Box, Detection
+from groupwise_verifiable.images.pixels import Pixels
 
 MODEL = {
     "embed_dim": 16,
@@ -113,7 +113,7 @@ def test_a_clip_is_asked_where_a_clause_has_a_colour(
         ["p"] * 2, [image, image], include=include, log_extra=lambda key, v: logged.update({key: v})
     )
     assert values == [1.0, 0.0]
-    assert logged["found"] == [f"{name} cup, dog"] * 2
+    assert logged["objects"] == [f"{name} cup, dog"] * 2
     with pytest.raises(ValueError, match="unknown colour 'gray'; it knows: red, orange"):
         reward(["p"], [image], include=[[{"class": "cup", "color": "gray"}]])
 

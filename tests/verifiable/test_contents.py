@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from groupwise_verifiable.clauses import excluded, fulfilment, included
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.detection import Box, Detection, Relation, relations, strongest
+from groupwise_verifiable.images.clauses import excluded, fulfilment, included
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.detection import Box, Detection, Relation, relations, strongest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_pictures import COLORS, Drawn, picture
@@ -206,7 +206,7 @@ def test_rows_may_be_lists_json_or_empty_and_groups_stay_in_order() -> None:
         log_extra=logged.__setitem__,
     )
     assert values == [1.0, 0.0, 1.0, 0.0, None]  # the fourth did not ask for a disk
-    assert logged == {"found": ["red disk", "blue square", "red disk", "red disk", ""]}
+    assert logged == {"objects": ["red disk", "blue square", "red disk", "red disk", ""]}
 
 
 def test_exclude_may_be_missing_and_columns_may_have_other_names() -> None:

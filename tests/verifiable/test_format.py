@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from groupwise_verifiable.format import TagCount, ThinkAnswerFormat, ThinkFormat
+from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkFormat
 
 GOOD = "<think>\nreasons\n</think>\n<answer>\n42\n</answer>"
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from groupwise_verifiable.clauses import excluded, included
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.detection import Box, Detection
-from groupwise_verifiable.geneval import flow_grpo, geneval
+from groupwise_verifiable.images.clauses import excluded, included
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.detection import Box, Detection
+from groupwise_verifiable.images.geneval import flow_grpo, geneval
 
 Clause = dict[str, Any]
 Objects = list[tuple[str, str, Box]]  # class, colour, box; the surest first

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from groupwise_verifiable.diversity import ImageDiversity
-from groupwise_verifiable.jpeg import JpegSize
-from groupwise_verifiable.pixels import picture, pixels
+from groupwise_verifiable.images.diversity import ImageDiversity
+from groupwise_verifiable.images.jpeg import JpegSize
+from groupwise_verifiable.images.pixels import picture, pixels
 
 
 def flat(value: int, size: tuple[int, int] = (8, 4)) -> Image.Image:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from groupwise_verifiable.language import LanguageConsistency
+from groupwise_verifiable.text.language import LanguageConsistency
 
 ENGLISH = "First we add the two numbers, and then we divide their sum by three."
 GERMAN = "Zuerst addieren wir die beiden Zahlen, und dann teilen wir durch drei."

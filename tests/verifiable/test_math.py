@@ -7,8 +7,8 @@ from math import cos, pi
 import pytest
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable.length import CosineLength, Length
-from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.mathematics.length import CosineLength, Length
+from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 RIGHT, WRONG = r"\boxed{\frac{2}{6}}", r"\boxed{\frac{1}{2}}"
 GOLD = r"\frac{1}{3}"
@@ -46,13 +46,13 @@ def test_an_answer_too_costly_to_check_is_wrong_and_counted() -> None:
     metrics: dict[str, float] = {}
     values = MathEquivalence()(["p"] * 7, texts, answer=[GOLD] * 7, log_metric=metrics.__setitem__)
     assert values == [1.0, *[0.0] * 6]
-    assert metrics == {"math/unchecked": 4 / 7}  # by the strict rules ENDLESS is never read
+    assert metrics == {"unchecked": 4 / 7}  # by the strict rules ENDLESS is never read
     for rules in ("any_form", "trl"):
         reward = MathEquivalence(MathEquivalence.Config(rules=rules, timeout=1.0))
         texts = [RIGHT, TOWER, ENDLESS]
         values = reward(["p"] * 3, texts, answer=[GOLD] * 3, log_metric=metrics.__setitem__)
         assert values == [1.0, 0.0, 0.0]
-        assert metrics == {"math/unchecked": 2 / 3}
+        assert metrics == {"unchecked": 2 / 3}
 
 
 def test_where_gold_is_too_costly_too_the_row_is_named() -> None:
@@ -101,14 +101,15 @@ def test_cosine_length() -> None:
 
 
 def test_an_unchecked_answer_has_the_length_reward_of_a_wrong_one() -> None:
-    metrics: dict[str, float] = {}
     columns = {"completion_ids": [[0] * 10, [0] * 10, [0] * 20], "answer": [GOLD] * 3}
-    length = Length()(["p"] * 3, [RIGHT, TOWER, WRONG], **columns, log_metric=metrics.__setitem__)
-    cosine = CosineLength(CosineLength.Config(max_length=20))
-    values = cosine(["p"] * 3, [RIGHT, TOWER, WRONG], **columns, log_metric=metrics.__setitem__)
-    assert length == [0.5, 0.0, -0.5]
-    assert values == [0.75, -0.75, -0.5]
-    assert metrics == {"length/unchecked": 1 / 3, "cosine_length/unchecked": 1 / 3}
+    for reward, expected in (
+        (Length(), [0.5, 0.0, -0.5]),
+        (CosineLength(CosineLength.Config(max_length=20)), [0.75, -0.75, -0.5]),
+    ):
+        metrics: dict[str, float] = {}
+        texts = [RIGHT, TOWER, WRONG]
+        assert reward(["p"] * 3, texts, **columns, log_metric=metrics.__setitem__) == expected
+        assert metrics == {"unchecked": 1 / 3}
 
 
 def test_lengths_judge_by_the_rules() -> None:

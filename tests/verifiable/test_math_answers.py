@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from groupwise_verifiable.math import MathEquivalence
-from groupwise_verifiable.math_attempt import Rules
+from groupwise_verifiable.mathematics.attempt import Rules
+from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 Case = tuple[str, str]
 

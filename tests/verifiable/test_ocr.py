@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Iterator
+from functools import partial
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from groupwise_verifiable.ocr import ImageText, edits
+from groupwise_verifiable.images.ocr import ImageText, edits
 
 # None of these is taken for another one at this size; O and 0, I and 1, Q and O are.
 LETTERS = "ACEFGKLMNPRU3479"
@@ -62,17 +65,22 @@ def published(target: str, read: str) -> float:
     return 1 - min(distance, len(target)) / len(target)
 
 
-def test_inside_is_the_published_reward_and_the_default_takes_surplus_for_edits() -> None:
+def writing_of(texts: Iterator[str], image: np.ndarray, **flags: bool) -> SimpleNamespace:
+    """In place of the engine: what it reads next."""
+    return SimpleNamespace(txts=(next(texts),))
+
+
+def test_inside_is_the_published_reward_and_the_default_takes_surplus_for_edits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     writings = ["xxCATxx", "cat cat", "ca t", "CA", "dogs", "", "scatter"]
     for inside, expected in (
         (True, [published("Cat", each) for each in writings]),
         (False, [0, 0, 1, 2 / 3, 0, 0, 0]),
     ):
         reward = ImageText(ImageText.Config(inside=inside))
-        texts = iter(writings)
-        reward.__dict__["_engine"] = lambda image, **flags: SimpleNamespace(
-            txts=(next(texts),)  # noqa: B023 - used within this round
-        )
+        engine = partial(writing_of, iter(writings))
+        monkeypatch.setattr("rapidocr.RapidOCR", lambda params, engine=engine: engine)
         values = reward(["p"] * 7, [written("A")] * 7, text=["Cat"] * 7)
         assert values == pytest.approx(expected)
     assert published("Cat", "scatter") == 1.0
@@ -144,22 +152,25 @@ def test_colours_and_light_letters(reward: ImageText) -> None:
     assert reward(["p"] * 2, [negative, blue], text=["PEN"] * 2) == [1.0, 1.0]
 
 
-def test_the_engine_gets_bytes_with_blue_first_and_every_flag() -> None:
+def test_the_engine_gets_bytes_with_blue_first_and_every_flag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reward, calls = ImageText(ImageText.Config(detect=True)), []
 
     def engine(image: np.ndarray, **flags: bool) -> SimpleNamespace:
         calls.append((image.dtype, image.shape, image[0, 0].tolist(), flags))
         return SimpleNamespace(txts=None, boxes=None)
 
-    reward.__dict__["_engine"] = engine  # in place of the cached one
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
     assert reward(["p"], [Image.new("RGB", (6, 4), (255, 128, 0))], text=["A"]) == [0.0]
     flags = {"use_det": True, "use_cls": False, "use_rec": True}
     assert calls == [(np.uint8, (4, 6, 3), [0, 128, 255], flags)]
 
 
-def test_wide_letters_are_plain_ones() -> None:
+def test_wide_letters_are_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     reward = ImageText(ImageText.Config(ignore_case=False))
-    reward.__dict__["_engine"] = lambda image, **flags: SimpleNamespace(txts=("\uff21\uff19",))
+    engine = partial(writing_of, repeat("\uff21\uff19"))
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
     assert reward(["p"] * 2, [written("A9")] * 2, text=["A9", "\uff21\uff19"]) == [1.0, 1.0]
 
 

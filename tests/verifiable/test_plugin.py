@@ -73,9 +73,9 @@ def test_prompts() -> None:
 
 def test_rewards_for_images_import_nothing_heavy() -> None:
     heavy = ("torch", "scipy", "PIL", "transformers", "rapidocr", "onnxruntime", "cv2")
-    modules = ("contents", "ocr", "jpeg", "diversity", "clip_colors")
+    modules = ("contents", "ocr", "jpeg", "diversity", "clip_colors", "zero_shot")
     script = (
-        f"import sys, {', '.join(f'groupwise_verifiable.{name}' for name in modules)};"
+        f"import sys, {', '.join(f'groupwise_verifiable.images.{name}' for name in modules)};"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run(
@@ -90,7 +90,7 @@ def test_rewards_for_images_import_nothing_heavy() -> None:
 
 def test_worker_modules_leave_the_core_alone() -> None:
     script = (
-        "import sys, groupwise_verifiable.math_check, groupwise_verifiable.puzzle_check;"
+        "import sys, groupwise_verifiable.mathematics.check, groupwise_verifiable.puzzles.check;"
         "print([name for name in ('torch', 'groupwise') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import reasoning_gym
 
-from groupwise_verifiable import puzzle_rules
-from groupwise_verifiable.puzzle_check import Attempt, score
-from groupwise_verifiable.puzzle_rules import admissible
-from groupwise_verifiable.puzzles import ReasoningGym
+from groupwise_verifiable.puzzles import rules
+from groupwise_verifiable.puzzles.check import Attempt, score
+from groupwise_verifiable.puzzles.rules import admissible
+from groupwise_verifiable.puzzles.source import ReasoningGym
 
 Row = dict[str, Any]
 
@@ -121,7 +121,7 @@ def test_a_value_that_is_no_share_is_none() -> None:
 
 def test_every_rule_is_shown_to_be_needed() -> None:
     shown = {task for task, *_ in [*TRICKS, *MADE]} | {"rush_hour"}
-    assert shown == set(puzzle_rules._RULES) | set(puzzle_rules._FORMS)
+    assert shown == set(rules._RULES) | set(rules._FORMS)
 
 
 RIGHT = [
@@ -167,7 +167,7 @@ def test_rules_take_linear_time() -> None:
     row = {"question": "", "answer": "5", "metadata": {}}
     row["metadata"] = {"numbers": [1], "target": 1, "original_numbers": ["1"], "min_moves": 9}
     row["metadata"]["polynomial_expr"] = "x"
-    for task in {*puzzle_rules._RULES, *puzzle_rules._FORMS}:
+    for task in {*rules._RULES, *rules._FORMS}:
         for text in LONG:
             started = time.monotonic()
             admissible(task, text, row)

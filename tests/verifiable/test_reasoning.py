@@ -13,9 +13,11 @@ import reasoning_gym
 from pydantic import ValidationError
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable import puzzles, reasoning, workers
-from groupwise_verifiable.puzzles import ReasoningGym
-from groupwise_verifiable.reasoning import ReasoningGymScore
+from groupwise_verifiable import workers
+from groupwise_verifiable.puzzles import reward as puzzles_reward
+from groupwise_verifiable.puzzles import source as puzzles_source
+from groupwise_verifiable.puzzles.reward import ReasoningGymScore
+from groupwise_verifiable.puzzles.source import ReasoningGym
 
 
 def source(**settings: object) -> ReasoningGym:
@@ -112,7 +114,7 @@ def test_a_task_that_makes_all_rows_at_once_says_what_takes_so_long(
     before = threading.active_count()
     assert len(source(task="acre", size=300)) == 300
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(puzzles, "_PATIENCE", 0.02)
+    monkeypatch.setattr(puzzles_source, "_PATIENCE", 0.02)
     assert len(source(task="acre", size=1000)) == 1000  # some 0.4 s
     said = capsys.readouterr().err
     assert "the task 'acre' makes all of its 1,000 rows at once" in said
@@ -223,7 +225,7 @@ def test_an_answer_that_its_verifier_chokes_on_is_wrong_and_counted(
     reward = ReasoningGymScore(ReasoningGymScore.Config(timeout=timeout))
     values = reward(texts, texts, log_metric=metrics.__setitem__, **columns)
     assert values == [0.0] * len(answers) + [1.0]
-    assert metrics == {"reasoning_gym/unchecked": len(answers) / len(rows)}
+    assert metrics == {"unchecked": len(answers) / len(rows)}
 
 
 def test_a_gold_answer_has_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +235,7 @@ def test_a_gold_answer_has_longer_than_others(monkeypatch: pytest.MonkeyPatch) -
         calls.extend((attempt.answer, timeout) for attempt in attempts)
         return [1.0 if timeout > 3 else workers.WorkerFailure("hung", "slow") for _ in attempts]
 
-    monkeypatch.setattr(reasoning, "map_each", slow)
+    monkeypatch.setattr(puzzles_reward, "map_each", slow)
     row = source(task="chain_sum")[0]
     assert scores([row], ["<answer>7</answer>"], timeout=1.0) == [0.0]
     assert calls == [("7", 1.0), (row["answer"], 4.0)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from groupwise_verifiable.overlong import SoftOverlong
-from groupwise_verifiable.repetition import Repetition
+from groupwise_verifiable.text.overlong import SoftOverlong
+from groupwise_verifiable.text.repetition import Repetition
 
 
 def test_repetition_of_tokens() -> None:

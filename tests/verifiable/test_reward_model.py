@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable.reward_model import RewardModel
+from groupwise_verifiable.text.reward_model import RewardModel
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<|end|>{% endfor %}"
@@ -122,7 +122,8 @@ def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(lla
     scored = reward(llama)
     assert scored(prompts, completions) == pytest.approx(expected, abs=1e-5)
     assert scored(prompts, COMPLETIONS) == pytest.approx(expected, abs=1e-5)
-    assert scored._loaded()[0].config.pad_token_id is None
+    with scored.loaded() as (model, _):
+        assert model.config.pad_token_id is None
 
 
 def test_a_completion_too_long_to_be_read_gets_the_lowest_value_and_is_counted(llama: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_completion_too_long_to_be_read_gets_the_lowest_value_and_is_counted(l
     logged: dict[str, float] = {}
     values = reward(llama)(["p"] * 3, texts, log_metric=logged.__setitem__)
     assert values == pytest.approx([*expected, min(expected)], abs=1e-5)
-    assert logged == {"reward_model/too_long": 1 / 3}
+    assert logged == {"too_long": 1 / 3}
 
 
 def test_a_prompt_too_long_to_be_read_is_named_and_the_others_are_scored(llama: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from groupwise_verifiable.math import MathEquivalence
+from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 ROWS = [
     json.loads(line)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from groupwise_verifiable.colors import PALETTE, color_name
-from groupwise_verifiable.shapes import SHAPES, UNKNOWN, find_shapes
+from groupwise_verifiable.images.colors import PALETTE, color_name
+from groupwise_verifiable.images.shapes import SHAPES, UNKNOWN, find_shapes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_pictures import BACKGROUNDS, COLORS, PURE, Drawn, as_floats, picture

@@ -6,16 +6,15 @@ import time
 
 import pytest
 
-from groupwise_verifiable.numbers import last_number, whole_number
-from groupwise_verifiable.text import (
+from groupwise_verifiable.completion import (
     content,
-    encodable,
-    folded,
-    last_line,
     outside_thinking,
     prompt_text,
     tagged,
 )
+from groupwise_verifiable.numbers import last_number, whole_number
+from groupwise_verifiable.text.answers import folded, last_line
+from groupwise_verifiable.text.reward_model import encodable
 
 
 def test_content_of_text_and_messages() -> None:

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from transformers import AutoModelForZeroShotObjectDetection
 
-from groupwise_verifiable.box_colors import PaletteColors
-from groupwise_verifiable.contents import ImageContents
-from groupwise_verifiable.detection import Detection
-from groupwise_verifiable.zero_shot import ZeroShotDetector, class_of
+from groupwise_verifiable.images.box_colors import PaletteColors
+from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.detection import Detection
+from groupwise_verifiable.images.zero_shot import ZeroShotDetector, class_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny_owl

@@ -10,12 +10,12 @@ from accelerate.utils import gather_object
 
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
-from groupwise.policy import Policy, 
-from groupwise.sampler import Purpose
+from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
+from groupwise.sampler import Purpose
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
 from groupwise.training.scorer import Scorer

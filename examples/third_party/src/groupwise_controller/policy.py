@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from groupwise import LogProbs, Policy, Rollouts
-from groupwise.policy import 
 from groupwise.sampler import Purpose
 from groupwise_controller.world import World
 

@@ -1,0 +1,1 @@
+"""Rewards for images: what is in them, what is written there, how much detail they have."""

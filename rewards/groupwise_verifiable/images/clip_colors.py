@@ -1,0 +1,130 @@
+"""The colours of objects, named by a CLIP as GenEval names them."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from groupwise import trust
+from groupwise_verifiable.images.detection import Box, Detection
+from groupwise_verifiable.images.pixels import Pixels, picture
+from groupwise_verifiable.models import LazyModel, default_device, loading
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+COLORS = (
+    *("red", "orange", "yellow", "green", "blue"),
+    *("purple", "pink", "brown", "black", "white"),
+)
+
+
+class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
+    """The one of GenEval's ten colours whose texts are nearest to the crop of an object.
+
+    A colour's text feature is the mean of three, of unit length each: "a photo of a red car", "a
+    photo of a red-colored car", "a photo of a red object". `color_classification` in
+    `evaluate_images.py` of GenEval, arXiv:2310.11513, by ViT-L-14 of OpenAI. It paints what is
+    outside of an object's mask gray first; a box has no mask, so here its background stays.
+
+    model, pretrained: an architecture of open_clip's, and its tag or a file; or `local-dir:` and a
+    folder, with None. device: the GPU where there is one, by default.
+    """
+
+    def __init__(self, model: str, pretrained: str | None, device: str | None = None) -> None:
+        """Loads nothing; ValueError where open_clip or a file is missing, or a name unknown."""
+        if find_spec("open_clip") is None:
+            raise ValueError("`colors: clip` needs open_clip: pip install 'groupwise[clip]'")
+        _check(model, pretrained)
+        super().__init__()
+        self.model, self.pretrained, self.device = model, pretrained, device
+        self._classifiers: dict[str, Tensor] = {}
+
+    def __call__(self, image: Pixels, objects: Sequence[Detection]) -> list[str]:
+        """Returns the name of each object's colour; image: [H, W, 3] in [0, 1]."""
+        import torch
+
+        if not objects:
+            return []
+        whole = picture(image)
+        with self.loaded() as (model, preprocess, _, device), torch.inference_mode():
+            crops = torch.stack([preprocess(_crop(whole, each.box)) for each in objects])
+            seen = model.encode_image(crops.to(device), normalize=True)
+            texts = torch.stack([self._classifier(each.label) for each in objects])
+            best = torch.einsum("nd,ndc->nc", seen, texts).argmax(dim=1)
+        return [COLORS[index] for index in best.tolist()]
+
+    def _classifier(self, label: str) -> "Tensor":
+        """[D, 10]: the features of the colours of a class, as columns of unit length."""
+        import open_clip
+
+        if label not in self._classifiers:
+            phrases = (
+                lambda color: f"a photo of a {color} {label}",
+                lambda color: f"a photo of a {color}-colored {label}",
+                lambda color: f"a photo of a {color} object",
+            )
+            with self.loaded() as (model, _, tokenizer, device):
+                self._classifiers[label] = open_clip.build_zero_shot_classifier(
+                    model, tokenizer, COLORS, phrases, device=device
+                )
+        return self._classifiers[label]
+
+    def _load(self) -> tuple[Any, Any, Any, Any]:
+        """Model, preprocessing of images, tokenizer and device."""
+        import open_clip
+
+        quick = self.pretrained is not None and open_clip.get_pretrained_cfg(
+            self.model, self.pretrained
+        ).get("quick_gelu", False)
+        trust.ask_nobody()
+        with loading(f"`clip_model`: {self.model!r} with `clip_pretrained` {self.pretrained!r}"):
+            model, _, preprocess = open_clip.create_model_and_transforms(
+                self.model,
+                pretrained=self.pretrained,
+                force_quick_gelu=quick,
+                require_pretrained=True,
+                weights_only=True,
+                device=default_device(self.device),
+            )
+            tokenizer = open_clip.get_tokenizer(self.model)
+        # The device with its number: a thread that scores may have another "cuda" than this one.
+        where = next(model.parameters()).device
+        return model.eval().requires_grad_(requires_grad=False), preprocess, tokenizer, where
+
+
+def _check(model: str, pretrained: str | None) -> None:
+    """Raise ValueError unless there is such an architecture with such weights, or such a folder."""
+    if model.startswith("local-dir:"):
+        folder = Path(model.removeprefix("local-dir:"))
+        if not (folder / "open_clip_config.json").is_file():
+            raise ValueError(
+                f"`clip_model`: the folder {str(folder)!r} holds no model in open_clip's format: "
+                "no open_clip_config.json"
+            )
+        if pretrained is not None:
+            raise ValueError("`clip_pretrained`: a folder brings its own weights; set null")
+        return
+    import open_clip  # only to look a name up
+
+    if model not in open_clip.list_models():
+        raise ValueError(
+            f"`clip_model`: unknown architecture {model!r}; expected one of open_clip's, such as "
+            "ViT-L-14, or `local-dir:` and a folder"
+        )
+    known = open_clip.is_pretrained_cfg(model, pretrained or "")
+    if not known and not Path(pretrained or "").is_file():
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
+        raise ValueError(
+            f"`clip_pretrained`: {pretrained!r} is no file, and open_clip's tags for {model!r} "
+            f"are: {tags}"
+        )
+
+
+def _crop(image: "Image", box: Box) -> "Image":
+    """What is in a box, of one pixel at least."""
+    left, top, right, bottom = map(round, box)
+    left, top = min(max(left, 0), image.width - 1), min(max(top, 0), image.height - 1)
+    right, bottom = max(left + 1, min(right, image.width)), max(top + 1, min(bottom, image.height))
+    return image.crop((left, top, right, bottom))

@@ -1,0 +1,295 @@
+"""A reward for pictures that contain what was asked for."""
+
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise.options import PathOrName
+from groupwise_verifiable.columns import column
+from groupwise_verifiable.images import clip_colors
+from groupwise_verifiable.images.box_colors import PaletteColors
+from groupwise_verifiable.images.clauses import Excluded, Included, excluded, fulfilment, included
+from groupwise_verifiable.images.clip_colors import ClipColors
+from groupwise_verifiable.images.colors import PALETTE
+from groupwise_verifiable.images.detection import Detection
+from groupwise_verifiable.images.geneval import flow_grpo, geneval
+from groupwise_verifiable.images.pixels import Pixels, pixels
+from groupwise_verifiable.images.shapes import ALIASES, SHAPES, find_shapes
+from groupwise_verifiable.images.zero_shot import ZeroShotDetector
+from groupwise_verifiable.models import shared
+
+_NAME = "image_contents"
+_Clause = TypeVar("_Clause", Included, Excluded)
+
+
+class ImageContents:
+    """Whether a picture contains what its row says: objects, how many, of which colour, where.
+
+    Rows carry GenEval's metadata (arXiv:2310.11513): `include`, a list of {class, count, color,
+    position}, and `exclude`, a list of {class, count}, as lists or as their JSON. None where a row
+    has nothing to judge. `mode` says by which rule detections are judged: ours, in which surplus
+    and unexpected objects are wrong (`clauses.fulfilment`), or published ones (`geneval`).
+    """
+
+    judges = True
+
+    class Config(BaseModel):
+        """Settings of the reward `image_contents`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        detector: PathOrName = Field(
+            default="shapes",
+            min_length=1,
+            description="`shapes`, built in: coloured disks, squares, triangles and crosses before "
+            "a plain background; or the name or folder of a zero-shot object detection model of "
+            "transformers.",
+        )
+        mode: Literal["strict", "partial", "geneval", "flow_grpo"] = Field(
+            default="strict",
+            description="1.0 where all holds, else 0.0; or the share of the checks that hold; or "
+            "the benchmark's rule, 0.0 or 1.0; or the reward that Flow-GRPO trains on.",
+        )
+        unexpected: bool | None = Field(
+            default=None,
+            description="For strict and partial, whether objects of other classes are wrong, and "
+            "what is no clear shape; by default they are for `shapes`. Other detectors see only "
+            "what is asked for.",
+        )
+        include: str = Field(default="include", description="Column with what must be there.")
+        exclude: str = Field(
+            default="exclude",
+            description="Column with what must not; unless it is set, it may be missing.",
+        )
+        margin: float = Field(
+            default=0.1,
+            ge=0,
+            allow_inf_nan=False,
+            description="For positions: this share of both sizes is taken off a distance.",
+        )
+        threshold: float = Field(
+            default=0.3,
+            ge=0,
+            lt=1,
+            description="Detections of a model that are less sure are none.",
+        )
+        counting_threshold: float | None = Field(
+            default=None,
+            ge=0,
+            lt=1,
+            description="The same for rows whose column `tag` says `counting`; as all others if "
+            "unset.",
+        )
+        overlap: float = Field(
+            default=0.5,
+            ge=0,
+            le=1,
+            description="Two detections of a model, of one class, that share more are one object.",
+        )
+        max_objects: int = Field(
+            default=16, ge=1, description="Of a class, a model's surest so many count."
+        )
+        colors: Literal["palette", "clip"] = Field(
+            default="palette",
+            description="What names the colours of a model's objects: the palette's nearest to the "
+            "median pixel of a box's middle, or a CLIP on the box, as in GenEval.",
+        )
+        clip_model: PathOrName = Field(
+            default="ViT-L-14",
+            min_length=1,
+            description="For `colors: clip`: an architecture of open_clip's, or `local-dir:` and a "
+            "folder.",
+        )
+        clip_pretrained: PathOrName | None = Field(
+            default="openai",
+            description="The architecture's weights: open_clip's tag, or a file; null for a "
+            "folder.",
+        )
+        device: str | None = Field(
+            default=None, description="Where models run; on a GPU where there is one by default."
+        )
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Refuses to start where a package is missing or settings contradict each other."""
+        self.config = config or self.Config()
+        self._shapes = self.config.detector == "shapes"
+        self._published = self.config.mode in ("geneval", "flow_grpo")
+        package = "scipy" if self._shapes else "transformers"
+        if find_spec(package) is None:
+            raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
+        self._check_settings()
+        self._warned = False
+        self._detector = None if self._shapes else _detector(self.config)
+        self._colors = PaletteColors() if self.config.colors == "palette" else _clip(self.config)
+
+    def load(self) -> None:
+        """Loads the models that the settings name, unless that is done."""
+        if self._detector is not None:
+            self._detector.load()
+        self._colors.load()
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Returns a value for each completion; logs what is in it as `objects`."""
+        images = pixels(completions, reward=_NAME)
+        include = column(columns, self.config.include, reward=_NAME)
+        exclude: Sequence[Any] = columns.get(self.config.exclude) or [None] * len(images)
+        if "exclude" in self.config.model_fields_set:
+            exclude = column(columns, self.config.exclude, reward=_NAME)
+        tags: Sequence[Any] = [None] * len(images)
+        if self.config.counting_threshold is not None:
+            tags = column(columns, "tag", reward=_NAME)
+        values: list[float | None] = []
+        contents: list[str] = []
+        rows = zip(images, include, exclude, tags, strict=True)
+        for index, (image, must, must_not, tag) in enumerate(rows):
+            clauses = self._clauses(index, must, must_not)
+            objects = self._objects(image, *clauses, tag)
+            names = (f"{each.color or ''} {each.label}".strip() for each in objects)
+            contents.append(", ".join(names))
+            values.append(self._value(*clauses, objects))
+        judged = sum(value is not None for value in values)
+        if judged > 1 and not any(contents):
+            self._warn(judged)
+        if "log_extra" in columns:
+            columns["log_extra"]("objects", contents)
+        return values
+
+    def _check_settings(self) -> None:
+        """Raise ValueError for settings that have no meaning beside each other."""
+        settings = self.config
+        if settings.unexpected and not self._shapes:
+            raise ValueError(
+                f"reward {_NAME!r}: unexpected objects are seen by the detector 'shapes' alone, "
+                f"found {settings.detector!r}"
+            )
+        if settings.unexpected and self._published:
+            raise ValueError(
+                f"reward {_NAME!r}: `unexpected: true` is for the modes strict and partial; "
+                f"{settings.mode} looks at no other classes"
+            )
+        if self._shapes and settings.colors == "clip":
+            raise ValueError(
+                f"reward {_NAME!r}: `colors: clip` is for a model as `detector`; 'shapes' names "
+                "the colours of its objects itself"
+            )
+
+    def _warn(self, count: int) -> None:
+        """Say, once, that pictures are empty; it would look like a policy that learns nothing."""
+        if self._warned:
+            return
+        self._warned = True
+        advice = "it sees solid coloured shapes on a plain background, and nothing else"
+        if not self._shapes:
+            advice = f"is it the right model, or its threshold of {self.config.threshold} too high?"
+        warnings.warn(
+            f"reward {_NAME!r}: the detector {self.config.detector!r} found nothing in any of "
+            f"{count} pictures: {advice}",
+            stacklevel=2,
+        )
+
+    def _objects(
+        self, image: Pixels, include: list[Included], exclude: list[Excluded], tag: Any
+    ) -> list[Detection]:
+        """The objects in an image; where a CLIP names colours, it does so where a clause asks."""
+        if self._detector is None:
+            return find_shapes(image)
+        threshold = self.config.threshold
+        if tag == "counting" and self.config.counting_threshold is not None:
+            threshold = self.config.counting_threshold
+        classes = {clause.label for part in (include, exclude) for clause in part}
+        objects = self._detector(
+            image,
+            sorted(classes),
+            threshold=threshold,
+            overlap=self.config.overlap,
+            most=self.config.max_objects,
+        )
+        colored = classes
+        if self.config.colors == "clip":
+            colored = {clause.label for clause in include if clause.color is not None}
+        names = iter(self._colors(image, [each for each in objects if each.label in colored]))
+        return [
+            replace(each, color=next(names)) if each.label in colored else each for each in objects
+        ]
+
+    def _value(
+        self, include: list[Included], exclude: list[Excluded], objects: list[Detection]
+    ) -> float | None:
+        settings = self.config
+        if settings.mode == "flow_grpo":
+            return flow_grpo(include, objects, margin=settings.margin) if include else None
+        if not include and not exclude:
+            return None
+        if settings.mode == "geneval":
+            return geneval(include, exclude, objects, margin=settings.margin)
+        share = fulfilment(
+            include,
+            exclude,
+            objects,
+            unexpected=self._shapes if settings.unexpected is None else settings.unexpected,
+            margin=settings.margin,
+        )
+        return share if settings.mode == "partial" else float(share == 1.0)
+
+    def _clauses(
+        self, index: int, include: Any, exclude: Any
+    ) -> tuple[list[Included], list[Excluded]]:
+        """The clauses of a sample, checked for what the rule and the detector cannot know."""
+        where = f"reward {_NAME!r}, sample {index}, column"
+        must = included(include, f"{where} {self.config.include!r}")
+        must_not = excluded(exclude, f"{where} {self.config.exclude!r}")
+        known = PALETTE if self.config.colors == "palette" else clip_colors.COLORS
+        for number, clause in enumerate(must):
+            if clause.color is not None:
+                _check(clause.color, "colour", known, where, self.config.include)
+            if self._published and clause.position and clause.position[1] > number:
+                raise ValueError(
+                    f"{where} {self.config.include!r}, clause {number}: position "
+                    f"{list(clause.position)} must refer to an earlier clause for `mode: "
+                    f"{self.config.mode}`, which reads them in order"
+                )
+        if not self._shapes:
+            self._check_counts(where, must, must_not)
+            return must, must_not
+        must, must_not = list(map(_renamed, must)), list(map(_renamed, must_not))
+        for clause in must:
+            _check(clause.label, "class for 'shapes'", SHAPES, where, self.config.include)
+        for rule in must_not:
+            _check(rule.label, "class for 'shapes'", SHAPES, where, self.config.exclude)
+        return must, must_not
+
+    def _check_counts(self, where: str, include: list[Included], exclude: list[Excluded]) -> None:
+        """Raise ValueError for a clause about more objects than are ever counted."""
+        clauses: list[Included | Excluded] = [*include, *exclude]
+        for clause in clauses:
+            if clause.count > self.config.max_objects:
+                raise ValueError(
+                    f"{where}s: a clause about {clause.count} of {clause.label!r}, but no more "
+                    f"than {self.config.max_objects} of a class are counted; raise `max_objects`"
+                )
+
+
+def _detector(settings: ImageContents.Config) -> ZeroShotDetector:
+    return shared(ZeroShotDetector, settings.detector, settings.device)
+
+
+def _clip(settings: ImageContents.Config) -> ClipColors:
+    return shared(ClipColors, settings.clip_model, settings.clip_pretrained, settings.device)
+
+
+def _renamed(clause: _Clause) -> _Clause:
+    label = ALIASES.get(clause.label, clause.label)
+    return clause.model_copy(update={"label": label})
+
+
+def _check(name: str, what: str, known: Collection[str], where: str, column: str) -> None:
+    if name not in known:
+        raise ValueError(
+            f"{where} {column!r}: unknown {what} {name!r}; it knows: {', '.join(known)}"
+        )

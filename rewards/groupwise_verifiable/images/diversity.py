@@ -1,0 +1,49 @@
+"""How different the images of a group are."""
+
+from collections.abc import Sequence
+from itertools import combinations, groupby
+from typing import Any
+
+import numpy as np
+
+from groupwise_verifiable.images.pixels import Pixels, pixels
+
+
+class ImageDiversity:
+    """The mean distance of an image to the others of its group: 0.0, all are equal, to 1.0.
+
+    A distance is the root mean square of the differences of all pixels and channels, which are from
+    0 to 1. A group is a run of equal prompts; None where it is a single image. Falling over a run
+    it tells of mode collapse; with a weight it counters it.
+    """
+
+    judges = False
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Returns a value for each image; a ValueError where a group's images differ in size."""
+        images = pixels(completions, reward="image_diversity")
+        values: list[float | None] = []
+        for _, run in groupby(zip(prompts, images, strict=True), key=lambda pair: pair[0]):
+            values += _distances([image for _, image in run])
+        return values
+
+
+def _distances(group: Sequence[Pixels]) -> list[float | None]:
+    """The mean distance of each to the others."""
+    if len(group) == 1:
+        return [None]
+    shapes = {image.shape for image in group}
+    if len(shapes) > 1:
+        sizes = " and ".join(sorted(f"{width}x{height}" for height, width, _ in shapes))
+        raise ValueError(
+            f"reward 'image_diversity': the images of a group must have one size, found {sizes}"
+        )
+    totals = [0.0] * len(group)
+    for one, other in combinations(range(len(group)), 2):  # two at a time, for large images
+        difference = np.subtract(group[one], group[other], dtype=np.float64)
+        distance = float(np.sqrt(np.square(difference).mean()))
+        totals[one] += distance
+        totals[other] += distance
+    return [total / (len(group) - 1) for total in totals]

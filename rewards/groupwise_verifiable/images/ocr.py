@@ -1,0 +1,159 @@
+"""A reward for pictures of writing."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise.errors import first_line
+from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.images.pixels import Pixels, pixels
+from groupwise_verifiable.models import LazyModel
+
+_NAME = "image_text"
+
+
+class ImageText(LazyModel[Any]):
+    """How well a picture's writing spells the target: 0.0 to 1.0; None where there is no target.
+
+    max(0, 1 - edits / length of the target), where edits are the fewest characters to insert,
+    delete or replace in what RapidOCR reads: Flow-GRPO, arXiv:2505.05470, section 4.1. With
+    `inside` any writing that has the target somewhere in it gets 1.0, as by the code of its authors
+    (`ocr.py` in github.com/yifan123/flow_grpo); else what is too much are edits.
+    """
+
+    judges = True
+
+    class Config(BaseModel):
+        """Settings of the reward `image_text`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        target: str = Field(default="text", description="Column with what is to be written.")
+        ignore_case: bool = Field(default=True, description="Whether A equals a.")
+        ignore_space: bool = Field(default=True, description="Whether white space is left out.")
+        inside: bool = Field(
+            default=False,
+            description="Whether the target somewhere in a longer writing is all that counts.",
+        )
+        detect: bool = Field(
+            default=False,
+            description="First find where lines are; otherwise the whole image is one.",
+        )
+        width: int = Field(
+            default=320,
+            ge=48,
+            description="Pixels to which a line, 48 high, is filled up; fewer are faster, and less "
+            "sure for single letters.",
+        )
+        threads: int = Field(default=1, ge=1, description="Threads of the recognition.")
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Refuses to start where RapidOCR or its runtime is missing."""
+        for package in ("rapidocr", "onnxruntime"):
+            if find_spec(package) is None:
+                raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
+        super().__init__()
+        self.config = config or self.Config()
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Returns a value for each image; logs what was read in it as `read`."""
+        images = pixels(completions, reward=_NAME)
+        targets = column(columns, self.config.target, reward=_NAME)
+        texts = [self._read(image, index) for index, image in enumerate(images)]
+        if "log_extra" in columns:
+            columns["log_extra"]("read", texts)
+        return [self._score(*pair) for pair in zip(texts, targets, strict=True)]
+
+    def _read(self, image: Pixels, index: int) -> str:
+        try:
+            return self.read(image)
+        except Exception as error:  # its own, OpenCV's, or onnxruntime's
+            height, width, _ = image.shape
+            raise ValueError(
+                f"reward {_NAME!r}, completion {index}: RapidOCR cannot read an image of {width} x "
+                f"{height} pixels: {first_line(error)}"
+            ) from error
+
+    def read(self, image: Pixels) -> str:
+        """Returns what is written in an image [H, W, 3], lines joined by spaces."""
+        reversed_channels = np.ascontiguousarray(np.round(image[..., ::-1] * 255), dtype=np.uint8)
+        with self.loaded() as engine:
+            # The flags stay with the engine, so each call states all of them.
+            result = engine(
+                reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True
+            )
+        if result.txts is None:
+            return ""
+        if not self.config.detect:
+            return "".join(result.txts)
+        return " ".join(_in_reading_order(result.txts, np.asarray(result.boxes)))
+
+    def _load(self) -> Any:
+        """RapidOCR with the models of its own package; its log says nothing below an error."""
+        from rapidocr import RapidOCR  # an extra
+
+        settings = {
+            "Global.log_level": "critical",
+            "Rec.rec_img_shape": [3, 48, self.config.width],
+            "EngineConfig.onnxruntime.intra_op_num_threads": self.config.threads,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+        }
+        try:
+            return RapidOCR(params=settings)
+        except Exception as error:  # its own, onnxruntime's, or a download's that went wrong
+            raise ValueError(
+                f"reward {_NAME!r}: RapidOCR does not start: {first_line(error)}"
+            ) from error
+
+    def _score(self, text: str, target: Any) -> float | None:
+        if is_missing(target):
+            return None
+        expected = self._normal(str(target))
+        if not expected:
+            return None
+        read = self._normal(text)
+        if self.config.inside and expected in read:
+            return 1.0
+        return max(0.0, 1 - edits(read, expected) / len(expected))
+
+    def _normal(self, text: str) -> str:
+        text = normalize("NFKC", text)  # the wide letters of Chinese type are plain ones
+        plain = "".join(text.split()) if self.config.ignore_space else " ".join(text.split())
+        return plain.casefold() if self.config.ignore_case else plain
+
+
+def edits(first: str, second: str) -> int:
+    """Returns the Levenshtein distance: characters to insert, delete or replace."""
+    row = list(range(len(second) + 1))
+    for done, character in enumerate(first, start=1):
+        diagonal, row[0] = row[0], done
+        for place, other in enumerate(second, start=1):
+            replaced = diagonal + (character != other)
+            diagonal = row[place]
+            row[place] = min(replaced, diagonal + 1, row[place - 1] + 1)
+    return row[-1]
+
+
+def _in_reading_order(texts: Sequence[str], boxes: Any) -> list[str]:
+    """Lines from the top, each from the left.
+
+    boxes: [n, 4, 2], corners. A text belongs to the line above it where its centre is higher than
+    the lower edge of that line's first text.
+    """
+    tops, bottoms = boxes[:, :, 1].min(axis=1), boxes[:, :, 1].max(axis=1)
+    middles, lefts = (tops + bottoms) / 2, boxes[:, :, 0].min(axis=1)
+    ordered: list[str] = []
+    line: list[int] = []
+    for index in [*np.argsort(middles, kind="stable"), None]:
+        if line and (index is None or middles[index] > bottoms[line[0]]):
+            ordered += [texts[each] for each in sorted(line, key=lambda each: lefts[each])]
+            line = []
+        if index is not None:
+            line.append(int(index))
+    return ordered

@@ -1,0 +1,158 @@
+"""Regions of one colour on a plain background."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groupwise_verifiable.images.colors import COLORS, NAMES
+from groupwise_verifiable.images.pixels import Pixels
+
+# Distances between colours are Euclidean, in RGB from 0 to 1: at most 1.73.
+_CONTRAST = 0.22  # nearer to the background than this is background
+_SAME = 0.18  # colours whose means are nearer than this are one
+_SHARE = 0.12  # of a connected foreground; less of a colour is the line where two others meet
+_SPECK = 0.007  # of the image's area; smaller regions are noise
+_RIM = 2  # pixels that a window shows around its region
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A connected region of one colour.
+
+    coverage: [h, w], how much of every pixel of a window around the region it covers: 0 to 1, but
+    for noise. color: [3], its RGB in [0, 1]. box: left, top, right and bottom of its pixels, those
+    covered by more than half; right and bottom are not included.
+    """
+
+    coverage: Floats
+    color: Floats
+    box: Box
+
+
+def regions(image: Pixels) -> list[Region]:
+    """Returns the regions of an image [H, W, 3] that differ from the median of its border.
+
+    A connected foreground is first divided by colour, then every colour into what is connected, so
+    that objects of different colours may touch.
+    """
+    background = _background(image)
+    difference = image - background
+    foreground = np.square(difference).sum(axis=2) > _CONTRAST**2
+    smallest = _SPECK * foreground.size
+    taken = np.zeros_like(foreground)
+    solids: list[tuple[Mask, Box]] = []
+    pieces = [mask for mask, _ in _connected(foreground, smallest)]
+    while pieces:
+        piece = pieces.pop()
+        solid = np.zeros_like(piece)
+        for layer in _layers(piece, difference, background):
+            covered = layer & (_coverage(difference, layer) > 0.5)
+            solids += _connected(covered, smallest)
+            solid |= covered
+        taken |= solid
+        # A colour much fainter than another that it touches is left over.
+        pieces += [mask for mask, _ in _connected(piece & ~_grown(solid), smallest)]
+    return [_region(mask, box, difference, mask | ~taken, background) for mask, box in solids]
+
+
+def _background(image: Pixels) -> Floats:
+    edges = (image[0], image[-1], image[1:-1, 0], image[1:-1, -1])
+    return np.median(np.concatenate(edges), axis=0).astype(np.float64)
+
+
+def _connected(mask: Mask, smallest: float) -> Iterator[tuple[Mask, Box]]:
+    """What is connected by its sides, as a mask of the same size, and its box; no specks."""
+    from scipy.ndimage import find_objects, label  # an extra
+
+    numbers, _ = label(mask)
+    areas = np.bincount(numbers.ravel())
+    for number, (rows, columns) in enumerate(find_objects(numbers), start=1):
+        if areas[number] >= smallest:
+            yield numbers == number, (columns.start, rows.start, columns.stop, rows.stop)
+
+
+def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
+    """The pixels of a connected foreground, divided by colour.
+
+    A pixel on an edge is a mixture with the background, so its difference from the background is
+    shorter than its colour's, but has the same direction. Directions decide.
+    """
+    pixels = difference[piece]
+    lengths = np.linalg.norm(pixels, axis=1)
+    strong = pixels[lengths >= 0.6 * np.median(lengths)]
+    kept = _colors(strong, background)
+    if len(kept) == 1:
+        return [piece]
+    directions = np.stack([mean / np.linalg.norm(mean) for mean in kept])
+    owner = np.full(piece.shape, -1)
+    owner[piece] = (pixels @ directions.T).argmax(axis=1)
+    return [owner == index for index in np.unique(owner[piece])]
+
+
+def _colors(pixels: Floats, background: Floats) -> list[Floats]:
+    """The mean differences of the palette's colours that have a share of the pixels [n, 3]."""
+    palette = COLORS - background
+    lengths = np.linalg.norm(palette, axis=1)
+    visible = lengths > _CONTRAST
+    directions = palette[visible] / lengths[visible, None]
+    names = NAMES[visible][(pixels @ directions.T).argmax(axis=1)]
+    votes = np.bincount(names)
+    kept: list[Floats] = []
+    for name in votes.argsort()[::-1]:
+        if kept and votes[name] < _SHARE * len(pixels):
+            break
+        mean = pixels[names == name].mean(axis=0)
+        if all(_apart(mean, other) for other in kept):
+            kept.append(mean)
+    return kept
+
+
+def _apart(first: Floats, second: Floats) -> bool:
+    """Whether two differences from the background are two colours, not one and its noise."""
+    turn = first / np.linalg.norm(first) - second / np.linalg.norm(second)
+    return bool(min(np.linalg.norm(first - second), np.linalg.norm(turn)) > _SAME)
+
+
+def _coverage(difference: Floats, layer: Mask) -> Floats:
+    """How much of each pixel the layer's colour covers, the background the rest; [H, W]."""
+    color = _core(difference, layer)
+    return difference @ (color / color.dot(color))
+
+
+def _core(difference: Floats, layer: Mask) -> Floats:
+    """The mean difference of the layer's pixels that are no mixture; [3]."""
+    pixels = difference[layer]
+    along = pixels.sum(axis=0)
+    lengths = pixels @ (along / np.linalg.norm(along))
+    quarter = 3 * len(lengths) // 4
+    strong = lengths >= 0.8 * np.partition(lengths, quarter)[quarter]
+    return pixels[strong].mean(axis=0)
+
+
+def _region(mask: Mask, box: Box, difference: Floats, free: Mask, background: Floats) -> Region:
+    left, top, right, bottom = box
+    window = (
+        slice(max(top - _RIM, 0), bottom + _RIM),
+        slice(max(left - _RIM, 0), right + _RIM),
+    )
+    inside, around = mask[window], _grown(mask[window]) & free[window]
+    color = _core(difference[window], inside)
+    coverage = np.where(around, difference[window] @ (color / color.dot(color)), 0.0)
+    return Region(coverage, color + background, box)
+
+
+def _grown(mask: Mask) -> Mask:
+    """The mask and the eight neighbours of its pixels."""
+    rows = mask.copy()
+    rows[1:] |= mask[:-1]
+    rows[:-1] |= mask[1:]
+    grown = rows.copy()
+    grown[:, 1:] |= rows[:, :-1]
+    grown[:, :-1] |= rows[:, 1:]
+    return grown

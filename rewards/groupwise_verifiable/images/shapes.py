@@ -1,0 +1,139 @@
+"""Disks, squares, triangles and crosses on a plain background, found without a model.
+
+A region of one colour is compared with every shape, drawn with the same area, centre and
+proportions, pixel by covered pixel. That holds for objects of eight pixels as for large ones,
+through antialiasing, a little blur and noise. What no shape fits, or two fit about equally well, is
+"?": half a disk and half a square is neither.
+"""
+
+from math import ceil
+
+import numpy as np
+
+from groupwise_verifiable.images.colors import color_name
+from groupwise_verifiable.images.detection import Detection
+from groupwise_verifiable.images.pixels import Pixels
+from groupwise_verifiable.images.regions import Floats, Region, regions
+
+SHAPES = ("disk", "square", "triangle", "cross")
+ALIASES = {"circle": "disk"}
+UNKNOWN = "?"
+
+# What a region is compared with; a cross's arms are that share of its width. A triangle points up,
+# down, left or right.
+_ARMS = (0.24, 0.3, 0.36, 0.42)
+_TEMPLATES = np.array(["disk", "square", *["cross"] * len(_ARMS), *["triangle"] * 4])
+_ARM = np.array([1.0, 1.0, *_ARMS, 1.0, 1.0, 1.0, 1.0])  # a square is a cross all arm
+_IS_DISK, _IS_TRIANGLE = _TEMPLATES == "disk", _TEMPLATES == "triangle"
+# The share of its box that each covers.
+_FILL = np.select([_IS_DISK, _IS_TRIANGLE], [np.pi / 4, 0.5], 1 - (1 - _ARM) ** 2)
+
+_SIDE = 64  # larger images are reduced until their short side is at most this long
+_LINES = 4  # in a row of pixels, where shapes are drawn
+# Clear shapes differ by up to 0.1 from their own and 0.45 of that from the next, melted ones more.
+_LARGEST_ERROR = 0.15
+_LARGEST_RATIO = 0.55
+_LARGEST_ASPECT = 1.5
+_LONGEST_WINDOW = 4  # times its width; what is longer is none of the shapes, and large when squared
+
+
+def find_shapes(image: Pixels) -> list[Detection]:
+    """Returns every object of an image [H, W, 3]; those that are no clear shape as "?".
+
+    The score is 1 minus the error of the fit.
+    """
+    factor = ceil(min(image.shape[:2]) / _SIDE)
+    return [_detection(region, factor) for region in regions(_reduced(image, factor))]
+
+
+def shape_of(coverage: Floats) -> tuple[str, float]:
+    """Returns the shape that covers a window [h, w] by these shares of its pixels, and the error.
+
+    The error is the root of the summed squared differences of coverage, relative to the region's.
+    """
+    side = max(coverage.shape)
+    if side > _LONGEST_WINDOW * min(coverage.shape):
+        return UNKNOWN, 1.0
+    patch = np.zeros((side, side))
+    patch[: coverage.shape[0], : coverage.shape[1]] = coverage
+    upright = [patch] * (len(_TEMPLATES) - 3)
+    # Triangles that point down, left and right, turned or mirrored to point up.
+    patches = np.stack([*upright, patch[::-1], patch.T, patch[:, ::-1].T])
+    drawn, aspects = _drawn(patches)
+    seen, sharp = _smooth(patches), _smooth(drawn)
+    errors = np.minimum(_difference(seen, sharp), _difference(seen, _smooth(sharp)))
+    errors = np.sqrt(errors / np.square(patch).sum())
+    best = int(errors.argmin())
+    shape, error = str(_TEMPLATES[best]), float(errors[best])
+    rival = float(errors[np.not_equal(_TEMPLATES, shape)].min())
+    lengthy = max(aspects[best], 1 / aspects[best]) > _LARGEST_ASPECT
+    if error > min(_LARGEST_ERROR, _LARGEST_RATIO * rival) or lengthy:
+        return UNKNOWN, error
+    return shape, error
+
+
+def _detection(region: Region, factor: int) -> Detection:
+    shape, error = shape_of(region.coverage)
+    left, top, right, bottom = (float(edge * factor) for edge in region.box)
+    color = color_name(region.color)
+    return Detection(shape, color, (left, top, right, bottom), max(0.0, 1.0 - error))
+
+
+def _reduced(image: Pixels, factor: int) -> Pixels:
+    """The means of blocks of pixels, factor by factor."""
+    if factor == 1:
+        return image
+    height, width = (length // factor for length in image.shape[:2])
+    whole = image[: height * factor, : width * factor]
+    return whole.reshape(height, factor, width, factor, 3).mean(axis=(1, 3))
+
+
+def _drawn(patches: Floats) -> tuple[Floats, Floats]:
+    """Each template as large as its patch's region, [n, side, side], and width over height, [n].
+
+    Centre, area and proportions are those of the patch's moments, which blur hardly moves.
+    """
+    side = patches.shape[1]
+    places = np.arange(side) + 0.5
+    area = np.maximum(patches.sum(axis=(1, 2)), 1.0)
+    columns, rows = patches.sum(axis=1), patches.sum(axis=2)
+    x, y = columns @ places / area, rows @ places / area
+    across = np.maximum(columns @ places**2 / area - x**2, 0.1)
+    down = np.maximum(rows @ places**2 / area - y**2, 0.1)
+    # Variances of a triangle: width^2 / 24 and height^2 / 18; of the others both have one divisor.
+    aspect = np.sqrt(across / down * np.where(_IS_TRIANGLE, 24 / 18, 1.0))
+    width = np.sqrt(area / _FILL * aspect)
+    height = width / aspect
+    y = y - np.where(_IS_TRIANGLE, height / 6, 0.0)  # from the centre of mass to the box's
+    lines = (np.arange(side * _LINES) + 0.5) / _LINES
+    half = _half_widths((lines - y[:, None]) / height[:, None]) * width[:, None]
+    left, right = x[:, None] - half, x[:, None] + half
+    spans = np.minimum(places + 0.5, right[..., None]) - np.maximum(places - 0.5, left[..., None])
+    drawn = np.clip(spans, 0.0, 1.0).reshape(len(patches), side, _LINES, side).mean(axis=2)
+    return drawn, aspect
+
+
+def _half_widths(v: Floats) -> Floats:
+    """Half the width of each template, in boxes, at heights v from -0.5, the top; [n, lines]."""
+    disk = np.sqrt(np.maximum(0.25 - v**2, 0.0))
+    arm = _ARM[:, None] / 2
+    others = np.where(np.abs(v) <= arm, 0.5, arm)
+    half = np.where(_IS_DISK[:, None], disk, np.where(_IS_TRIANGLE[:, None], (v + 0.5) / 2, others))
+    return np.where(np.abs(v) <= 0.5, half, 0.0)
+
+
+def _difference(first: Floats, second: Floats) -> Floats:
+    """Squared differences, summed over each image: [n, h, w] twice to [n]."""
+    rest = first - second
+    return np.einsum("nhw,nhw->n", rest, rest)
+
+
+def _smooth(images: Floats) -> Floats:
+    """Each pixel with its neighbours, by 1, 2, 1 in both directions; [n, h, w]."""
+    rows = 2 * images
+    rows[:, 1:] += images[:, :-1]
+    rows[:, :-1] += images[:, 1:]
+    both = 2 * rows
+    both[:, :, 1:] += rows[:, :, :-1]
+    both[:, :, :-1] += rows[:, :, 1:]
+    return both / 16

@@ -1,0 +1,89 @@
+"""Objects of any class, found by a zero-shot detection model of transformers."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from groupwise_verifiable.images.detection import Detection, strongest
+from groupwise_verifiable.images.pixels import Pixels, picture
+from groupwise_verifiable.models import LazyModel, check_model_name, for_use, loading
+
+
+class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
+    """Asks a model such as OWLv2 or Grounding DINO for the classes by their names.
+
+    name: of a model on the hub, or its folder. device: the GPU where there is one, by default.
+    """
+
+    def __init__(self, name: str, device: str | None = None) -> None:
+        """Loads nothing; ValueError where a folder is named that holds no model."""
+        check_model_name(name, setting="detector")
+        super().__init__()
+        self.name, self.device = name, device
+
+    def _load(self) -> tuple[Any, Any]:
+        """Model and processor."""
+        from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
+
+        with loading(f"`detector`: {self.name!r}"):
+            model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(
+                self.name, trust_remote_code=False
+            )
+            processor = AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
+        return for_use(model, self.device), processor
+
+    def __call__(
+        self, image: Pixels, classes: Sequence[str], *, threshold: float, overlap: float, most: int
+    ) -> list[Detection]:
+        """Returns the objects of these classes in an image [H, W, 3], the surest first.
+
+        threshold: less sure detections are dropped. overlap: of two detections of a class whose
+        intersection over union exceeds it, the less sure one is dropped. most: of a class, the
+        surest so many are kept. Nobody looks at their colours.
+        """
+        import torch
+
+        if not classes:
+            return []
+        queries = [list(classes)]
+        with self.loaded() as (model, processor), torch.inference_mode():
+            inputs = processor(images=picture(image), text=queries, return_tensors="pt")
+            outputs = model(**inputs.to(model.device))
+        (result,) = processor.post_process_grounded_object_detection(
+            outputs,
+            threshold=threshold,
+            target_sizes=[image.shape[:2]],
+            text_labels=queries,
+        )
+        detections = [
+            Detection(name, None, box, score)
+            for label, box, score in zip(
+                result["text_labels"],
+                map(tuple, result["boxes"].tolist()),
+                result["scores"].tolist(),
+                strict=True,
+            )
+            if (name := class_of(label, classes)) is not None
+        ]
+        return list(_first(strongest(detections, overlap), most))
+
+
+def _first(detections: Sequence[Detection], most: int) -> Iterator[Detection]:
+    """The first so many of each class."""
+    counts: Counter[str] = Counter()
+    for each in detections:
+        counts[each.label] += 1
+        if counts[each.label] <= most:
+            yield each
+
+
+def class_of(label: str, classes: Sequence[str]) -> str | None:
+    """Returns the class that a model's label means, None where that could be several or none.
+
+    Grounding DINO gives the words of which it is sure enough: of "traffic light" perhaps "light",
+    and for a box that fits two classes the words of both.
+    """
+    words = set(label.lower().split())
+    same = [name for name in classes if name.lower() == label.lower()]
+    meant = same or [name for name in classes if words & set(name.lower().split())]
+    return meant[0] if len(meant) == 1 else None

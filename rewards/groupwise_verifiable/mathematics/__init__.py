@@ -1,0 +1,1 @@
+"""Rewards for mathematics: whether an answer equals the gold one, and how short it is."""

@@ -1,0 +1,167 @@
+"""Rewards that prefer short right answers: correctness by `math`, shaped by length."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from math import cos, pi
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise_verifiable.columns import column
+from groupwise_verifiable.completion import content
+from groupwise_verifiable.failures import Outcome, settled
+from groupwise_verifiable.mathematics.attempt import Rules
+from groupwise_verifiable.mathematics.reward import MathEquivalence
+
+
+class Length:
+    """Short answers above long ones of the same prompt, wrong ones never above zero: -0.5 to 0.5.
+
+    s = 0.5 - (length - shortest) / (longest - shortest), over the completions of one prompt; s for
+    a right answer, min(0, s) for a wrong one; 0.0 when all have one length; None where the gold
+    answer holds no mathematics. Kimi k1.5, arXiv:2501.12599, section 2.3.3.
+
+    open-r1's `len_reward` takes shortest and longest over the whole batch, all prompts together,
+    so a prompt that needs long answers is punished for its neighbours. The paper's are per prompt,
+    and so are these: a group is a run of equal prompts. It also counts characters and gives
+    unreadable gold answers the value of a right one.
+    """
+
+    judges = False
+
+    class Config(BaseModel):
+        """Settings of the reward `length`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        gold: str = Field(default="answer", description="Column with the gold answers.")
+        rules: Rules = Field(default="strict", description="As for `math`: what is right.")
+        after: str | None = Field(
+            default=None,
+            min_length=1,
+            description="As for `math`: only the text after this counts.",
+        )
+        timeout: float = Field(default=5.0, gt=0, description="Seconds to check one completion.")
+        unit: Literal["tokens", "characters"] = Field(
+            default="tokens", description="In what lengths are measured."
+        )
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+        self._correct = MathEquivalence(
+            MathEquivalence.Config(
+                gold=self.config.gold,
+                rules=self.config.rules,
+                after=self.config.after,
+                timeout=self.config.timeout,
+            )
+        )
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
+        slopes = _slopes(prompts, self._lengths(completions, columns))
+        correct = self._correct.outcomes(
+            prompts, completions, columns, log_metric=log_metric, reward="length"
+        )
+
+        def shaped(index: int, right: float) -> float:
+            return slopes[index] if right else min(0.0, slopes[index])
+
+        return settled(_shape(correct, shaped))
+
+    def _lengths(
+        self, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[int]:
+        if self.config.unit == "characters":
+            return [len(content(completion)) for completion in completions]
+        return [len(ids) for ids in column(columns, "completion_ids", reward="length")]
+
+
+class CosineLength:
+    """Right answers fall and wrong ones rise with length, along half a cosine.
+
+    long + (short - long) * (1 + cos(pi * min(tokens / max_length, 1))) / 2, where (short, long) is
+    (right_short, right_long) or (wrong_short, wrong_long): -1.0 to 1.0 by default. None where the
+    gold answer holds no mathematics. "Demystifying Long Chain-of-Thought Reasoning",
+    arXiv:2502.03373, appendix C.1; TRL's `get_cosine_scaled_reward`. open-r1's counts characters
+    and does not stop at `max_length`, after which its cosine climbs again.
+    """
+
+    judges = False
+
+    class Config(BaseModel):
+        """Settings of the reward `cosine_length`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        max_length: int = Field(ge=1, description="Tokens from which on the value stays the same.")
+        right_short: float = Field(default=1.0, description="A right answer of no tokens.")
+        right_long: float = Field(default=0.5, description="A right answer of `max_length` tokens.")
+        wrong_short: float = Field(default=-1.0, description="A wrong answer of no tokens.")
+        wrong_long: float = Field(
+            default=-0.5, description="A wrong answer of `max_length` tokens."
+        )
+        gold: str = Field(default="answer", description="Column with the gold answers.")
+        rules: Rules = Field(default="strict", description="As for `math`: what is right.")
+        after: str | None = Field(
+            default=None,
+            min_length=1,
+            description="As for `math`: only the text after this counts.",
+        )
+        timeout: float = Field(default=5.0, gt=0, description="Seconds to check one completion.")
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._correct = MathEquivalence(
+            MathEquivalence.Config(
+                gold=config.gold, rules=config.rules, after=config.after, timeout=config.timeout
+            )
+        )
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
+        lengths = [len(ids) for ids in column(columns, "completion_ids", reward="cosine_length")]
+        correct = self._correct.outcomes(
+            prompts, completions, columns, log_metric=log_metric, reward="cosine_length"
+        )
+        return settled(_shape(correct, lambda index, right: self._value(lengths[index], right)))
+
+    def _value(self, length: int, right: float) -> float:
+        settings = self.config
+        if right:
+            short, long = settings.right_short, settings.right_long
+        else:
+            short, long = settings.wrong_short, settings.wrong_long
+        return long + 0.5 * (short - long) * (1 + cos(pi * min(length / settings.max_length, 1.0)))
+
+
+def _slopes(prompts: Sequence[Any], lengths: Sequence[int]) -> list[float]:
+    """0.5 for the shortest to -0.5 for the longest of each run of equal prompts."""
+    slopes: list[float] = []
+    for _, run in groupby(zip(prompts, lengths, strict=True), key=lambda pair: pair[0]):
+        group = [length for _, length in run]
+        shortest, spread = min(group), max(group) - min(group)
+        slopes += [0.5 - (length - shortest) / spread if spread else 0.0 for length in group]
+    return slopes
+
+
+def _shape(correct: Sequence[Outcome], shaped: Callable[[int, float], float]) -> list[Outcome]:
+    """The shaped value where there is one; None and failures stay as they are."""
+    return [
+        shaped(index, outcome) if isinstance(outcome, float) else outcome
+        for index, outcome in enumerate(correct)
+    ]

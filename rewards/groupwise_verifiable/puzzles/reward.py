@@ -1,0 +1,136 @@
+"""Scores of reasoning-gym's own verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise_verifiable.columns import column
+from groupwise_verifiable.completion import content, tagged
+from groupwise_verifiable.failures import Outcome, judged, settled
+from groupwise_verifiable.puzzles.rules import REFUSED
+from groupwise_verifiable.puzzles.tasks import check_task, task_home, task_names
+from groupwise_verifiable.workers import WorkerFailure, map_each
+
+if TYPE_CHECKING:
+    from groupwise_verifiable.puzzles.check import Attempt
+
+_PATIENCE = 4
+
+
+class ReasoningGymScore:
+    """Whether the verifier of the row's reasoning-gym task takes the answer for right: 1.0 or 0.0.
+
+    The answer is the content of the last pair of tags, as reasoning-gym itself extracts it; a
+    completion without one is wrong. The rows' columns `question`, `answer` and `metadata` are those
+    of the prompt source `reasoning_gym`.
+
+    Many verifiers also give a share for a part of an answer, or for its form: sudoku's for each
+    cell, some for any text at all. A policy learns to earn that, so it counts only if asked for.
+
+    Verifiers run in killable workers, where only literals and elementary mathematics are evaluated.
+    An answer that its verifier cannot check in time is wrong, and counted as `unchecked`.
+    """
+
+    judges = True
+
+    class Config(BaseModel):
+        """Settings of the reward `reasoning_gym`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        tag: str | None = Field(
+            default="answer", description="The tag around the answer; null: the whole completion."
+        )
+        task: str | None = Field(
+            default=None, description="The task; null: the `source_dataset` in each row's metadata."
+        )
+        partial: bool = Field(
+            default=False, description="Give what the verifier gives for a part of an answer, too."
+        )
+        timeout: float = Field(default=5.0, gt=0, description="Seconds for one completion.")
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Refuses to start where reasoning-gym is missing or has no such task, or a useless one."""
+        self.config = config or self.Config()
+        if self.config.task is None:
+            task_names()
+        elif _checked(self.config.task) == "composite":
+            raise ValueError(
+                "reward 'reasoning_gym': 'composite' has no verifier of its own; leave `task` "
+                "unset, for each row's metadata names its task"
+            )
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """Returns a value for each completion; raises SampleErrors where rows cannot be checked."""
+        from groupwise_verifiable.puzzles.check import on_gold  # imports reasoning-gym
+
+        attempts = self._attempts(completions, columns)
+        timeout = self.config.timeout
+        outcomes = judged(
+            self._outcomes(attempts, timeout),
+            # Longer: a worker is slow at first, and those that were killed have just been replaced.
+            on_gold=lambda indices: self._outcomes(
+                [on_gold(attempts[index]) for index in indices], _PATIENCE * timeout
+            ),
+            log_metric=log_metric,
+        )
+        return settled(outcomes)
+
+    def _outcomes(self, attempts: Sequence[Attempt], timeout: float) -> list[Outcome]:
+        from groupwise_verifiable.puzzles.check import score  # as above
+
+        outcomes = map_each(score, attempts, timeout=timeout)
+        return [
+            outcome
+            if isinstance(outcome, WorkerFailure) or self.config.partial
+            else float(outcome == 1.0)
+            for outcome in outcomes
+        ]
+
+    def _attempts(
+        self, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[Attempt]:
+        from groupwise_verifiable.puzzles.check import Attempt  # as above
+
+        names = ("question", "answer", "metadata")
+        rows = zip(*(column(columns, name, reward="reasoning_gym") for name in names), strict=True)
+        entries = [dict(zip(names, row, strict=True)) for row in rows]
+        tasks = [self._task(entry["metadata"]) for entry in entries]
+        return [
+            Attempt(task, self._answer(content(completion)), entry, task_home(task))
+            for task, completion, entry in zip(tasks, completions, entries, strict=True)
+        ]
+
+    def _answer(self, text: str) -> str | None:
+        return text.strip() if self.config.tag is None else tagged(text, self.config.tag)
+
+    def _task(self, metadata: Mapping[str, Any]) -> str:
+        if self.config.task is not None:
+            return self.config.task
+        if "source_dataset" not in metadata:
+            raise ValueError(
+                "reward 'reasoning_gym' finds no 'source_dataset' in a row's metadata: use rows of "
+                "the prompt source 'reasoning_gym', or set `task`"
+            )
+        return _checked(metadata["source_dataset"])
+
+
+def _checked(task: object) -> str:
+    """The name of a task whose verifier is of use."""
+    name = check_task(task)
+    if name in REFUSED:
+        raise ValueError(
+            f"reward 'reasoning_gym' refuses the task {name!r}: {REFUSED[name]}; take another task "
+            "or a reward of your own"
+        )
+    return name

@@ -1,0 +1,178 @@
+"""Answers compared with a gold column: as strings, or as numbers."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+from unicodedata import normalize
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.completion import content, outside_thinking, prompt_text, tagged
+from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
+
+# How many times as long an answer may be as the gold one and yet be equal to it: letters with marks
+# of their own are several characters in other forms. Normalising takes quadratic time.
+_LONGEST_FORM = 20
+
+
+class ExactAnswer:
+    """1.0 when the answer is the gold string, else 0.0; None where the gold value is blank.
+
+    Both sides are stripped and their runs of white space become one space before they are
+    compared, and a letter equals itself in Unicode's other forms. A completion without the
+    asked-for tag is wrong.
+    """
+
+    judges = True
+
+    class Config(BaseModel):
+        """Settings of the reward `exact_answer`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        gold: str = Field(default="answer", description="Column with the gold answers.")
+        extract: Literal["whole", "tag", "last_line"] = Field(
+            default="whole", description="What of the completion is the answer."
+        )
+        tag: str = Field(
+            default="answer", min_length=1, description="The tag's name for `extract: tag`."
+        )
+        ignore_case: bool = Field(default=False, description="Whether A equals a.")
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        golds = column(columns, self.config.gold, reward="exact_answer")
+        return [
+            None if is_missing(gold) else self._score(content(completion), folded(str(gold)))
+            for completion, gold in zip(completions, golds, strict=True)
+        ]
+
+    def _score(self, text: str, gold: str) -> float | None:
+        if not gold:
+            return None
+        answer = self._extracted(text)
+        if answer is None:
+            return 0.0
+        plain = folded(answer)
+        if len(plain) > _LONGEST_FORM * len(gold):
+            return 0.0
+        return float(self._normal(plain) == self._normal(gold))
+
+    def _extracted(self, text: str) -> str | None:
+        if self.config.extract == "tag":
+            return tagged(text, self.config.tag)
+        return last_line(outside_thinking(text)) if self.config.extract == "last_line" else text
+
+    def _normal(self, text: str) -> str:
+        return normalize("NFC", text.casefold() if self.config.ignore_case else text)
+
+
+class NumericAnswer:
+    """1.0 when the answer is the gold number, else 0.0; None where gold is not a number.
+
+    Numbers are compared exactly, as fractions: |answer - gold| <= max(absolute, relative * |gold|).
+    1,234 and 1234, 0.75 and 3/4 are equal. What is left to compute is no answer: an operand, as the
+    3 of "5-3", a fraction that is not reduced, or one that the prompt holds, unless the gold number
+    is written as a fraction. Nor does what stands in `<think>...</think>` count.
+    """
+
+    judges = True
+
+    class Config(BaseModel):
+        """Settings of the reward `numeric_answer`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        gold: str = Field(default="answer", description="Column with the gold answers.")
+        extract: Literal["last_number", "tag", "whole"] = Field(
+            default="last_number",
+            description="The answer: the completion's last number, if it stands by itself, or a "
+            "tag's content or the whole completion, which must be a number and nothing else.",
+        )
+        tag: str = Field(
+            default="answer", min_length=1, description="The tag's name for `extract: tag`."
+        )
+        absolute: float = Field(
+            default=0.0,
+            ge=0,
+            allow_inf_nan=False,
+            description="Largest difference that still is equal.",
+        )
+        relative: float = Field(
+            default=0.0,
+            ge=0,
+            allow_inf_nan=False,
+            description="The same, as a share of the gold number.",
+        )
+        ended: bool | None = Field(
+            default=None,
+            description="Count only completions that ended by themselves, none that were cut off; "
+            "by default unless a tag ends the answer, where `truncated` says which those are.",
+        )
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        golds = column(columns, self.config.gold, reward="numeric_answer")
+        cut = self._cut(columns, len(completions))
+        rows = zip(prompts, completions, golds, cut, strict=True)
+        return [self._score(*row) for row in rows]
+
+    def _cut(self, columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[bool]:
+        ended = self.config.ended
+        if ended is None:
+            ended = self.config.extract != "tag" and columns.get("truncated") is not None
+        if not ended:
+            return [False] * count
+        return [bool(flag) for flag in column(columns, "truncated", reward="numeric_answer")]
+
+    def _score(self, prompt: Any, completion: Any, gold: object, cut: bool) -> float | None:
+        right = gold_number(str(gold))
+        if right is None:
+            return None
+        answer = None if cut else self._number(content(completion))
+        if answer is None or self._is_left_to_compute(answer, right, prompt):
+            return 0.0
+        return float(abs(answer.value - right.value) <= self._tolerance(right.value))
+
+    @staticmethod
+    def _is_left_to_compute(answer: Number, gold: Number, prompt: Any) -> bool:
+        if not answer.is_fraction or gold.is_fraction:
+            return False
+        return not answer.is_reduced or answer.literal in "".join(prompt_text(prompt).split())
+
+    def _tolerance(self, gold: Fraction) -> Fraction:
+        # By way of the decimal string: 0.1 in a configuration means one tenth.
+        relative = Fraction(str(self.config.relative)) * abs(gold)
+        return max(Fraction(str(self.config.absolute)), relative)
+
+    def _number(self, text: str) -> Number | None:
+        if self.config.extract == "last_number":
+            return last_number(outside_thinking(text))
+        answer = tagged(text, self.config.tag) if self.config.extract == "tag" else text
+        return None if answer is None else whole_number(answer)
+
+
+def last_line(text: str) -> str:
+    """Returns the last line that is not blank, stripped; an empty string when there is none."""
+    lines = text.rstrip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def folded(text: str) -> str:
+    """Returns the text stripped, with every run of white space as one space."""
+    return " ".join(text.split())
