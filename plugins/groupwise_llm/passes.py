@@ -31,7 +31,7 @@ class Sequences:
         prompts: Sequence[Tensor],
         ids: Tensor,
         attention: Tensor,
-        decisions: tuple[Tensor, Tensor],
+        decisions: tuple[Tensor, ...],
     ) -> "Sequences":
         """attention: [n, t] bool, which places of ids hold tokens; its gaps are closed.
         decisions: rows and places [k] of those asked about."""
@@ -62,7 +62,7 @@ def likelihood(
     if groups is not None:
         run = partial(shared, sequences=sequences, groups=groups, cache=model.new_cache())
     tokens = sequences.ids[sequences.rows, sequences.steps]
-    return model(run, numerics, tokens, temperature=temperature)  # type: ignore[no-any-return]
+    return model(run, numerics, tokens, temperature=temperature)
 
 
 def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

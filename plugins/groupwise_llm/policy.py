@@ -212,7 +212,7 @@ class LanguageModel(Policy):
         answers = passes.likelihood(
             self.causal,
             self.ability.numerics,
-            Sequences.of(rollouts.trajectory["prompt_ids"], ids, attention, places),
+            Sequences.of(list(rollouts.trajectory["prompt_ids"]), ids, attention, places),
             groups=rollouts.groups if self.ability.shared_training else None,
             temperature=self.config.temperature,
         )

@@ -166,9 +166,9 @@ def _check_adapters(trial: Trial, numerics: Numerics) -> None:
     token chose are left alone.
     """
     trained = {n: p for n, p in trial.model.named_parameters() if p.requires_grad}
-    total = trial.log_probs(numerics, share=False).sum()
-    gradients = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
-    names = [n for n, g in zip(trained, gradients, strict=True) if g is None and "expert" not in n]
+    trial.log_probs(numerics, share=False).sum().backward()
+    names = [n for n, p in trained.items() if p.grad is None and "expert" not in n]
+    trial.model.zero_grad()
     idle = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
     if idle:
         raise UserError(

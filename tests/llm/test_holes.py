@@ -1,0 +1,100 @@
+"""Rollouts with tokens that are not the model's own: attended to, and never trained on."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+TURNS = [(2, 3, 1), (1, 7, 2), (4, 1, 3), (3, 0, 0), (1, 2, 4), (2, 5, 2)]
+"""Of each rollout how many tokens of its own, of a tool's, and of its own again."""
+ROWS = [{"prompt": "a longer prompt: 12+34="}, {"prompt": "Hi"}, {"prompt": "7-5"}]
+
+
+@pytest.fixture
+def policy(request, make):
+    return make(getattr(request, "param", "qwen2"), max_new_tokens=10)
+
+
+def answered(policy, gap=0):
+    """What a policy sampled, with a tool's answer in the middle of each rollout, from `gap` places
+    of nothing on."""
+    rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
+    width = 12 + gap
+    ids = torch.randint(2, 200, (6, width), generator=torch.Generator().manual_seed(3))
+    mask, attention = torch.zeros(2, 6, width, dtype=torch.bool)
+    for row, (first, tool, second) in enumerate(TURNS):
+        start = first + gap
+        mask[row, :first] = mask[row, start + tool : start + tool + second] = True
+        attention[row] = mask[row]
+        attention[row, start : start + tool] = True
+    own = rollouts.trajectory["completion_ids"]
+    kept = min(width, own.shape[1])
+    ids[:, :kept] = torch.where(mask[:, :kept], own[:, :kept], ids[:, :kept])
+    trajectory = {**rollouts.trajectory, "completion_ids": ids, "attention": attention}
+    return replace(rollouts, mask=mask, sampler_log_probs=None, trajectory=trajectory)
+
+
+def gradient(policy, total):
+    policy.zero_grad(set_to_none=True)
+    total.backward()
+    return torch.cat([p.grad.flatten() for p in policy.parameters()]).double()
+
+
+def slopes(rollouts):
+    return torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
+
+
+def close(ours, theirs):
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("gap", [0, 2])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("policy", ["qwen2", "gpt2", "gemma2", "gemma3"], indirect=True)
+def test_decisions_are_scored_after_all_that_came_before(policy, plain, allow, share, gap):
+    allow(policy, shared_training=share)
+    rollouts = answered(policy, gap)
+    ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert (ours[rollouts.mask] < 0).all()
+    assert not ours[~rollouts.mask].any()
+    # Without regard to the mask: what no decision is adds no gradient.
+    weights = slopes(rollouts)
+    close(gradient(policy, (weights * ours).sum()), gradient(policy, (weights * theirs).sum()))
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_no_split_changes_the_gradient(make, share):
+    policy = make(share_prompt=share, temperature=0.7)
+    rollouts, gradients = answered(policy), []
+    for budget in (1, 24, 40, 10_000):
+        parts = policy.microbatches(rollouts, budget, cut_decisions=True)
+        assert sorted(row for rows, _ in parts for row in rows.tolist()) == list(range(6))
+        total = 0.0
+        for rows, decisions in parts:
+            log_probs = policy(rollouts.select(rows), decisions).log_probs
+            total = total + (slopes(rollouts)[rows, decisions] * log_probs).sum()
+        gradients.append(gradient(policy, total))
+    for other in gradients[:-1]:
+        close(other, gradients[-1])
+
+
+def test_the_budget_counts_a_tools_tokens(policy):
+    rollouts = answered(policy)
+    prompts = [len(ids) for ids in rollouts.trajectory["prompt_ids"]]
+    parts = policy.microbatches(rollouts, 40, cut_decisions=True)
+    for rows, decisions in parts:
+        tokens = len(rows) * int(rollouts.extents[rows].max())
+        heads = {int(rollouts.groups[row]): prompts[row] for row in rows}
+        assert decisions.stop == int(rollouts.extents[rows].max())
+        assert len(rows) == 1 or tokens + len(heads) * max(heads.values()) <= 40
+    assert len(parts) > 2
+
+
+def test_what_was_sampled_alone_attends_to_its_decisions(policy):
+    rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
+    assert torch.equal(rollouts.trajectory["attention"], rollouts.mask)
+    assert rollouts.facts["completion_ids"] == [
+        row[own].tolist()
+        for row, own in zip(rollouts.trajectory["completion_ids"], rollouts.mask, strict=True)
+    ]
