@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from groupwise.callback import Callback
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
-    from groupwise.run.course import RunResult
+    from groupwise.run.record import RunResult
     from groupwise.run.train import train
+    from groupwise.sampler import Sampler
 
 __version__ = "0.1.0"
 
@@ -25,7 +26,8 @@ _LAZY = {
     "Policy": "groupwise.policy:Policy",
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
-    "RunResult": "groupwise.run.course:RunResult",
+    "Sampler": "groupwise.sampler:Sampler",
+    "RunResult": "groupwise.run.record:RunResult",
     "train": "groupwise.run.train:train",
 }
 
@@ -36,6 +38,7 @@ __all__ = [
     "Policy",
     "Rollouts",
     "RunResult",
+    "Sampler",
     "advantages",
     "hookimpl",
     "objective",

@@ -37,6 +37,8 @@ class Algorithm(ABC):
         the sampler that took them (`sampler_log_probs` in the batch); rollouts of older weights
         require it.
     samples_with: the name of kept weights to draw training rollouts with; None for the present.
+    mismatch_limit: nats by which the sampler's log-probs may be from the policy's, on average over
+        decisions, before the run warns.
     """
 
     needs: frozenset[str] = frozenset({"log_probs"})
@@ -47,6 +49,7 @@ class Algorithm(ABC):
     refills: bool = False
     corrects: bool = False
     samples_with: str | None = None
+    mismatch_limit: float = 0.05
 
     @abstractmethod
     def targets(
@@ -88,3 +91,7 @@ class Algorithm(ABC):
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t] per-decision quantities worth logging; their means over decisions are."""
         return {}
+
+    def look(self, metrics: Mapping[str, Any]) -> str | None:
+        """A warning that a step's metrics give reason for, or None; a run shows the first."""
+        return None

@@ -11,6 +11,8 @@ from torch import Tensor
 
 Normalize = Literal["sequence", "token", "constant"]
 Estimator = Literal["k1", "k2", "k3"]
+Level = Literal["token", "sequence"]
+Mode = Literal["truncate", "mask"]
 
 
 def token_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
@@ -64,6 +66,47 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, *, estimator: Estimator =
         # expm1 keeps the digits that exp(-d) - 1 loses near 0, where most decisions are.
         return torch.expm1(-difference) + difference
     raise ValueError(f'kl: estimator must be "k1", "k2" or "k3", received {estimator!r}')
+
+
+def importance_weights(
+    log_probs: Tensor,
+    sampler_log_probs: Tensor,
+    mask: Tensor,
+    *,
+    level: Level = "token",
+    mode: Mode = "truncate",
+    cap: float = 2.0,
+) -> Tensor:
+    """policy / sampler, bounded: what samples of another distribution count in an expectation.
+
+    For rollouts that an engine drew, or older weights; multiplies the surrogate, never KL or
+    entropy. Truncated importance sampling: Yao et al., "Your Efficient RL Framework Secretly Brings
+    You Off-Policy RL Training", 2025; masked: Ling et al., "Every Step Evolves", arXiv:2510.18855.
+
+    log_probs: [B, T] of the policy before the step's first update; sampler_log_probs: [B, T].
+    level: "token": of each decision alone, which is biased and of small variance; "sequence": the
+        product over the rollout's decisions, at all of them: unbiased where `cap` does not bind.
+    mode: "truncate" weights at `cap`; "mask": those above it are 0. What is masked still counts in
+        the denominators of the loss.
+    Returns [B, T] without gradient, 0 outside the mask.
+    """
+    ratio = token_log_ratio(log_probs.detach(), sampler_log_probs, mask)
+    if level == "sequence":
+        ratio = ratio.sum(dim=1, keepdim=True).expand_as(ratio)
+    elif level != "token":
+        raise ValueError(
+            f'importance_weights: level must be "token" or "sequence", received {level!r}'
+        )
+    weights = ratio.exp()
+    if mode == "truncate":
+        weights = weights.clamp(max=cap)
+    elif mode == "mask":
+        weights = weights.where(weights <= cap, 0.0)
+    else:
+        raise ValueError(
+            f'importance_weights: mode must be "truncate" or "mask", received {mode!r}'
+        )
+    return weights.masked_fill(~mask, 0.0)
 
 
 def weights(mask: Tensor, *, normalize: Normalize, length: int | None = None) -> Tensor:

@@ -7,7 +7,7 @@ pass use the module that is not wrapped.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,6 +37,7 @@ class Policy(nn.Module, Sampler):
         anything is sampled, None where it needs all. A policy may leave out the others.
     scale_loss: True where gradients are computed in float16 and may underflow: the loss is then
         scaled by torch's GradScaler.
+    changes: by name, how often the weights kept under it were kept or blended.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
@@ -52,6 +53,7 @@ class Policy(nn.Module, Sampler):
     def __init__(self) -> None:
         super().__init__()
         self._kept: dict[str, dict[str, Tensor]] = {}
+        self.changes: dict[str, int] = {}
 
     def place(self, device: torch.device | str) -> None:
         """Move to the device of the run, and find out there what depends on it.
@@ -131,18 +133,24 @@ class Policy(nn.Module, Sampler):
 
     def keep(self, name: str) -> None:
         """Keep a copy of the trained weights as they are now, for `using(name)` and `blend`."""
+        if not name.isidentifier():
+            raise ValueError(f"keep: a name of weights is also one of a file, received {name!r}")
         self._kept[name] = {key: p.detach().clone() for key, p in self._trained()}
+        self._changed(name)
 
     @torch.no_grad()
     def blend(self, name: str, decay: float) -> None:
         """kept <- decay x kept + (1 - decay) x present: a moving average, if called repeatedly."""
         kept = list(self._weights(name).values())
         torch._foreach_lerp_(kept, [p for _, p in self._trained()], 1 - decay)
+        self._changed(name)
+
+    def using(self, name: str) -> AbstractContextManager[None]:
+        """The weights kept as `name` in place of the present ones, which come back at the end."""
+        return self._exchanged(self._weights(name))
 
     @contextmanager
-    def using(self, name: str) -> Iterator[None]:
-        """The weights kept as `name` in place of the present ones, which come back at the end."""
-        kept = self._weights(name)
+    def _exchanged(self, kept: Mapping[str, Tensor]) -> Iterator[None]:
         self._exchange(kept)
         try:
             yield
@@ -158,6 +166,10 @@ class Policy(nn.Module, Sampler):
         """Take up what `kept(name)` returned in an earlier run."""
         for key, value in self._weights(name).items():
             value.copy_(weights[key])
+        self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        self.changes[name] = self.changes.get(name, 0) + 1
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(key, p) for key, p in self.named_parameters() if p.requires_grad]

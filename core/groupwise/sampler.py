@@ -17,8 +17,8 @@ class Sampler(ABC):
 
     A plugin's sampler is a class with a nested `Config`, built as `Target(config, policy)`.
 
-    policy_class: the class of policies it can draw for. needs: which of what policies provide it
-        builds on, as `Algorithm.needs`.
+    policy_class: the class of policies it can draw for. requires: what it builds on of that which
+        a policy `provides`.
     seeded: whether a sample depends on its own seed alone, so that batching, processes and resuming
         change nothing. An engine that batches as requests come in cannot promise that.
     exact: whether its log-probs are those that the policy's `forward` gives, by the same code in
@@ -26,7 +26,7 @@ class Sampler(ABC):
     """
 
     policy_class: ClassVar[type] = object
-    needs: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
     exact: bool = False
 

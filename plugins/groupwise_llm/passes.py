@@ -35,14 +35,15 @@ class Sequences:
     ) -> "Sequences":
         """attention: [n, t] bool, which places of ids hold tokens; its gaps are closed.
         decisions: rows and places [k] of those asked about."""
-        rows, places = decisions
-        order = attention.logical_not().byte().argsort(dim=1, stable=True)
+        steps, width = attention.cumsum(dim=1) - 1, ids.shape[1]
+        closed = ids.new_zeros(len(ids), width + 1)  # what is no token goes where none is read
+        closed.scatter_(1, steps.where(attention, width), ids)
         return Sequences(
             prompts=prompts,
-            ids=ids.gather(1, order),
-            attention=attention.gather(1, order),
-            rows=rows,
-            steps=attention.cumsum(dim=1)[rows, places] - 1,
+            ids=closed[:, :width],
+            attention=torch.arange(width, device=ids.device) <= steps[:, -1:],
+            rows=decisions[0],
+            steps=steps[decisions],
         )
 
 

@@ -1,7 +1,7 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -248,14 +248,16 @@ class LanguageModel(Policy):
         """As `Policy.keep`; but of a reference that is the model without its adapters no copy."""
         if name == "reference" and adapters.are_idle(self.model):
             self._kept[name] = {}
+            self._changed(name)
         else:
             super().keep(name)
 
-    @contextmanager
-    def using(self, name: str) -> Iterator[None]:
+    def using(self, name: str) -> AbstractContextManager[None]:
         """The weights kept as `name`; where there is no copy of them, adapters switched off."""
-        with super().using(name) if self._weights(name) else self.model.disable_adapter():
-            yield
+        if self._weights(name):
+            return super().using(name)
+        off: AbstractContextManager[None] = self.model.disable_adapter()
+        return off
 
     def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """As `Policy.restore`; a reference may have become a copy after training began."""
@@ -281,8 +283,8 @@ class LanguageModel(Policy):
         rollouts: int,
         sampled: int,
         training: bool,
-        reference: bool,
-        averages: int,
+        reference: bool = False,
+        averages: int = 0,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
         return estimate(

@@ -4,8 +4,8 @@ Pytest imports tests by path, so helpers reach them as the fixture `lab`, a name
 defined here.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +17,19 @@ from torch import Tensor, nn
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.sections import EvaluationSection, TrainSection
+from groupwise.config.sections import RunConfig
 from groupwise.prompts.draws import Prompts
 from groupwise.rewards import Reward, Scores
+from groupwise.run.loop import loop
+from groupwise.run.trainer import Trainer
+from groupwise.sampler import Sampler
+from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
+from groupwise.training.experience import Ahead, Experience
+from groupwise.training.learner import Learner
+from groupwise.training.sampling import Sampling
 from groupwise.training.scorer import Scorer
-from groupwise.training.trainer import Trainer
+from groupwise.training.step_metrics import joined
 from groupwise.training.update import Updater
 
 END = 0
@@ -35,8 +42,9 @@ class Tabular(Policy):
     completion. `asked` records how many rows each forward was asked for.
     """
 
-    provides = frozenset({"log_probs", "entropy", "reference"})
+    provides = frozenset({"log_probs", "entropy"})
     unit = "symbols"
+    exact = True
 
     def __init__(
         self,
@@ -54,7 +62,6 @@ class Tabular(Policy):
         )
         self.table = nn.Parameter(table)
         self.symbols, self.max_decisions, self.bias = symbols, length, bias
-        self.kept: dict[str, Tensor] = {}
         self.asked: list[int] = []
 
     def sample(
@@ -117,20 +124,6 @@ class Tabular(Policy):
         scores = self.table[prompt.unsqueeze(1), position, before].log_softmax(-1)
         log_probs = scores.gather(-1, symbols[:, decisions].unsqueeze(-1)).squeeze(-1)
         return LogProbs(log_probs=log_probs, entropy=-(scores.exp() * scores).sum(-1))
-
-    def keep(self, name: str) -> None:
-        self.kept[name] = self.table.detach().clone()
-
-    @contextmanager
-    def using(self, name: str) -> Iterator[None]:
-        own = self.table.detach().clone()
-        with torch.no_grad():
-            self.table.copy_(self.kept[name])
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                self.table.copy_(own)
 
     def completions(self) -> Iterator[list[int]]:
         """Every completion there is."""
@@ -214,36 +207,82 @@ def trainer(
     evaluate_every: int = 0,
     held_out: float = 0.4,
     evaluation: Mapping[str, Any] | None = None,
+    sampler: Sampler | None = None,
     **settings: Any,
 ) -> Trainer:
     """A trainer of a tabular policy; `settings` are those of the section `train`."""
     policy = policy or Tabular()
     algorithm = algorithm or GRPO()
-    algorithm.prepare(policy)
-    if algorithm.reference:
-        policy.keep("reference")
     asked = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
-    chosen = TrainSection(**{**asked, **settings})
-    rewards = Scorer([Reward(name="ones", function=reward)])
-    prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
-    exam = EvaluationSection(**{"prompts": 1, **(evaluation or {})})
-    return Trainer(
-        policy=policy,
-        algorithm=algorithm,
-        rewards=rewards,
-        prompts=prompts,
-        settings=chosen,
-        evaluator=Evaluator(
-            prompts.evaluation(exam.prompts) if held_out else [],
-            rewards,
-            exam,
-            seed=seed,
-            batch=chosen.sample_batch,
-        ),
-        accelerator=Accelerator(cpu=True),
+    config = RunConfig(
+        policy={"name": "tabular"},
+        prompts={"name": "rows"},
+        rewards=[{"name": "ones"}],
+        evaluation={"prompts": 1, "every": evaluate_every, **(evaluation or {})},
+        train={**asked, **settings},
         seed=seed,
-        evaluate_every=evaluate_every,
     )
+    accelerator, clock = Accelerator(cpu=True), Clock()
+    scorer = Scorer([Reward(name="ones", function=reward)])
+    prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
+    sampling = Sampling(policy, sampler or policy, seed=seed, batch=config.train.sample_batch)
+    draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
+    evaluator = Evaluator(sampling, draws, scorer, config.evaluation)
+    learner = Learner(policy, algorithm, config.train, accelerator, sampling.sampler)
+    experience = (Ahead if config.train.ahead else Experience)(
+        sampling,
+        prompts,
+        scorer,
+        evaluator.judge,
+        algorithm=algorithm,
+        settings=config.train,
+        accelerator=accelerator,
+        clock=clock,
+    )
+    return Trainer(
+        config=config,
+        experience=experience,
+        learner=learner,
+        evaluator=evaluator,
+        clock=clock,
+    )
+
+
+class Events:
+    """Takes the place of a run's record; what happens is handed to functions."""
+
+    def __init__(
+        self,
+        on_step: Callable[..., Any] = lambda *_: None,
+        on_checkpoint: Callable[[], Any] = lambda: None,
+        on_evaluation: Callable[..., Any] = lambda *_: None,
+    ) -> None:
+        self.step, self.on_checkpoint, self.on_evaluation = on_step, on_checkpoint, on_evaluation
+        self.trainer: Any = None
+
+    def checkpoint(self) -> None:
+        self.trainer.saved = time.monotonic()
+        self.on_checkpoint()
+
+    def evaluation(self, step: int, evaluation: Any) -> dict[str, float]:
+        self.on_evaluation(step, evaluation)
+        return evaluation.logged
+
+
+def fit(trainer: Trainer, *functions: Callable[..., Any]) -> bool:
+    """The run's own loop, with functions for steps, checkpoints and evaluations."""
+    events = Events(*functions)
+    events.trainer = trainer
+    return loop(trainer, events)
+
+
+def step(trainer: Trainer) -> dict[str, Any]:
+    """One step, as the loop makes it."""
+    trainer.due()
+    scored = trainer.experience.next(trainer.state)
+    learned = trainer.learner.learn(scored, trainer.step)
+    trainer.scorer.refresh(scored.rollouts, scored.scores)
+    return trainer.end_step(joined(scored.metrics, learned))
 
 
 def gradient(policy: nn.Module) -> Tensor:
@@ -267,6 +306,8 @@ lab_of_tests = SimpleNamespace(
     scores_of=scores_of,
     updater=updater,
     trainer=trainer,
+    fit=fit,
+    step=step,
     gradient=gradient,
     gap=gap,
 )

@@ -7,14 +7,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from groupwise import train
+from groupwise import Policy, train
 from groupwise.errors import UserError
 from groupwise.prompts.seeds import seed_for
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
-from groupwise.training.average import Average
 
 
-class Pair(nn.Module):
+class Pair(Policy):
     """A trained number, and a frozen one."""
 
     def __init__(self, value=0.0):
@@ -22,104 +21,123 @@ class Pair(nn.Module):
         self.trained = nn.Parameter(torch.tensor([value], dtype=torch.float64))
         self.frozen = nn.Parameter(torch.tensor([7.0]), requires_grad=False)
 
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        raise NotImplementedError
+
+    def forward(self, rollouts, decisions=slice(None)):
+        raise NotImplementedError
+
     def move(self, value):
         with torch.no_grad():
             self.trained.fill_(value)
 
 
-def shadow(average):
-    return float(average.tensors()["trained"])
+def kept(policy, name="average"):
+    return float(policy.kept(name)["trained"])
 
 
 def test_the_average_by_hand():
-    model = Pair(1.0)
-    average = Average(model, decay=0.75, every=1)
-    assert shadow(average) == 1.0
+    policy = Pair(1.0)
+    policy.keep("average")
     expected = 1.0
     for value in (3.0, -5.0, 2.0):
-        model.move(value)
-        average.update()
+        policy.move(value)
+        policy.blend("average", 0.75)
         expected = 0.75 * expected + 0.25 * value
-        assert shadow(average) == pytest.approx(expected, rel=1e-15)
-        assert model.trained.item() == value
+        assert kept(policy) == pytest.approx(expected, rel=1e-15)
+        assert policy.trained.item() == value
+    assert policy.changes == {"average": 4}
 
 
-def test_every_counts_updates():
-    model = Pair(0.0)
-    average = Average(model, decay=0.5, every=3)
-    found = []
-    for value in range(1, 8):
-        model.move(float(value))
-        average.update()
-        found.append(shadow(average))
-    assert found == [0, 0, 1.5, 1.5, 1.5, 3.75, 3.75]
+def test_only_what_is_trained_is_kept():
+    policy = Pair()
+    policy.keep("average")
+    assert policy.kept("average").keys() == {"trained"}
+    assert policy.kept("other") == {}
 
 
-def test_only_what_is_trained_is_averaged():
-    average = Average(Pair(), decay=0.5, every=1)
-    assert average.tensors().keys() == {"trained", "updates"}
+def test_weights_are_kept_under_several_names():
+    policy = Pair(1.0)
+    policy.keep("first")
+    policy.move(2.0)
+    policy.keep("second")
+    policy.move(3.0)
+    with policy.using("first"):
+        assert policy.trained.item() == 1.0
+    with policy.using("second"):
+        assert policy.trained.item() == 2.0
+    policy.keep("first")
+    assert (kept(policy, "first"), kept(policy, "second")) == (3.0, 2.0)
 
 
-def test_applied_gives_the_average_and_gives_back_the_weights():
-    model = Pair(1.0)
-    average = Average(model, decay=0.5, every=1)
-    model.move(3.0)
-    average.update()
+def test_using_gives_the_kept_weights_and_gives_back_the_present_ones():
+    policy = Pair(1.0)
+    policy.keep("average")
+    policy.move(3.0)
+    policy.blend("average", 0.5)
     for _ in range(2):
-        with average.applied():
-            assert model.trained.item() == 2.0
-            assert float(model.frozen) == 7.0
-        assert model.trained.item() == 3.0
-        assert shadow(average) == 2.0
+        with policy.using("average"):
+            assert policy.trained.item() == 2.0
+            assert float(policy.frozen) == 7.0
+        assert policy.trained.item() == 3.0
+        assert kept(policy) == 2.0
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_applied_gives_back_the_weights_whatever_happens(error):
-    model = Pair(1.0)
-    average = Average(model, decay=0.5, every=1)
-    model.move(3.0)
-    with pytest.raises(error), average.applied():
+def test_the_present_weights_come_back_whatever_happens(error):
+    policy = Pair(1.0)
+    policy.keep("average")
+    policy.move(3.0)
+    with pytest.raises(error), policy.using("average"):
         raise error
-    assert model.trained.item() == 3.0
-    assert shadow(average) == 1.0
+    assert policy.trained.item() == 3.0
+    assert kept(policy) == 1.0
 
 
 def test_the_optimizer_keeps_its_parameters():
     """The weights are exchanged in place: what an optimizer holds stays what is trained."""
-    model = Pair(1.0)
-    optimizer = torch.optim.SGD([model.trained], lr=1.0)
-    average = Average(model, decay=0.5, every=1)
-    with average.applied():
+    policy = Pair(1.0)
+    optimizer = torch.optim.SGD([policy.trained], lr=1.0)
+    policy.keep("average")
+    with policy.using("average"):
         pass
-    model.trained.grad = torch.ones(1, dtype=torch.float64)
+    policy.trained.grad = torch.ones(1, dtype=torch.float64)
     optimizer.step()
-    assert model.trained.item() == 0.0
+    assert policy.trained.item() == 0.0
 
 
-def test_restore_brings_back_shadows_and_the_count():
-    model = Pair(0.0)
-    average = Average(model, decay=0.5, every=2)
-    for value in (1.0, 2.0, 3.0):
-        model.move(value)
-        average.update()
-    other = Average(Pair(9.0), decay=0.5, every=2)
-    other.restore({name: value.clone() for name, value in average.tensors().items()})
-    assert shadow(other) == shadow(average) == 1.0
-    other.update()  # the fourth update, which is due
-    assert shadow(other) == 5.0
+def test_restore_takes_up_what_was_kept():
+    policy, other = Pair(5.0), Pair(9.0)
+    for each in (policy, other):
+        each.keep("average")
+    other.restore("average", policy.kept("average"))
+    assert kept(other) == 5.0
+    other.blend("average", 0.5)
+    assert (kept(other), kept(policy)) == (7.0, 5.0)
+
+
+def test_weights_that_nobody_kept():
+    policy = Pair()
+    policy.keep("average")
+    with pytest.raises(UserError, match=r"no weights named 'avarage' \(kept are: average\)"):
+        policy.using("avarage")
+    with pytest.raises(UserError, match="no weights named 'old'"):
+        policy.blend("old", 0.5)
+    with pytest.raises(ValueError, match=r"also one of a file, received '\.\./x'"):
+        policy.keep("../x")
 
 
 # ---- in training
 
 
-def by_hand(trainer, steps, decay, every):
+def by_hand(lab, trainer, steps, decay, every):
     """The average of the table, from its values after each optimizer update."""
     table = trainer.policy.table
     kept, updates = table.detach().clone(), []
-    step = trainer.optimizer.adamw.step
-    trainer.optimizer.adamw.step = lambda: (step(), updates.append(table.detach().clone()))
+    step = trainer.learner.optimizer.adamw.step
+    trainer.learner.optimizer.adamw.step = lambda: (step(), updates.append(table.detach().clone()))
     for _ in range(steps):
-        trainer.train_step()
+        lab.step(trainer)
     for count, value in enumerate(updates, start=1):
         if count % every == 0:
             kept = decay * kept + (1 - decay) * value
@@ -129,42 +147,48 @@ def by_hand(trainer, steps, decay, every):
 @pytest.mark.parametrize("every", [1, 4])
 def test_training_averages_after_every_optimizer_update(lab, every):
     trainer = lab.trainer(ema=0.8, ema_every=every, epochs=2, updates_per_rollout=2, steps=3)
-    expected, updates = by_hand(trainer, 3, 0.8, every)
+    expected, updates = by_hand(lab, trainer, 3, 0.8, every)
     assert len(updates) == 12
-    torch.testing.assert_close(trainer.average.tensors()["table"], expected)
+    torch.testing.assert_close(trainer.policy.kept("average")["table"], expected)
     assert (expected - trainer.policy.table).abs().max() > 1e-3
 
 
 def test_an_average_changes_nothing_of_the_training(lab):
     averaged, plain = lab.trainer(ema=0.9, evaluate_every=1), lab.trainer(evaluate_every=1)
     for trainer in (averaged, plain):
-        trainer.fit(lambda *_: None, lambda: None)
-    assert plain.average is None
+        lab.fit(trainer, lambda *_: None, lambda: None)
+    assert plain.policy.changes == {}
     assert torch.equal(averaged.policy.table, plain.policy.table)
 
 
 def test_an_update_without_gradient_is_no_update(lab):
     trainer = lab.trainer(ema=0.9, reward=lambda completions, **_: [1.0] * len(completions))
-    trainer.train_step()
-    assert int(trainer.average.tensors()["updates"]) == 0
+    lab.step(trainer)
+    assert trainer.learner.updates == 0
 
 
 def test_evaluation_during_training_is_by_the_average(lab):
     trainer = lab.trainer(ema=0.9, evaluate_every=1, learning_rate=0.5)
-    seen, evaluate = [], trainer.evaluator
+    policy, sample = trainer.policy, trainer.policy.sample
+    seen = []
 
-    def watched(policy, state):
-        seen.append((policy.table.detach().clone(), trainer.average.tensors()["table"].clone()))
-        return evaluate(policy, state)
+    def watched(prompts, *, purpose, **more):
+        if purpose == "evaluate":
+            seen.append((policy.table.detach().clone(), policy.kept("average")["table"].clone()))
+        return sample(prompts, purpose=purpose, **more)
 
-    trainer.evaluator = watched
-    watched.judge = evaluate.judge
+    policy.sample = watched
     applied = []
-    trainer.fit(lambda *_: applied.append(trainer.average.tensors()["table"].clone()), lambda: None)
-    for (in_place, put_aside), average in zip(seen, applied, strict=True):
+    lab.fit(
+        trainer,
+        lambda *_: applied.append(trainer.policy.kept("average")["table"].clone()),
+        lambda: None,
+    )
+    # The last step is evaluated when the loop has ended.
+    for (in_place, put_aside), average in zip(seen, applied[:-1], strict=True):
         assert torch.equal(in_place, average)
         assert not torch.equal(in_place, put_aside)
-    assert torch.equal(trainer.policy.table, seen[-1][1])
+        assert not torch.equal(trainer.policy.table, in_place)
 
 
 # ---- in a run
@@ -201,13 +225,13 @@ def weights(folder, name):
 
 def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
     result = run(lab, tmp_path / "run", ema=0.9)
-    average, own = weights(tmp_path / "run", "average"), weights(tmp_path / "run", "weights")
+    average, own = weights(tmp_path / "run", "kept_average"), weights(tmp_path / "run", "weights")
     assert not torch.allclose(average, own)
     saved = load_file(tmp_path / "run" / "model" / "model.safetensors")["table"]
     assert torch.equal(saved, average)
     assert torch.equal(result.policy.table, own)
     plain = run(lab, tmp_path / "plain")
-    assert not list((tmp_path / "plain").rglob("average.safetensors"))
+    assert not list((tmp_path / "plain").rglob("kept_average.safetensors"))
     assert torch.equal(plain.policy.table, own)
     assert plain.before == result.before
     assert plain.after != result.after
@@ -231,7 +255,7 @@ def test_a_resumed_run_has_the_same_average(lab, tmp_path):
     run(lab, tmp_path / "through", ema=0.8, ema_every=3, epochs=2)
     run(lab, tmp_path / "halved", ema=0.8, ema_every=3, epochs=2, steps=2)
     run(lab, tmp_path / "halved", ema=0.8, ema_every=3, epochs=2, resume=True)
-    for name in ("weights", "average"):
+    for name in ("weights", "kept_average"):
         one, other = weights(tmp_path / "through", name), weights(tmp_path / "halved", name)
         assert torch.equal(one, other)
 
@@ -241,5 +265,5 @@ def test_a_checkpoint_without_an_average_is_refused(lab, tmp_path):
     with pytest.raises(UserError, match=r"train\.ema: the checkpoint has no averaged weights"):
         run(lab, tmp_path / "run", steps=2, ema=0.9, resume=True)
     checkpoint = Checkpoint(tensors={"weights": {}}, state={})
-    with pytest.raises(UserError, match="has no averaged weights"):
-        read_weights(Pair(), checkpoint, averaged=True)
+    with pytest.raises(UserError, match="has no weights named 'average'"):
+        read_weights(Pair(), checkpoint, kept="average")

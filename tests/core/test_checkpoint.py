@@ -25,8 +25,8 @@ def timeless(metrics):
     return {k: v for k, v in metrics.items() if "time" not in k and k != "decisions_per_second"}
 
 
-def run(trainer, steps):
-    return [timeless(trainer.train_step()) for _ in range(steps)]
+def run(lab, trainer, steps):
+    return [timeless(lab.step(trainer)) for _ in range(steps)]
 
 
 FORMS = {
@@ -55,19 +55,19 @@ def test_two_and_two_steps_are_four(lab, form, tmp_path):
         "epochs": 2,
     }
     through = lab.trainer(algorithm=FORMS[form](), **options)
-    expected = run(through, 4)
+    expected = run(lab, through, 4)
 
     first = lab.trainer(algorithm=FORMS[form](), **options)
-    run(first, 2)
+    run(lab, first, 2)
     save(first, tmp_path)
     # Fresh objects, as in a new process; the policy itself begins where the run began.
     second = lab.trainer(algorithm=FORMS[form](), **options)
     load(second, tmp_path)
     assert second.step == 2
-    further = run(second, 2)
+    further = run(lab, second, 2)
 
     assert torch.equal(second.policy.table, through.policy.table)
-    one, other = (t.optimizer.adamw.state_dict()["state"][0] for t in (through, second))
+    one, other = (t.learner.optimizer.adamw.state_dict()["state"][0] for t in (through, second))
     for name in ("step", "exp_avg", "exp_avg_sq"):
         assert torch.equal(one[name], other[name])
     assert json.dumps(further) == json.dumps(expected[2:])
@@ -96,13 +96,13 @@ class Learning:
 
 def test_a_reward_that_learns_goes_on_where_it_was(lab, tmp_path):
     through = lab.trainer(reward=Learning())
-    expected = run(through, 4)
+    expected = run(lab, through, 4)
     first = lab.trainer(reward=Learning())
-    run(first, 2)
+    run(lab, first, 2)
     save(first, tmp_path)
     second = lab.trainer(reward=Learning())
     load(second, tmp_path)
-    assert json.dumps(run(second, 2)) == json.dumps(expected[2:])
+    assert json.dumps(run(lab, second, 2)) == json.dumps(expected[2:])
     assert torch.equal(second.policy.table, through.policy.table)
 
 
@@ -117,7 +117,7 @@ def test_an_algorithm_with_state_goes_on_where_it_was(lab, tmp_path):
             self.steps = given["steps"]
 
     first = lab.trainer(algorithm=Counting())
-    run(first, 1)
+    run(lab, first, 1)
     first.algorithm.steps = 7
     save(first, tmp_path)
     second = lab.trainer(algorithm=Counting())
@@ -164,15 +164,15 @@ def test_a_frozen_model_of_a_reward_is_no_state_of_the_run(lab):
 
 def test_saving_changes_nothing(lab, tmp_path):
     saved, plain = lab.trainer(), lab.trainer()
-    run(saved, 1)
+    run(lab, saved, 1)
     save(saved, tmp_path)
-    run(plain, 1)
-    assert json.dumps(run(saved, 2)) == json.dumps(run(plain, 2))
+    run(lab, plain, 1)
+    assert json.dumps(run(lab, saved, 2)) == json.dumps(run(lab, plain, 2))
 
 
 def test_a_checkpoint_holds_no_pickle(lab, tmp_path):
     trainer = lab.trainer()
-    run(trainer, 1)
+    run(lab, trainer, 1)
     folder = save(trainer, tmp_path)
     names = {path.name for path in folder.iterdir()}
     assert names == {"weights.safetensors", "optimizer.safetensors", "state.json", "files.json"}
@@ -182,7 +182,7 @@ def test_a_checkpoint_holds_no_pickle(lab, tmp_path):
 def test_the_last_ones_are_kept(lab, tmp_path):
     trainer = lab.trainer(steps=20)
     for _ in range(11):
-        run(trainer, 1)
+        run(lab, trainer, 1)
         save(trainer, tmp_path, keep=3)
     assert {path.name for path in tmp_path.iterdir()} == {"step_9", "step_10", "step_11"}
     fresh = lab.trainer(steps=20)
@@ -215,10 +215,10 @@ def spots(monkeypatch, kill_at):
 @pytest.mark.parametrize("kill_at", range(1, 19))
 def test_a_killed_save_leaves_a_whole_checkpoint(lab, tmp_path, monkeypatch, kill_at):
     trainer = lab.trainer(steps=9)
-    run(trainer, 1)
+    run(lab, trainer, 1)
     save(trainer, tmp_path)
     weights = {1: trainer.policy.table.detach().clone()}
-    run(trainer, 1)
+    run(lab, trainer, 1)
     weights[2] = trainer.policy.table.detach().clone()
     with monkeypatch.context() as patch:
         calls = spots(patch, kill_at)
@@ -234,7 +234,7 @@ def test_a_killed_save_leaves_a_whole_checkpoint(lab, tmp_path, monkeypatch, kil
     assert fresh.step in (1, 2)
     assert torch.equal(fresh.policy.table, weights[fresh.step])
     # The next save works, whatever lies about.
-    run(trainer, 1)
+    run(lab, trainer, 1)
     save(trainer, tmp_path)
     load(fresh, tmp_path)
     assert fresh.step == 3
@@ -246,9 +246,9 @@ def test_a_killed_save_leaves_a_whole_checkpoint(lab, tmp_path, monkeypatch, kil
 @pytest.mark.parametrize("damage", ["cut", "gone", "unlisted"])
 def test_a_torn_checkpoint_is_never_loaded(lab, tmp_path, name, damage):
     trainer = lab.trainer(steps=9)
-    run(trainer, 1)
+    run(lab, trainer, 1)
     save(trainer, tmp_path, keep=2)
-    run(trainer, 1)
+    run(lab, trainer, 1)
     torn = save(trainer, tmp_path, keep=2)
     if damage == "cut":
         (torn / name).write_bytes((torn / name).read_bytes()[:-1])
@@ -260,7 +260,7 @@ def test_a_torn_checkpoint_is_never_loaded(lab, tmp_path, name, damage):
     load(fresh, tmp_path)
     assert fresh.step == 1
     # The step is done again, and its checkpoint takes the place of the torn one.
-    run(fresh, 1)
+    run(lab, fresh, 1)
     save(fresh, tmp_path, keep=2)
     assert Checkpoints(tmp_path).last() == torn
     assert torch.equal(fresh.policy.table, trainer.policy.table)
@@ -269,7 +269,7 @@ def test_a_torn_checkpoint_is_never_loaded(lab, tmp_path, name, damage):
 def test_torn_and_later_ones_go_and_whole_ones_before_stay(lab, tmp_path):
     trainer = lab.trainer(steps=9)
     for _ in range(4):
-        run(trainer, 1)
+        run(lab, trainer, 1)
         save(trainer, tmp_path, keep=4)
     (tmp_path / "step_4" / "weights.safetensors").unlink()
     (tmp_path / "step_2" / "files.json").unlink()
@@ -303,7 +303,7 @@ def test_no_checkpoint_is_told(lab, tmp_path):
 )
 def test_a_checkpoint_of_another_model_is_named(lab, tmp_path, other, told):
     trainer = lab.trainer()
-    run(trainer, 1)
+    run(lab, trainer, 1)
     save(trainer, tmp_path)
     before = [p.detach().clone() for p in other.parameters()]
     with pytest.raises(UserError, match=f"(?s)is of another model.*{told}"):

@@ -74,7 +74,7 @@ def test_over_all_groups_it_is_the_true_gradient_but_for_one_in_g(lab, shape, si
         group.groups.zero_()
         width = group.mask.shape[1]
         batch = {
-            **algorithm.targets(lab.scores_of(rewards[index]), group),
+            **algorithm.targets(lab.scores_of(rewards[index]), group, {}),
             "mask": group.mask,
             "old_log_probs": log_probs.detach()[index, :width],
         }

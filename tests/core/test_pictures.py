@@ -39,7 +39,7 @@ def painter(lab):
             if purpose == "evaluate":
                 nothing = made.mask[:, :0]
                 return replace(
-                    made, completions=pictures, mask=nothing, log_probs=None, trajectory={}
+                    made, completions=pictures, mask=nothing, sampler_log_probs=None, trajectory={}
                 )
             return replace(made, completions=pictures)
 
@@ -98,7 +98,7 @@ def test_repeated_questions_are_counted(painted, lab):
     assert painted.after["prompts"] == 4
     assert painted.after["distinct_prompts"] == 3
     assert brief(painted.after).endswith("(4 held-out prompts, 3 different)")
-    metrics = lab.trainer(evaluation={"prompts": 2}).evaluator(lab.Tabular()).metrics
+    metrics = lab.trainer(evaluation={"prompts": 2}).evaluate().metrics
     assert "distinct_prompts" not in metrics
     assert metrics["length"] > 0
 

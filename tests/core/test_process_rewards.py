@@ -91,7 +91,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     scores = Scorer([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
     groups = rollouts.groups
     assert not bool(scores.dead(groups).all())
-    targets = algorithm.targets(scores, rollouts)
+    targets = algorithm.targets(scores, rollouts, {})
     assert targets["advantages"].shape == rollouts.mask.shape
     assert bool(algorithm.active(targets).any())
 
@@ -148,7 +148,7 @@ def test_a_step_that_is_no_number_stops_the_run(lab):
 
 def test_a_run_learns_from_steps_alone(lab):
     trainer = lab.trainer(reward=per_symbol, learning_rate=0.1, groups_per_step=8, group_size=8)
-    first, *_, last = [trainer.train_step() for _ in range(25)]
+    first, *_, last = [lab.step(trainer) for _ in range(25)]
     assert last["reward"] > first["reward"] + 1
 
 

@@ -404,17 +404,17 @@ def test_skipped_samples_train_nothing_and_are_counted(lab):
     def trained(function, on_error):
         trainer = lab.trainer(groups_per_step=1, group_size=8, microbatch=1)
         only = Scorer([Reward(name="ones", function=function, on_error=on_error)])
-        trainer.rewards = only
-        return trainer, trainer.train_step()
+        trainer.experience.scorer = only
+        return trainer, lab.step(trainer)
 
     trainer, metrics = trained(reward, "skip")
-    rollouts, scores = trainer._sample(trainer.prompts.take(1))
     assert metrics["failed_rewards"] == 1
     assert metrics["unscored"] == 1
     full, _ = trained(lab.ones, "stop")
     # The failed one is out of the mean, the std and the reward that is shown.
     known = lab.trainer(groups_per_step=1, group_size=8)
-    rollouts, scores = known._sample(known.prompts.take(1))
+    scored = known.experience.next(known.state)
+    rollouts, scores = scored.rollouts, scored.scores
     assert metrics["reward"] == pytest.approx(float(scores.total[1:].mean()))
     assert metrics["reward_std"] == pytest.approx(float(scores.total[1:].std()))
     assert not torch.equal(trainer.policy.table, full.policy.table)

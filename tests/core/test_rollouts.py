@@ -112,8 +112,8 @@ def test_nothing_selected(rollouts):
 
 def test_concat_without_log_probs_of_one_part_has_none(rollouts):
     silent = replace(rollouts, sampler_log_probs=None)
-    assert Rollouts.concat([rollouts, silent]).log_probs is None
-    assert silent.select([0]).log_probs is None
+    assert Rollouts.concat([rollouts, silent]).sampler_log_probs is None
+    assert silent.select([0]).sampler_log_probs is None
 
 
 def test_concat_of_nothing_raises():
@@ -134,8 +134,8 @@ def test_concat_of_nothing_raises():
             r"mask must be \[B, T\] bool, received \[6, 5\] torch.float32",
         ),
         ({"mask": torch.ones(6, dtype=torch.bool)}, r"received \[6\] torch.bool"),
-        ({"log_probs": torch.zeros(6, 4)}, r"log_probs \[6, 4\] and mask \[6, 5\]"),
-        ({"log_probs": torch.zeros(3, 5)}, "log_probs has length 3"),
+        ({"sampler_log_probs": torch.zeros(6, 4)}, r"log_probs \[6, 4\] and mask \[6, 5\]"),
+        ({"sampler_log_probs": torch.zeros(3, 5)}, "sampler_log_probs has length 3"),
     ],
 )
 def test_wrong_shapes_are_named(rollouts, change, told):

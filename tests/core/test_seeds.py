@@ -9,12 +9,17 @@ import torch
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
-from groupwise.training.evaluator import sample_draws
+from groupwise.training.sampling import Sampling
 
 
 def sampled(policy, draws, *, batch=64, seed=3, space="train", size=3):
-    parts = sample_draws(policy, draws, size, seed=seed, space=space, batch=batch, purpose="train")
-    return Rollouts.concat(list(parts))
+    return Rollouts.concat(parts(policy, draws, batch=batch, seed=seed, space=space, size=size))
+
+
+def parts(policy, draws, *, batch, seed, space, size):
+    sampling = Sampling(policy, policy, seed=seed, batch=batch)
+    sampling.follow(None, 0)
+    return list(sampling.draw(draws, size, space=space, purpose="train"))
 
 
 def record(rollouts):
@@ -41,10 +46,8 @@ def test_sample_batch_changes_nothing(lab, draws, batch):
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
 def test_a_batch_is_not_exceeded_but_for_a_whole_group(lab, draws, batch):
-    parts = sample_draws(
-        lab.Tabular(), draws, 3, seed=0, space="train", batch=batch, purpose="train"
-    )
-    sizes = [len(part) for part in parts]
+    batches = parts(lab.Tabular(), draws, batch=batch, seed=0, space="train", size=3)
+    sizes = [len(part) for part in batches]
     assert max(sizes) == max(3, batch // 3 * 3)
     assert sum(sizes) == 18
 
@@ -90,11 +93,11 @@ def test_training_and_evaluation_ask_for_different_seeds(lab):
             return super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
 
     trainer = lab.trainer(Nosy(), evaluation={"samples": 4, "prompts": 2})
-    first = trainer.evaluator(trainer.policy).samples
+    first = trainer.evaluate().samples
     for _ in range(3):
-        trainer.train_step()
+        lab.step(trainer)
     before = len(asked["evaluate"])
-    trainer.evaluator(trainer.policy)
+    trainer.evaluate()
     assert asked["evaluate"][before:] == asked["evaluate"][:before]
     assert not set(asked["train"]) & set(asked["evaluate"])
     assert len(set(asked["train"])) == len(asked["train"]) == 3 * 16

@@ -25,7 +25,7 @@ from groupwise.training.schedule import schedule
 from groupwise.training.scorer import Scorer
 
 
-def fit(trainer, on_step=None):
+def fit(lab, trainer, on_step=None):
     steps = []
 
     def record(step, metrics):
@@ -33,12 +33,12 @@ def fit(trainer, on_step=None):
         if on_step is not None:
             on_step(step, metrics)
 
-    return trainer.fit(record, lambda: None), steps
+    return lab.fit(trainer, record, lambda: None), steps
 
 
 def count_steps(trainer):
     """Optimizer steps, as AdamW itself counts them."""
-    state = trainer.optimizer.adamw.state[trainer.policy.table]
+    state = trainer.learner.optimizer.adamw.state[trainer.policy.table]
     return int(state["step"]) if state else 0
 
 
@@ -66,15 +66,17 @@ def test_the_optimizer_gets_the_scheduled_rate(lab, kind):
     trainer = lab.trainer(schedule=kind, warmup_steps=2, steps=5, learning_rate=0.01, epochs=2)
     expected = rates(schedule=kind, warmup_steps=2, steps=5)
     for step in range(5):
-        metrics = trainer.train_step()
+        metrics = lab.step(trainer)
         assert metrics["learning_rate"] == pytest.approx(0.01 * expected[step])
-        assert trainer.optimizer.adamw.param_groups[0]["lr"] == pytest.approx(0.01 * expected[step])
+        assert trainer.learner.optimizer.adamw.param_groups[0]["lr"] == pytest.approx(
+            0.01 * expected[step]
+        )
 
 
 def test_no_learning_rate_no_learning(lab):
     trainer = lab.trainer(learning_rate=0.0)
     before = trainer.policy.table.detach().clone()
-    fit(trainer)
+    fit(lab, trainer)
     assert torch.equal(trainer.policy.table, before)
 
 
@@ -85,14 +87,14 @@ def test_no_learning_rate_no_learning(lab):
 def test_updates_are_rounds_times_epochs(lab, updates, epochs):
     trainer = lab.trainer(updates_per_rollout=updates, epochs=epochs, steps=3)
     seen = []
-    backward = type(trainer.updater).backward
+    backward = type(trainer.learner.updater).backward
 
-    def watched(rollouts, *rest):
+    def watched(rollouts, *rest, **more):
         seen.append(rollouts.groups.unique().tolist())
-        return backward(trainer.updater, rollouts, *rest)
+        return backward(trainer.learner.updater, rollouts, *rest, **more)
 
-    object.__setattr__(trainer.updater, "backward", watched)
-    finished, steps = fit(trainer)
+    object.__setattr__(trainer.learner.updater, "backward", watched)
+    finished, steps = fit(lab, trainer)
     assert finished
     assert [step for step, _ in steps] == [1, 2, 3]
     assert len(seen) == 3 * updates * epochs
@@ -102,17 +104,17 @@ def test_updates_are_rounds_times_epochs(lab, updates, epochs):
         once = [numbers[i : i + 4 // updates] for i in range(0, 4, 4 // updates)]
         size = updates * epochs
         assert seen[step * size : (step + 1) * size] == once * epochs
-    assert trainer.prompts.drawn == 12
+    assert trainer.experience.prompts.drawn == 12
 
 
 def test_zero_steps(lab):
     trainer = lab.trainer(steps=0)
-    assert fit(trainer) == (True, [])
+    assert fit(lab, trainer) == (True, [])
 
 
 def test_it_learns(lab):
     trainer = lab.trainer(steps=40, group_size=8, held_out=0.0, learning_rate=0.1)
-    _, steps = fit(trainer)
+    _, steps = fit(lab, trainer)
     assert steps[-1][1]["reward"] > steps[0][1]["reward"] + 0.5
 
 
@@ -120,8 +122,8 @@ def test_max_grad_norm(lab):
     """The norm that is told is the one before clipping; the moment shows what was applied."""
     for limit, share in ((1e9, 1.0), (math.inf, 1.0), (1e-3, None)):
         trainer = lab.trainer(steps=1, max_grad_norm=limit)
-        metrics = trainer.train_step()
-        moment = trainer.optimizer.adamw.state[trainer.policy.table]["exp_avg"]
+        metrics = lab.step(trainer)
+        moment = trainer.learner.optimizer.adamw.state[trainer.policy.table]["exp_avg"]
         applied = float(moment.norm()) / 0.1
         expected = metrics["grad_norm"] * share if share else limit
         assert applied == pytest.approx(expected, rel=1e-4)
@@ -131,7 +133,8 @@ def test_checkpoints_and_evaluations_are_due(lab):
     evaluation = {"threshold": 0.5}
     trainer = lab.trainer(steps=5, checkpoint_every=2, evaluate_every=2, evaluation=evaluation)
     events = []
-    trainer.fit(
+    lab.fit(
+        trainer,
         lambda step, metrics: events.append(
             (step, "evaluation/accuracy" in metrics, "time/evaluate" in metrics)
         ),
@@ -159,18 +162,19 @@ def test_checkpoints_are_due_by_minutes(lab, monkeypatch):
 
     trainer = lab.trainer(steps=7, checkpoint_minutes=8.0)
     events = []
-    trainer.fit(three_minutes_later, lambda: events.append("checkpoint"))
+    lab.fit(trainer, three_minutes_later, lambda: events.append("checkpoint"))
     assert events == [1, 2, 3, "checkpoint", 4, 5, 6, "checkpoint", 7]
     never = lab.trainer(steps=6, checkpoint_minutes=None)
-    never.fit(lambda *_: None, lambda: pytest.fail("no checkpoint is due"))
+    lab.fit(never, lambda *_: None, lambda: pytest.fail("no checkpoint is due"))
 
 
 def test_metrics_of_a_step(lab):
     """Against the rollouts themselves, sampled again under the same names."""
     stated = {"evaluation": {"threshold": 1.0}}
     trainer, twin = lab.trainer(group_size=3, **stated), lab.trainer(group_size=3, **stated)
-    metrics = trainer.train_step()
-    rollouts, scores = twin._sample(twin.prompts.take(4))
+    metrics = lab.step(trainer)
+    scored = twin.experience.next(twin.state)
+    rollouts, scores = scored.rollouts, scored.scores
     total = scores.total.view(4, 3)
     assert metrics["reward"] == pytest.approx(float(total.mean()))
     assert metrics["rewards/ones"] == pytest.approx(float(total.mean()))
@@ -189,13 +193,13 @@ def test_metrics_of_a_step(lab):
 
 def test_minutes(lab):
     trainer = lab.trainer(steps=10_000, minutes=0.2 / 60)
-    finished, steps = fit(trainer)
+    finished, steps = fit(lab, trainer)
     assert finished
     assert 0 < len(steps) < 10_000
     # The time before a resumption counts.
     late = lab.trainer(steps=10_000, minutes=1.0)
-    late.go_on(step=0, seconds=61.0, prompts=late.prompts.state_dict())
-    assert fit(late) == (True, [])
+    late.go_on(step=0, seconds=61.0, place=late.experience.state_dict())
+    assert fit(lab, late) == (True, [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -208,8 +212,8 @@ def test_a_signal_ends_after_the_step(lab, number):
             os.kill(os.getpid(), number)
         return lab.ones(completions)
 
-    trainer.rewards = Scorer([Reward(name="ones", function=interrupt)])
-    finished, steps = fit(trainer)
+    trainer.experience.scorer = Scorer([Reward(name="ones", function=interrupt)])
+    finished, steps = fit(lab, trainer)
     assert not finished
     assert [step for step, _ in steps] == [1, 2, 3]
     assert trainer.step == count_steps(trainer) == 3
@@ -221,7 +225,7 @@ def test_a_signal_that_was_ignored_is_heeded(lab):
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         finished, steps = fit(
-            lab.trainer(steps=50), lambda step, _: os.kill(os.getpid(), signal.SIGINT)
+            lab, lab.trainer(steps=50), lambda step, _: os.kill(os.getpid(), signal.SIGINT)
         )
         assert (finished, len(steps)) == (False, 1)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -236,7 +240,7 @@ def test_a_signal_in_a_callback(lab):
         if step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    finished, steps = fit(trainer, interrupt)
+    finished, steps = fit(lab, trainer, interrupt)
     assert not finished
     assert len(steps) == 2
 
@@ -249,13 +253,13 @@ def test_a_second_signal_interrupts_at_once(lab):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(lab.trainer(steps=50), interrupt)
+        fit(lab, lab.trainer(steps=50), interrupt)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_training_outside_the_main_thread(lab):
     outcome = []
-    thread = threading.Thread(target=lambda: outcome.append(fit(lab.trainer(steps=2))[0]))
+    thread = threading.Thread(target=lambda: outcome.append(fit(lab, lab.trainer(steps=2))[0]))
     thread.start()
     thread.join(timeout=20)
     assert outcome == [True]
@@ -271,10 +275,10 @@ def test_a_gradient_that_is_none_is_told_before_the_step(lab, bad):
             return answer
 
     trainer = lab.trainer(Breaks(), steps=3, max_skipped_updates=0)
-    trainer.train_step()
+    lab.step(trainer)
     before = trainer.policy.table.detach().clone()
     with pytest.raises(UserError, match="step 2: the gradient norm is nan"):
-        trainer.train_step()
+        lab.step(trainer)
     assert torch.equal(trainer.policy.table, before)
 
 
@@ -308,23 +312,23 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
     names = {"log_probs": "'log_probs' of the policy", "gradient": "the gradient of 'table'"}
     for step in range(6):
         before = trainer.policy.table.detach().clone()
-        metrics = trainer.train_step()
+        metrics = lab.step(trainer)
         skipped = step in (1, 2, 4)
         assert metrics["skipped_updates"] == skipped
         assert torch.equal(trainer.policy.table, before) == skipped
         assert math.isfinite(metrics["grad_norm"]) != skipped
         if skipped:
-            assert trainer.optimizer.culprit == names[where]
-    assert count_steps(trainer) == trainer.average.updates == 3
+            assert trainer.learner.optimizer.culprit == names[where]
+    assert count_steps(trainer) == trainer.learner.updates == 3
     assert trainer.policy.table.isfinite().all()
 
 
 def test_too_many_in_a_row_end_the_run(lab):
     trainer = broken(lab, {1, 2, 3}, "log_probs")
     for _ in range(3):
-        trainer.train_step()
+        lab.step(trainer)
     with pytest.raises(UserError, match=r"(?s)step 4: .* is nan, and 3 updates in a row .*log_pro"):
-        trainer.train_step()
+        lab.step(trainer)
 
 
 def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
@@ -332,24 +336,27 @@ def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
         scale_loss = True
 
     plain, scaled = lab.trainer(steps=3), lab.trainer(Half(), steps=3)
-    assert scaled.optimizer.scaler.get_scale() == 2**16
+    assert scaled.learner.optimizer.scaler.get_scale() == 2**16
     for _ in range(3):
-        one, other = plain.train_step(), scaled.train_step()
+        one, other = lab.step(plain), lab.step(scaled)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-6)
     torch.testing.assert_close(plain.policy.table, scaled.policy.table)
     table = scaled.policy.table.detach().clone()
     table_grad = torch.full_like(table, math.inf)
-    scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
-    metrics = scaled.optimizer.step(0.1, number=4)
+    scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
+    metrics = scaled.learner.optimizer.step(0.1, number=4)
     assert (metrics["skipped_updates"], metrics["updated"]) == (0.0, 0.0)
     assert torch.equal(scaled.policy.table, table)
-    assert scaled.optimizer.scaler.get_scale() == 2**15
-    again = lab.trainer(Half(), steps=3).optimizer
-    again.load_state_dict(scaled.optimizer.state_dict())
+    assert scaled.learner.optimizer.scaler.get_scale() == 2**15
+    again = lab.trainer(Half(), steps=3).learner.optimizer
+    again.load_state_dict(scaled.learner.optimizer.state_dict())
     assert (again.scaler.get_scale(), again.skipped) == (2**15, 0)
     # What was not finite before there was a gradient is no matter of the scale.
-    scaled.optimizer.backward((scaled.policy.table * table_grad).sum())
-    assert scaled.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"] == 1.0
+    scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
+    assert (
+        scaled.learner.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"]
+        == 1.0
+    )
 
 
 def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
@@ -370,15 +377,15 @@ def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
 
     shapes = []
     trainer = lab.trainer(Stepwise())
-    rollouts, scores, _ = trainer.collect()
-    given = trainer._old_and_reference(rollouts)
+    scored = trainer.experience.next(trainer.state)
+    rollouts, scores = scored.rollouts, scored.scores
     shapes.clear()
-    trainer.updater.backward(rollouts, scores, given)
+    trainer.learner.updater.backward(rollouts, scores, {})
     gradient, count = lab.gradient(trainer.policy), len(shapes)
     monkeypatch.setattr(processes, "largest", lambda count: count + 3)
     trainer.policy.zero_grad()
     shapes.clear()
-    trainer.updater.backward(rollouts, scores, given)
+    trainer.learner.updater.backward(rollouts, scores, {})
     assert set(shapes) == {(1, 1)}
     assert len(shapes) == count + 3
     assert torch.equal(lab.gradient(trainer.policy), gradient)
@@ -439,7 +446,7 @@ def test_summarise():
 
 def test_evaluation_against_its_own_samples(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4, "threshold": 0.5})
-    evaluation = trainer.evaluator(trainer.policy)
+    evaluation = trainer.evaluate()
     drawn = [sample for sample in evaluation.samples if not sample["greedy"]]
     greedy = [sample for sample in evaluation.samples if sample["greedy"]]
     assert (len(drawn), len(greedy)) == (8, 2)
@@ -465,11 +472,11 @@ def test_evaluation_against_its_own_samples(lab):
 def test_evaluation_repeats_itself_and_trains_nothing(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 3})
     before = trainer.policy.table.detach().clone()
-    first = trainer.evaluator(trainer.policy)
-    drawn = trainer.prompts.state_dict()
-    assert trainer.evaluator(trainer.policy) == first
+    first = trainer.evaluate()
+    drawn = trainer.experience.prompts.state_dict()
+    assert trainer.evaluate() == first
     assert torch.equal(trainer.policy.table, before)
-    assert trainer.prompts.state_dict() == drawn
+    assert trainer.experience.prompts.state_dict() == drawn
 
 
 def test_accuracy_is_the_named_rewards(lab):
@@ -535,11 +542,11 @@ def test_a_reward_that_measures_is_no_judge(lab):
 def test_a_reward_that_measures_leads_itself(lab):
     """`ones` of the lab counts: nothing is right or wrong by it."""
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4})
-    evaluation = trainer.evaluator(trainer.policy)
+    evaluation = trainer.evaluate()
     assert not {"accuracy", "greedy_accuracy", "pass_at_2", "unscored"} & evaluation.metrics.keys()
     assert {"reward", "greedy_reward"} <= evaluation.metrics.keys()
     assert {sample["right"] for sample in evaluation.samples} == {None}
-    assert "accuracy" not in trainer.train_step()
+    assert "accuracy" not in lab.step(trainer)
     assert brief(evaluation.metrics).startswith("reward ")
 
 
@@ -562,7 +569,7 @@ def test_log_extra_reaches_the_samples(lab):
         return [1.0 for _ in completions]
 
     trainer = lab.trainer(reward=reward, evaluation={"prompts": 2})
-    samples = trainer.evaluator(trainer.policy).samples
+    samples = trainer.evaluate().samples
     assert all(s["extra"] == {"symbols": len(s["completion"])} for s in samples)
 
 
@@ -602,12 +609,12 @@ def test_algorithms_see_no_more_on_one_process_than_on_several(lab, monkeypatch)
     seen = []
     targets = trainer.algorithm.targets
 
-    def look(scores, rollouts):
+    def look(scores, rollouts, answers):
         seen.append(rollouts)
-        return targets(scores, rollouts)
+        return targets(scores, rollouts, answers)
 
     monkeypatch.setattr(trainer.algorithm, "targets", look)
-    trainer.train_step()
-    assert seen[0].log_probs is None
+    lab.step(trainer)
+    assert seen[0].sampler_log_probs is None
     assert not seen[0].trajectory
     assert not any(seen[0].prompts)

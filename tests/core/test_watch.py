@@ -135,15 +135,15 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
     with pytest.raises(UserError, match="reward 'broken' raised RuntimeError: no"):
         train(lab, tmp_path, watch=[broken])
     rows = lab.rows(4)
+    trainer = lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2})
     evaluator = Evaluator(
-        lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2}).evaluator.draws,
+        trainer.evaluator.sampling,
+        trainer.evaluator.draws,
         Scorer([Reward(name="ones", function=lab.ones)]),
         EvaluationSection(),
-        seed=0,
-        batch=8,
         watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
     )
-    found = evaluator(lab.Tabular())
+    found = evaluator(trainer.state)
     assert math.isnan(found.metrics["watch/broken"])
     assert {sample["watched"]["broken"] for sample in found.samples} == {None}
 

@@ -71,7 +71,7 @@ def test_advantages_are_cut_on_both_sides(lab, most):
     values = [0.0] * 39 + [1.0] + [1.0] * 39 + [0.0]
     rollouts = rollouts_of([0] * 40 + [1] * 40)
     scores = lab.scores_of(values)
-    found = algorithm(advantage_clip=most).targets(scores, rollouts)["advantages"]
+    found = algorithm(advantage_clip=most).targets(scores, rollouts, {})["advantages"]
     plain = group_relative(scores.total, rollouts.groups)
     assert float(plain.max()) > 6
     assert float(plain.min()) < -6
@@ -81,7 +81,7 @@ def test_advantages_are_cut_on_both_sides(lab, most):
 
 def test_batch_scale_is_the_prompts_mean_and_everyones_spread(lab):
     values, groups = [0.0, 1.0, 5.0, 1.0, 2.0, 2.5], [0, 0, 0, 1, 1, 1]
-    targets = algorithm(scale="batch").targets(lab.scores_of(values), rollouts_of(groups))
+    targets = algorithm(scale="batch").targets(lab.scores_of(values), rollouts_of(groups), {})
     spread = torch.tensor(values, dtype=torch.float64).std()
     means = [2.0] * 3 + [5.5 / 3] * 3
     expected = [(v - m) / (float(spread) + 1e-4) for v, m in zip(values, means, strict=True)]

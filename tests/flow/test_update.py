@@ -40,7 +40,7 @@ def setting(lab, form):
 def whole(lab, policy, algorithm, rollouts, given):
     """The gradient of the update's loss as one expression, nothing skipped, and the loss."""
     policy.zero_grad()
-    targets = algorithm.targets(lab.scores_of(VALUES), rollouts)
+    targets = algorithm.targets(lab.scores_of(VALUES), rollouts, {})
     batch = {**targets, **given, "mask": rollouts.mask}
     loss = algorithm.loss(policy(rollouts), batch).sum()
     loss.backward()

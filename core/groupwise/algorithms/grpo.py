@@ -1,7 +1,7 @@
 """GRPO: the group is the baseline; the algorithm to begin with."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,12 +52,23 @@ class GRPO(Algorithm):
             False, description="dynamic sampling: draw other prompts for groups of equal reward"
         )
         mask_truncated: bool = Field(False, description="learn nothing from truncated completions")
+        importance: objective.Level | Literal["none"] = Field(
+            "token",
+            description="what another sampler than the policy, or older weights, drew counts by "
+            "how likely the policy was to draw it: each decision alone, or the whole sequence",
+        )
+        importance_mode: objective.Mode = Field(
+            "truncate", description="importance weights above the cap: cut at it, or 0"
+        )
+        importance_cap: float = Field(2.0, gt=0, description="cap of importance weights")
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
         self.length = self.config.length
         self.reference = frozenset({"log_probs"} if self.config.beta > 0 else ())
         self.refills = self.config.refill
+        self.corrects = self.config.importance != "none"
+        self.couples_decisions = self.couples_decisions or self.config.importance == "sequence"
         self.needs = frozenset({"log_probs", "entropy"} if self.config.entropy else {"log_probs"})
 
     def prepare(self, policy: "Policy") -> None:
@@ -104,9 +115,11 @@ class GRPO(Algorithm):
         return weighted & (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
 
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: weights x (clipped objective + beta KL - entropy bonus)."""
+        """[b, t]: weights x (importance x clipped objective + beta KL - entropy bonus)."""
         config = self.config
         loss = self.surrogate(current, batch)
+        if "sampler_log_probs" in batch and self.corrects:
+            loss = loss * self.importance(batch)
         if config.beta > 0:
             loss = loss + config.beta * self.kl(current, batch)
         if config.entropy:
@@ -116,7 +129,7 @@ class GRPO(Algorithm):
         return torch.where(batch["mask"], loss * batch["weights"], 0.0)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """Clip fraction, and KL and entropy where there are any."""
+        """Clip fraction, and importance weights, KL and entropy where there are any."""
         clipped = objective.is_clipped(
             self.log_ratio(current, batch),
             batch["advantages"],
@@ -124,6 +137,8 @@ class GRPO(Algorithm):
             high=self.clip_high,
         )
         measured = {"clip_fraction": clipped.to(torch.float32)}
+        if "sampler_log_probs" in batch and self.corrects:
+            measured["importance"] = self.importance(batch)
         if self.config.beta > 0:
             measured["kl"] = self.kl(current, batch)
         if current.entropy is not None:
@@ -133,6 +148,25 @@ class GRPO(Algorithm):
     @property
     def clip_high(self) -> float:
         return self.config.clip_low if self.config.clip_high is None else self.config.clip_high
+
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the importance log-ratio of each decision, 0 outside the mask; variants override
+        this."""
+        assert current.log_probs is not None
+        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
+
+    def importance(self, batch: Batch) -> Tensor:
+        """[b, t]: what each decision counts that another sampler, or older weights, took."""
+        config = self.config
+        assert config.importance != "none"
+        return objective.importance_weights(
+            batch["old_log_probs"],
+            batch["sampler_log_probs"],
+            batch["mask"],
+            level=config.importance,
+            mode=config.importance_mode,
+            cap=config.importance_cap,
+        )
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the clipped objective of each decision, unweighted; variants override this."""

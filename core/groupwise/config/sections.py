@@ -143,6 +143,11 @@ class TrainSection(Section):
         "model tokens, those of prompts too",
     )
     sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
+    ahead: Literal[0, 1] = Field(
+        default=0,
+        description="steps that are sampled before the present one is learned from: with 1 an "
+        "engine samples while the update runs, by weights one step older",
+    )
     max_refills: int = Field(
         default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
     )
@@ -229,6 +234,9 @@ class RunConfig(Section):
         default=0, ge=0, lt=2**32, description="of prompts, sampling and initialisation"
     )
     policy: PluginSection = Field(description="what is trained")
+    sampler: PluginSection | None = Field(
+        default=None, description="what draws completions; the policy itself if unset"
+    )
     prompts: PromptsSection = Field(description="where prompts come from")
     rewards: list[RewardSection] = Field(min_length=1, description="what is rewarded")
     watch: list[WatchSection] = Field(
@@ -256,6 +264,7 @@ SINGLE: Mapping[KeyPath, str] = {
     ("prompts",): "prompts",
     ("evaluation", "source"): "prompts",
     ("policy",): "policies",
+    ("sampler",): "samplers",
 }
 """Which kind of plugin the section at a path names."""
 LISTED: Mapping[str, str] = {

@@ -34,12 +34,15 @@ def build(
     target: Any,
     name: str,
     options: Mapping[str, Any],
+    *beside: Any,
 ) -> Any:
     """The object that a section of the configuration names.
 
     A class with a nested `Config` gets one; another class gets the options as arguments. A reward
     that is a function has them bound; any other function is called with them. Whatever is an
     object already is returned.
+
+    beside: what else the target is called with, as a sampler with its policy.
     """
     config = check_options(loaded, section_path, target, name, options)
     options = secrets.revealed(options)
@@ -48,7 +51,7 @@ def build(
     if not isinstance(target, type) and not inspect.isroutine(target):
         return target
     try:
-        return target(config) if config is not None else target(**options)
+        return target(config, *beside) if config is not None else target(*beside, **options)
     except UserError:
         raise
     except ValueError as error:

@@ -28,10 +28,15 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
+from groupwise.run.trainer import Trainer
+from groupwise.sampler import Sampler
 from groupwise.training.alarm import Watch
+from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
+from groupwise.training.experience import Ahead, Experience
+from groupwise.training.learner import Learner
+from groupwise.training.sampling import Sampling
 from groupwise.training.scorer import Scorer
-from groupwise.training.trainer import Trainer
 
 ENDLESS = 2_000
 """Rows looked at before a run of a source that has more than `SCAN`: such sources make them."""
@@ -85,15 +90,44 @@ class Parts:
         provides = getattr(policy, "provides", None)
         if provides is None:
             return  # a function that makes a policy: it will be seen when it is made
-        missing = self.algorithm.needs - provides
+        missing = answers_of(self.algorithm) - provides
         if missing:
             raise UserError(
                 f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "
                 f"which policy {self.config.policy.name!r} does not provide"
             )
+        if self.config.train.ahead and not self.algorithm.corrects:
+            raise UserError(
+                f"train.ahead samples by older weights, and algorithm "
+                f"{self.config.algorithm.name!r} does not correct for them as it is set; leave "
+                f"train.ahead at 0, or (grpo and its kin) set algorithm.importance: token"
+            )
         columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
         for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
             reward.check_columns(columns, tuple(policy.facts))
+
+
+def answers_of(algorithm: Algorithm) -> frozenset[str]:
+    """All that an algorithm asks a policy for, of now, of before and of the reference."""
+    seen = {name.partition("_")[2] for name in algorithm.sees}
+    return algorithm.needs | algorithm.old | algorithm.reference | seen
+
+
+def check_sampler(sampler: Sampler | type[Sampler], policy: Policy | type[Policy]) -> None:
+    """Raise UserError where it draws for other policies, or builds on what this one has not."""
+    one = sampler if isinstance(sampler, type) else type(sampler)
+    other = policy if isinstance(policy, type) else type(policy)
+    if not issubclass(other, one.policy_class):
+        raise UserError(
+            f"sampler: {one.__name__} draws for {one.policy_class.__name__}, and the policy is a "
+            f"{other.__name__}"
+        )
+    missing = one.requires - policy.provides
+    if missing:
+        raise UserError(
+            f"sampler: {one.__name__} needs {', '.join(sorted(missing))} of the policy, which "
+            f"{other.__name__} does not provide"
+        )
 
 
 def looked_at(source: PromptSource) -> int:
@@ -142,7 +176,7 @@ def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     set_seed(config.seed)
     policy: Policy = _make(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
     parts.check_policy(policy)
-    policy.needed = parts.algorithm.needs | parts.algorithm.reference
+    policy.needed = answers_of(parts.algorithm)
     policy.place(accelerator.device)
     policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):
@@ -159,16 +193,27 @@ def _policy_settings(parts: Parts) -> Any:
     return check_options(loaded, ("policy",), target, section.name, section.options)
 
 
-def make_evaluator(parts: Parts, accelerator: Accelerator) -> Evaluator:
+def make_sampling(parts: Parts, policy: Policy) -> Sampling:
+    """Who draws: the sampler that the configuration names, or the policy itself."""
+    config, sampler = parts.config, policy
+    if config.sampler is not None:
+        sampler = _make(
+            parts.loaded, parts.objects, "samplers", ("sampler",), config.sampler, policy
+        )
+        check_sampler(sampler, policy)
+        policy.check_sampler(sampler)
+    return Sampling(policy, sampler, seed=config.seed, batch=config.train.sample_batch)
+
+
+def make_evaluator(parts: Parts, sampling: Sampling, accelerator: Accelerator) -> Evaluator:
     config, draws = parts.config, parts.held_out
     if any(parts.exam.skips(draw.row) for draw in draws):
         draws = _draws(parts.exam, config)
     return Evaluator(
+        sampling,
         draws,
         parts.rewards,
         config.evaluation,
-        seed=config.seed,
-        batch=config.train.sample_batch,
         distinct=len({parts.exam.question(draw.row) for draw in draws}),
         watched=parts.watched,
         watches={
@@ -182,21 +227,26 @@ def make_evaluator(parts: Parts, accelerator: Accelerator) -> Evaluator:
 def make_trainer(parts: Parts, accelerator: Accelerator) -> Trainer:
     """Everything with its weights, ready for the first step."""
     parts.load_rewards()
-    policy = make_policy(parts, accelerator)
-    evaluator = make_evaluator(parts, accelerator)
-    parts.algorithm.prepare(policy)
-    if parts.algorithm.reference:
-        policy.keep("reference")
-    return Trainer(
-        policy=policy,
+    policy, settings, clock = make_policy(parts, accelerator), parts.config.train, Clock()
+    sampling = make_sampling(parts, policy)
+    evaluator = make_evaluator(parts, sampling, accelerator)
+    learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
+    experience = (Ahead if settings.ahead else Experience)(
+        sampling,
+        parts.prompts,
+        parts.rewards,
+        evaluator.judge,
         algorithm=parts.algorithm,
-        rewards=parts.rewards,
-        prompts=parts.prompts,
-        settings=parts.config.train,
-        evaluator=evaluator,
+        settings=settings,
         accelerator=accelerator,
-        seed=parts.config.seed,
-        evaluate_every=parts.config.evaluation.every,
+        clock=clock,
+    )
+    return Trainer(
+        config=parts.config,
+        experience=experience,
+        learner=learner,
+        evaluator=evaluator,
+        clock=clock,
     )
 
 
@@ -243,14 +293,16 @@ def _make(
     kind: str,
     path: KeyPath,
     section: PluginSection,
+    *beside: Any,
 ) -> Any:
+    """What a section names, built of its options; beside: what it is built with, too."""
     if path in objects:
         made = objects[path]
         if section.options:  # beside the object, as `{"name": object, "size": 3}`
-            made = build(loaded, path, made, section.name, section.options)
+            made = build(loaded, path, made, section.name, section.options, *beside)
     else:
         target = load_target(loaded, kind, path, section.name)
-        made = build(loaded, path, target, section.name, section.options)
+        made = build(loaded, path, target, section.name, section.options, *beside)
     expected, fits = _EXPECTED[kind]
     if isinstance(made, type):
         problem = f"expected {expected}, found the class {made.__name__} itself: give an instance"
@@ -267,6 +319,7 @@ def _is_source(made: Any) -> bool:
 
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "policies": ("a groupwise.Policy", lambda made: isinstance(made, Policy)),
+    "samplers": ("a groupwise.Sampler", lambda made: isinstance(made, Sampler)),
     "algorithms": ("a groupwise.Algorithm", lambda made: isinstance(made, Algorithm)),
     "callbacks": ("a groupwise.Callback", lambda made: isinstance(made, Callback)),
     "rewards": ("something to call", callable),

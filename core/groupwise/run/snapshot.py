@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from groupwise.errors import UserError
-from groupwise.storage.checkpoint import Checkpoint, read_weights, trained_weights
+from groupwise.run.trainer import Trainer
+from groupwise.storage.checkpoint import KEPT, Checkpoint, check_same, read_weights, trained_weights
 from groupwise.storage.state import HasState, encode
-from groupwise.training.trainer import Trainer
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -16,6 +16,11 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 class _Optimizer(BaseModel, strict=True):
     skipped: Count
     scaler: dict[str, Any] | None
+
+
+class _Learner(BaseModel, strict=True):
+    updates: Count
+    optimizer: _Optimizer
 
 
 class _Judge(BaseModel, strict=True):
@@ -35,7 +40,7 @@ class _State(BaseModel, strict=True):
     step: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompts: _Prompts
-    optimizer: _Optimizer
+    learner: _Learner
     judge: _Judge
     rewards: dict[str, Any]
 
@@ -53,23 +58,25 @@ def check_state(state: Mapping[str, Any]) -> None:
 def take(trainer: Trainer) -> Checkpoint:
     """What a run needs to go on from the end of its last whole step.
 
-    Rewards, and an algorithm, that have `state_dict` and `load_state_dict` are part of it.
+    Rewards, and an algorithm, that have `state_dict` and `load_state_dict` are part of it. Kept
+    weights are where they changed during the run; those it started with, it starts with again.
     """
-    average, algorithm = trainer.average, trainer.algorithm
+    policy, algorithm = trainer.policy, trainer.algorithm
+    changed = [n for n, count in policy.changes.items() if count != trainer.kept_at_first.get(n)]
     return Checkpoint(
         tensors={
-            "weights": trained_weights(trainer.policy),
-            "optimizer": trainer.optimizer.tensors(),
-            **({} if average is None else {"average": average.tensors()}),
+            "weights": trained_weights(policy),
+            "optimizer": trainer.learner.optimizer.tensors(),
+            **{f"{KEPT}{name}": policy.kept(name) for name in changed},
         },
         state={
             "step": trainer.step,
-            "seconds": trainer.seconds_trained,
-            "prompts": trainer.drawn,
-            "rows": len(trainer.prompts.source),
-            "optimizer": trainer.optimizer.state_dict(),
+            "seconds": trainer.seconds,
+            "prompts": dict(trainer.place),
+            "rows": len(trainer.experience.prompts.source),
+            "learner": trainer.learner.state_dict(),
             "judge": trainer.evaluator.judge.state_dict(),
-            "rewards": trainer.rewards.state_dict(),
+            "rewards": trainer.scorer.state_dict(),
             **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
         },
     )
@@ -77,7 +84,7 @@ def take(trainer: Trainer) -> Checkpoint:
 
 def check(trainer: Trainer) -> None:
     """Raise UserError where the state of a reward or of the algorithm cannot be saved."""
-    for name, state in trainer.rewards.state_dict().items():
+    for name, state in trainer.scorer.state_dict().items():
         encode(state, f"reward {name!r}")
     if isinstance(trainer.algorithm, HasState):
         encode(trainer.algorithm.state_dict(), "algorithm")
@@ -88,15 +95,19 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
     if "optimizer" not in tensors:
         raise UserError("the checkpoint has no optimizer")
-    if trainer.average is not None and "average" not in tensors:
+    kept = {name.removeprefix(KEPT): value for name, value in tensors.items() if KEPT in name}
+    averaged = trainer.learner.averaged
+    if averaged and state["learner"]["updates"] and averaged not in kept:
         raise UserError("train.ema: the checkpoint has no averaged weights")
     read_weights(trainer.policy, checkpoint)
-    trainer.optimizer.restore(tensors["optimizer"])
-    if trainer.average is not None:
-        trainer.average.restore(tensors["average"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
+    for name, weights in kept.items():
+        here = trained_weights(trainer.policy)
+        check_same(here, weights)
+        trainer.policy.restore(name, weights)
+    trainer.learner.optimizer.restore(tensors["optimizer"])
+    trainer.learner.load_state_dict(state["learner"])
     trainer.evaluator.judge.load_state_dict(state["judge"])
-    trainer.rewards.load_state_dict(state["rewards"])
+    trainer.scorer.load_state_dict(state["rewards"])
     if isinstance(algorithm, HasState) and "algorithm" in state:
         algorithm.load_state_dict(state["algorithm"])
-    trainer.go_on(step=state["step"], seconds=state["seconds"], prompts=state["prompts"])
+    trainer.go_on(step=state["step"], seconds=state["seconds"], place=state["prompts"])

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-RATIO_TOLERANCE = 0.1
-"""A ratio error above this share of the clip range gets a warning (law 2)."""
+from groupwise.algorithm import Algorithm
+
 STEPS_WITHOUT_VARIANCE = 10
 """As many steps in a row from which nothing was learned get one."""
 
@@ -13,35 +13,37 @@ STEPS_WITHOUT_VARIANCE = 10
 class Symptoms:
     """Looks at every step's metrics; each warning comes once.
 
-    clip: the clip range that a ratio error is measured against.
+    algorithm: says how far the sampler's log-probs may be from the policy's, and may warn itself.
     """
 
-    def __init__(self, clip: float) -> None:
-        self.clip, self.limit = clip, RATIO_TOLERANCE * clip
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
         self.without_variance = 0
         self._warned: set[str] = set()
 
     def look(self, metrics: Mapping[str, Any], culprit: str = "") -> Iterator[str]:
         """Warnings that this step gives reason for; culprit: what was not finite, if anything."""
         found = {
-            "ratio": self._ratio(metrics),
+            "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, culprit),
-            "rounding": self._rounding(metrics),
+            "algorithm": self.algorithm.look(metrics),
         }
         for name, warning in found.items():
             if warning and name not in self._warned:
                 self._warned.add(name)
                 yield f"warning: {warning}"
 
-    def _ratio(self, metrics: Mapping[str, Any]) -> str | None:
-        if not metrics["ratio_error"] > self.limit:
+    def _mismatch(self, metrics: Mapping[str, Any]) -> str | None:
+        mean, limit = metrics.get("mismatch/mean", 0.0), self.algorithm.mismatch_limit
+        if not mean > limit:
             return None
         return (
-            f"the probability ratio at the first update is off by {metrics['ratio_error']:.2g} "
-            f"(limit {self.limit:.2g}). Sampling and training disagree: bf16 rounding, dropout, or "
-            f"a kernel that depends on the batch are the usual causes"
+            f"the sampler's log-probs are {mean:.2g} nats from the policy's on average (limit "
+            f"{limit:.2g}), so what is sampled is not quite what is trained: bf16 rounding, "
+            f"dropout, another engine or older weights are the usual causes. mismatch/* in "
+            f"metrics.jsonl follow it"
         )
 
     def _unscored(self, metrics: Mapping[str, Any]) -> str | None:
@@ -70,14 +72,4 @@ class Symptoms:
         return (
             f"an update was skipped, since its gradient is not finite; the first tensor that is "
             f"not is {culprit}. skipped_updates in metrics.jsonl counts them"
-        )
-
-    def _rounding(self, metrics: Mapping[str, Any]) -> str | None:
-        error = metrics.get("log_prob_error", 0.0)
-        if not error > self.clip:
-            return None
-        return (
-            f"in this precision log-probs are {error:.1e} from float32's, {error / self.clip:.1f} "
-            f"times the clip range of {self.clip:g}: from a step's second update on, rounding is "
-            f"clipped as if it were learning. Another policy.precision rounds less"
         )

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,23 @@ from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.objects import Objects, laid_over, set_aside
 from groupwise.errors import UserError
 from groupwise.plugins.build import with_secrets
+from groupwise.rewards import RunState
 from groupwise.run import snapshot
-from groupwise.run.course import Course, RunResult
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
+from groupwise.run.loop import go
 from groupwise.run.parts import (
     build_parts,
     check_sections,
     make_callbacks,
     make_evaluator,
     make_policy,
+    make_sampling,
     make_trainer,
 )
-from groupwise.storage.checkpoint import Checkpoints, read_weights
+from groupwise.run.record import Record, RunResult
+from groupwise.run.trainer import Trainer
+from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import (
     changes,
     check_kept,
@@ -40,7 +44,7 @@ from groupwise.storage.facts import (
 )
 from groupwise.storage.place import CHECKPOINTS, Place
 from groupwise.training import processes
-from groupwise.training.trainer import Trainer
+from groupwise.training.learner import AVERAGE
 
 
 def train(
@@ -119,37 +123,45 @@ def _train(
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    trainer = make_trainer(parts, accelerator)
-    callbacks = make_callbacks(parts, accelerator)
-    # A policy may find out by now what its model does not allow, and refuse it.
-    notes = [*parts.notes, *trainer.policy.notes]
-    notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
-    snapshot.check(trainer)
-    if chief:
-        # Only now: a mistake in the configuration must not touch the run that is being replaced.
-        place.make()
-    accelerator.wait_for_everyone()
-    if resume:
-        notes += _go_on(trainer, checkpoints, loaded)
-        started -= trainer.seconds_trained
-    run = Course(loaded, trainer, checkpoints, callbacks, place, writes=chief)
-    if chief:
-        notes += filter(None, [run.metrics.truncate_after(trainer.step), place.left_over()])
-        write_facts(folder, loaded, objects, run=place.identity)
-        if not resume:
-            write_config(folder, loaded)
-        elif changed:
-            run.new_config = f"config.until_step_{trainer.step}.yaml"
-    display = Display(
-        steps=settings.steps,
-        unit=trainer.policy.unit,
-        quiet=quiet or not chief,
-        done=trainer.step,
-    )
-    with display:
-        for note in (*(f"resumed with {change}" for change in changed), *notes):
-            display.say(f"note: {note}")
-        return run.go(display, started)
+    with closing(make_trainer(parts, accelerator)) as trainer:
+        callbacks = make_callbacks(parts, accelerator)
+        # A policy may find out by now what its model does not allow, and refuse it.
+        notes = [*parts.notes, *trainer.policy.notes]
+        notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
+        snapshot.check(trainer)
+        if chief:
+            # Only now: a mistake in the configuration must not touch the run to be replaced.
+            place.make()
+        accelerator.wait_for_everyone()
+        if resume:
+            notes += _go_on(trainer, checkpoints, loaded)
+            started -= trainer.seconds
+        display = Display(
+            steps=settings.steps,
+            unit=trainer.policy.unit,
+            quiet=quiet or not chief,
+            done=trainer.step,
+        )
+        record = Record(
+            loaded,
+            trainer,
+            checkpoints=checkpoints,
+            callbacks=callbacks,
+            place=place,
+            display=display,
+            writes=chief,
+        )
+        if chief:
+            notes += filter(None, [record.metrics.truncate_after(trainer.step), place.left_over()])
+            write_facts(folder, loaded, objects, run=place.identity)
+            if not resume:
+                write_config(folder, loaded)
+            elif changed:
+                record.new_config = f"config.until_step_{trainer.step}.yaml"
+        with display:
+            for note in (*(f"resumed with {change}" for change in changed), *notes):
+                display.say(f"note: {note}")
+            return go(trainer, record, started)
 
 
 def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
@@ -158,7 +170,7 @@ def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> 
     check_kept(checkpoint.state["names"], loaded.config)
     snapshot.restore(trainer, checkpoint)
     yield from checkpoint.passed
-    rows, were = len(trainer.prompts.source), checkpoint.state.get("rows")
+    rows, were = len(trainer.experience.prompts.source), checkpoint.state.get("rows")
     if were not in (None, rows):
         yield f"there are {rows} rows of prompts, where there were {were}: another order of prompts"
     steps = loaded.config.train.steps
@@ -190,8 +202,8 @@ def evaluate_run(
     objects: the Python objects that the run was given, by the key path of their section.
     """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
-    averaged = loaded.config.train.ema is not None
-    names = ["average" if averaged else "weights"]
+    averaged = f"{KEPT}{AVERAGE}"
+    names = ["weights", *([averaged] if loaded.config.train.ema is not None else [])]
     checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=_check_of(run))
     for note in checkpoint.passed:
         print(f"note: {note}", file=sys.stderr)
@@ -201,7 +213,10 @@ def evaluate_run(
     parts.load_rewards()
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
     policy = make_policy(parts, accelerator)
-    read_weights(policy, checkpoint, averaged=averaged)
-    evaluator = make_evaluator(parts, accelerator)
+    read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
+    sampling = make_sampling(parts, policy)
+    evaluator = make_evaluator(parts, sampling, accelerator)
     evaluator.judge.load_state_dict(checkpoint.state["judge"])
-    return evaluator(policy).metrics
+    step, steps = checkpoint.state["step"], loaded.config.train.steps
+    with closing(sampling.sampler):
+        return evaluator(RunState(global_step=step, max_steps=steps)).metrics

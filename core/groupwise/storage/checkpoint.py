@@ -28,15 +28,15 @@ from groupwise.storage.state import decode, encode, on_cpu
 
 FILES = "files.json"
 """Names, sizes and checksums of the others."""
-TRAINED = ("weights", "average", "optimizer")
-"""Files of numbers that are finite in every run that goes on."""
+KEPT = "kept_"
+"""What the files of weights begin with that are kept under a name, `kept_average` for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """What one holds.
 
-    tensors: by file ("weights", "optimizer", "average"), each by name; state: the rest.
+    tensors: by file ("weights", "optimizer", "kept_average"), each by name; state: the rest.
     passed: what is wrong with later ones, which were passed over.
     """
 
@@ -118,22 +118,19 @@ class Checkpoints:
         return sorted(named, key=_step)
 
 
-def read_weights(policy: nn.Module, checkpoint: Checkpoint, *, averaged: bool = False) -> None:
-    """Put its weights, or the average of them, into the policy's trained parameters.
+def read_weights(policy: nn.Module, checkpoint: Checkpoint, *, kept: str | None = None) -> None:
+    """Put its weights, or those kept by that name, into the policy's trained parameters.
 
-    Raises UserError where it is of another model, or has no average.
+    Raises UserError where it is of another model, or has no such weights.
     """
-    name = "average" if averaged else "weights"
+    name = f"{KEPT}{kept}" if kept else "weights"
     if name not in checkpoint.tensors:
-        without = "train.ema: the checkpoint has no averaged weights"
-        raise UserError(without if averaged else "the checkpoint has no weights")
-    weights = dict(checkpoint.tensors[name])
-    weights.pop("updates", None) if averaged else None
-    trained = trained_weights(policy)
+        raise UserError(f"the checkpoint has no weights{f' named {kept!r}' if kept else ''}")
+    weights, trained = checkpoint.tensors[name], trained_weights(policy)
     check_same(trained, weights)
     with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.copy_(weights[name])
+        for key, parameter in trained.items():
+            parameter.copy_(weights[key])
 
 
 def check_same(here: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> None:
@@ -182,8 +179,9 @@ def _read(folder: Path, names: Collection[str] | None) -> Checkpoint:
     files = [Path(name).stem for name in _files(folder) if name.endswith(".safetensors")]
     wanted = [name for name in files if names is None or name in {*names, "state"}]
     tensors = {name: load_file(folder / f"{name}.safetensors") for name in wanted}
-    for name in TRAINED:
-        for key, tensor in tensors.get(name, {}).items():
+    for name in wanted:
+        # What a reward or an algorithm keeps in its state may be anything; weights are finite.
+        for key, tensor in tensors[name].items() if name != "state" else ():
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"{key!r} in {name}.safetensors is not finite")
     try:

@@ -1,8 +1,7 @@
 """Evaluator: held-out prompts, the same seeds every time, so that before and after compare."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,19 +9,20 @@ from accelerate.utils import gather_object
 
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
-from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.seeds import seed_for
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
+from groupwise.training.sampling import Sampling
 from groupwise.training.scorer import Scorer
 
 
 class Evaluator:
     """Samples `samples` completions for each held-out prompt, and a greedy one, and scores them.
+
+    It is called by all processes alike.
 
     distinct: different questions among the draws; watched: rewards that are measured here and
     nowhere else; watches: how each is judged; judge: which completions are right.
@@ -30,12 +30,11 @@ class Evaluator:
 
     def __init__(
         self,
+        sampling: Sampling,
         draws: Sequence[Draw],
         rewards: Scorer,
         settings: EvaluationSection,
         *,
-        seed: int,
-        batch: int,
         distinct: int | None = None,
         watched: Scorer | None = None,
         watches: Mapping[str, Watch] | None = None,
@@ -45,15 +44,17 @@ class Evaluator:
         self.draws, self.count = list(draws)[rank::world], len(draws)
         self.distinct = len(draws) if distinct is None else distinct
         self.judge = Judge(settings, rewards.rewards[0])
-        self.rewards, self.settings, self.seed, self.batch = rewards, settings, seed, batch
+        self.sampling, self.rewards, self.settings = sampling, rewards, settings
         self.watched, self.watches = watched, watches or {}
         self.first: Sequence[Sample] | None = None
         self.alarms: Mapping[str, Alarm | None] = {}
 
-    def __call__(self, policy: Policy, state: RunState | None = None) -> Evaluation:
-        sampled = self._score(policy, "evaluate", self.settings.samples, state)
-        both = self.settings.greedy and policy.greedy
-        greedy = self._score(policy, "greedy", 1, state) if both else []
+    def __call__(self, state: RunState, weights: str | None = None) -> Evaluation:
+        """weights: the name of those that are evaluated, None for the policy's present ones."""
+        self.sampling.follow(weights, state.global_step)
+        sampled = self._score("evaluate", self.settings.samples, state)
+        both = self.settings.greedy and self.sampling.policy.greedy
+        greedy = self._score("greedy", 1, state) if both else []
         samples: list[Sample] = gather_object([*sampled, *greedy])
         samples.sort(key=lambda sample: (sample["greedy"], sample["draw"], sample["index"]))
         self.judge.agree()
@@ -83,19 +84,9 @@ class Evaluator:
         elif samples:
             self.alarms = alarms(self.first, samples, self.watches)
 
-    def _score(
-        self, policy: Policy, purpose: Purpose, size: int, state: RunState | None
-    ) -> list[Sample]:
+    def _score(self, purpose: Purpose, size: int, state: RunState) -> list[Sample]:
         samples: list[Sample] = []
-        for rollouts in sample_draws(
-            policy,
-            self.draws,
-            size,
-            seed=self.seed,
-            space="evaluation",
-            batch=self.batch,
-            purpose=purpose,
-        ):
+        for rollouts in self.sampling.draw(self.draws, size, space="evaluation", purpose=purpose):
             scores = self.rewards(rollouts, state)
             watched = self.watched(rollouts, state) if self.watched else None
             is_watched = watched is not None and self.settings.accuracy in watched.names
@@ -104,29 +95,6 @@ class Evaluator:
             right = self.judge.right(judged)
             samples += _records(rollouts, scores, watched, right, size, greedy=purpose == "greedy")
         return samples
-
-
-def sample_draws(
-    policy: Policy,
-    draws: Sequence[Draw],
-    size: int,
-    *,
-    seed: int,
-    space: str,
-    batch: int,
-    purpose: Purpose,
-) -> Iterator[Rollouts]:
-    """Rollouts of each draw, at most `batch` at once, named by (seed, space, draw, index)."""
-    each = max(1, batch // size)
-    for start in range(0, len(draws), each):
-        chunk = draws[start : start + each]
-        seeds = [seed_for(seed, space, draw.number, i) for draw in chunk for i in range(size)]
-        with torch.no_grad():
-            rollouts = policy.sample(
-                [draw.row for draw in chunk], group_size=size, seeds=seeds, purpose=purpose
-            )
-        numbers = torch.tensor([draw.number for draw in chunk], device=rollouts.groups.device)
-        yield replace(rollouts, groups=numbers.repeat_interleave(size))
 
 
 def _records(

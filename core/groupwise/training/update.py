@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
+from groupwise import objective
 from groupwise.algorithm import Algorithm
 from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
@@ -38,20 +39,29 @@ class Updater:
         self,
         rollouts: Rollouts,
         scores: Scores,
-        given: Mapping[str, Tensor],
+        answers: Mapping[str, Tensor],
+        *,
         spare: Rollouts | None = None,
+        first: bool = True,
+        corrected: bool = False,
     ) -> dict[str, float]:
         """Accumulate the gradient of the update's loss; returns what was measured on the way.
 
-        given: [B, T, ...] tensors the loss needs beside the targets (`old_log_probs`, what the
-            reference was asked for), for these rollouts. They wait on the CPU, as a mean may be as
-            large as a latent: a micro-batch takes its share to the device.
+        answers: [B, T, ...] tensors that the loss needs beside the targets (what the reference
+            says, and in later updates what the policy said before the first), for these rollouts.
+            They wait on the CPU, as a mean may be as large as a latent: a micro-batch takes its
+            share to the device.
         spare: rollouts to run without effect while other processes have more micro-batches, cut as
             the policy cuts any others; the longest of `rollouts` if unset, which then must not be
             empty.
+        first: whether it is the step's first update, in which the old answers are the present ones,
+            and the sampler's log-probs are compared with them.
+        corrected: whether the loss weighs the rollouts by the sampler's log-probs.
         """
-        targets = self.targets(scores, rollouts)
-        everything = {**targets, "mask": rollouts.mask, **given}
+        targets = self.targets(scores, rollouts, answers)
+        everything = {**targets, "mask": rollouts.mask, **answers}
+        if rollouts.sampler_log_probs is not None:
+            everything["sampler_log_probs"] = rollouts.sampler_log_probs
         everything = {name: value.cpu() for name, value in everything.items()}
         active = self.algorithm.active(targets).nonzero().flatten()
         parts = self._parts(rollouts, active)
@@ -67,32 +77,48 @@ class Updater:
                 rows, decisions = parts[number]
                 piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions)
-                batch = {
-                    name: value.to(self.accelerator.device)
-                    for name, value in _cut(everything, rows, _within(decisions, piece)).items()
-                }
+                batch = self._batch(everything, rows, _within(decisions, piece))
+                if first:
+                    batch |= {f"old_{name}": _of(current, name) for name in self.algorithm.old}
+                sampled = batch.get("sampler_log_probs")
+                if not corrected:
+                    batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 backpropagate(loss * self.accelerator.num_processes)
-            with torch.no_grad():
-                gap = self.algorithm.log_ratio(current, batch) if "old_log_probs" in batch else None
+            gap = None
+            if first and sampled is not None and current.log_probs is not None:
+                gap = current.log_probs.detach(), sampled
             sums.add(self.algorithm.measure(current, batch), gap, batch, loss)
             checks.add(current, batch)
         self.suspect = checks.first()
         return sums.result()
 
-    def targets(self, scores: Scores, rollouts: Rollouts) -> Mapping[str, Tensor]:
+    def _batch(
+        self, everything: Mapping[str, Tensor], rows: Tensor, decisions: slice
+    ) -> dict[str, Tensor]:
+        """These rows and decisions of every tensor, on the device."""
+        cut = _cut(everything, rows, decisions)
+        return {name: value.to(self.accelerator.device) for name, value in cut.items()}
+
+    def targets(
+        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """The algorithm's targets of our rollouts, computed over those of all processes."""
-        shared = gather_object([(_skeleton(rollouts), scores)])
+        nothing = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
+        seen = {n: answers.get(n, nothing).cpu() for n in sorted(self.algorithm.sees)}
+        shared = gather_object([(_skeleton(rollouts, seen), scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
-        whole = self.algorithm.targets(
-            Scores.concat([s for _, s in shared]), Rollouts.concat([r for r, _ in shared])
+        whole = Rollouts.concat([r for r, _ in shared])
+        seen = {name: whole.tensor(name) for name in seen}
+        targets = self.algorithm.targets(
+            Scores.concat([s for _, s in shared]), replace(whole, trajectory={}), seen
         )
         decisions = rollouts.mask.shape[1]
         ours = slice(start, start + len(rollouts))
         return {
             name: value[ours, :decisions] if value.ndim > 1 else value[ours]
-            for name, value in whole.items()
+            for name, value in targets.items()
         }
 
     @torch.no_grad()
@@ -106,8 +132,7 @@ class Updater:
             piece = rollouts.select(rows)
             current: LogProbs = self.policy(piece, decisions)
             for name in names:
-                value = current.log_probs if name == "log_probs" else current.extra[name]
-                assert value is not None
+                value = _of(current, name)
                 if name not in filled:
                     shape = rollouts.mask.shape + value.shape[2:]
                     filled[name] = value.new_zeros(shape, device="cpu")
@@ -122,7 +147,7 @@ class Updater:
     def _idle(self, spare: Rollouts | None, rollouts: Rollouts) -> tuple[Rollouts, Decisions]:
         """A micro-batch as any other, for a pass without effect."""
         if spare is None:
-            spare = rollouts.select([int(rollouts.lengths.argmax())])
+            spare = rollouts.select([int(rollouts.extents.argmax())])
         rows, decisions = self._split(spare)[0]
         return spare.select(rows), decisions
 
@@ -149,18 +174,26 @@ class _Sums:
     def add(
         self,
         measured: Mapping[str, Tensor],
-        log_ratio: Tensor | None,
+        gap: tuple[Tensor, Tensor] | None,
         batch: Mapping[str, Tensor],
         loss: Tensor,
     ) -> None:
+        """gap: log-probs of policy and sampler, [b, t] each, where they are to be compared."""
         mask = batch["mask"]
         _join(self.totals, "loss", loss, torch.add)
         _join(self.totals, "trained_decisions", mask.sum(), torch.add)
+        if gap is not None:
+            ours, theirs = (values.masked_fill(~mask, 0.0) for values in gap)
+            apart = (ours - theirs).abs().nan_to_num(nan=math.inf)
+            # The sampler drew, so its KL to the policy is what its samples estimate.
+            measured = {
+                **measured,
+                "mismatch/mean": apart,
+                "mismatch/kl": objective.kl(theirs, ours),
+            }
+            _join(self.totals, "mismatch/max", apart.max(), torch.maximum)
         for name, values in measured.items():
             _join(self.measured, name, values.detach().masked_fill(~mask, 0.0).sum(), torch.add)
-        if log_ratio is not None:
-            apart = log_ratio.detach().masked_fill(~mask, 0.0).abs().nan_to_num(nan=math.inf)
-            _join(self.totals, "ratio_error", apart.max(), torch.maximum)
 
     def result(self) -> dict[str, float]:
         parts = gather_object([self._numbers()])
@@ -173,10 +206,9 @@ class _Sums:
             name: sum(measured.get(name, 0.0) for measured, _ in parts) / max(1.0, decisions)
             for name in names
         }
-        said = {"loss": loss, "trained_decisions": decisions}
-        if decisions:
-            said["ratio_error"] = max(totals.get("ratio_error", 0.0) for _, totals in parts)
-        return means | said
+        sums = {"loss": loss, "trained_decisions": decisions}
+        worst = [totals["mismatch/max"] for _, totals in parts if "mismatch/max" in totals]
+        return means | sums | ({"mismatch/max": max(worst)} if worst else {})
 
     def _numbers(self) -> tuple[dict[str, float], dict[str, float]]:
         """What this process measured and its totals, in one read; empty without micro-batches."""
@@ -204,7 +236,7 @@ class _Checks:
     @torch.no_grad()
     def add(self, current: LogProbs, batch: Mapping[str, Tensor]) -> None:
         answers = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
-        for name, value in {**batch, **answers}.items():
+        for name, value in {**answers, **batch}.items():
             if value is None or not value.is_floating_point():
                 continue
             finite = value.isfinite()
@@ -240,12 +272,21 @@ def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[
     return cut
 
 
-def _skeleton(rollouts: Rollouts) -> Rollouts:
-    """What targets are made of, light enough to send: no completions, no trajectory."""
+def _of(current: LogProbs, name: str) -> Tensor:
+    """What a policy answered by that name, without gradient."""
+    value = current.log_probs if name == "log_probs" else current.extra[name]
+    assert value is not None
+    return value.detach()
+
+
+def _skeleton(rollouts: Rollouts, seen: Mapping[str, Tensor]) -> Rollouts:
+    """What targets are made of, light enough to send: no completions, and `seen` as trajectory."""
     return Rollouts(
         prompts=[{}] * len(rollouts),
         completions=[None] * len(rollouts),
         groups=rollouts.groups.cpu(),
         mask=rollouts.mask.cpu(),
         truncated=rollouts.truncated.cpu(),
+        versions=rollouts.versions,
+        trajectory=seen,
     )

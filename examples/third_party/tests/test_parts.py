@@ -67,7 +67,7 @@ def scored(values: list[float], groups: list[int]) -> tuple[Scores, Rollouts]:
 
 def test_rloo_leaves_each_rollout_out_of_its_baseline() -> None:
     values = [1.0, 0.0, 5.0, 2.0, 2.0, math.nan, 6.0]
-    targets = RLOO().targets(*scored(values, [0, 0, 0, 1, 1, 1, 1]))
+    targets = RLOO().targets(*scored(values, [0, 0, 0, 1, 1, 1, 1]), {})
     expected = [1 - 5 / 2, 0 - 6 / 2, 5 - 1 / 2, 2 - 8 / 2, 2 - 8 / 2, 0.0, 6 - 4 / 2]
     assert targets["advantages"].tolist() == pytest.approx(expected)
 
@@ -77,7 +77,7 @@ def test_rloo_gradient_is_that_of_the_log_prob_of_the_rollout() -> None:
     log_probs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     algorithm = RLOO()
     batch = {
-        **algorithm.targets(scores, rollouts),
+        **algorithm.targets(scores, rollouts, {}),
         "old_log_probs": log_probs.detach() - 1.0,
         "mask": rollouts.mask,
     }

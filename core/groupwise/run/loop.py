@@ -1,0 +1,74 @@
+"""The loop of a run: from the first evaluation over every step to the last evaluation."""
+
+import time
+
+from groupwise.evaluation import Evaluation
+from groupwise.run.interruption import interruptible
+from groupwise.run.record import Record, RunResult
+from groupwise.run.trainer import Trainer
+from groupwise.training import processes
+from groupwise.training.step_metrics import joined
+
+
+def go(trainer: Trainer, record: Record, started: float) -> RunResult:
+    """A run from its first evaluation to its report; a failure costs no step that was made."""
+    record.begin()
+    if trainer.step:
+        before = record.known_before()
+    else:
+        evaluation = trainer.evaluate()
+        record.before(evaluation)
+        before = evaluation.metrics
+    after = Evaluation({}, [])
+    try:
+        finished = loop(trainer, record)
+        # Before the last evaluation, which takes its time and may be interrupted, too.
+        record.save()
+        try:
+            if finished:
+                after = trainer.evaluate()
+                record.after(after)
+        except KeyboardInterrupt:
+            finished = False
+    except BaseException:
+        record.rescue()
+        raise
+    if not finished:
+        record.stopped()
+    result = RunResult(
+        before=before,
+        after=after.metrics,
+        steps=trainer.step,
+        seconds=time.monotonic() - started,
+        folder=trainer.config.output,
+        policy=trainer.policy,
+        interrupted=not finished,
+        alarms=record.raised,
+    )
+    record.finish(result)
+    return result
+
+
+def loop(trainer: Trainer, record: Record) -> bool:
+    """Train to the last step or the time limit; False when a signal ended it before.
+
+    A signal lets the step in progress finish, so that what is saved is a whole step.
+    """
+    experience, learner = trainer.experience, trainer.learner
+    trainer.begin()
+    with interruptible() as was_interrupted:
+        while not trainer.is_over:
+            evaluates, saves = trainer.due()
+            scored = experience.next(trainer.state, ahead=not (evaluates or saves))
+            with trainer.clock.time("update"):
+                learned = learner.learn(scored, trainer.step)
+            trainer.scorer.refresh(scored.rollouts, scored.scores)
+            metrics = trainer.end_step(joined(scored.metrics, learned))
+            if evaluates:
+                metrics |= record.evaluation(trainer.step, trainer.evaluate())
+            record.step(trainer.step, metrics | trainer.clock.take())
+            if saves:
+                record.checkpoint()
+            if processes.any_process(was_interrupted()):
+                return False
+    return True

@@ -1,0 +1,229 @@
+"""Record: what a run writes, shows and tells to callbacks."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.callback import Callback
+from groupwise.config.load import LoadedConfig
+from groupwise.errors import UserError
+from groupwise.evaluation import Alarm, Evaluation
+from groupwise.policy import Policy
+from groupwise.report import write_report
+from groupwise.run import snapshot
+from groupwise.run.card import write_card
+from groupwise.run.display import Display, brief
+from groupwise.run.symptoms import Symptoms
+from groupwise.run.trainer import Trainer
+from groupwise.storage import disk
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.facts import FACTS, kept, write_config
+from groupwise.storage.metrics import MetricsFile, as_json
+from groupwise.storage.place import MODEL, RESULT, Place
+from groupwise.storage.samples import read_samples, write_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came out: metrics before and after on held-out prompts, and where everything lies.
+
+    alarms: by name the watched rewards that had worsened at the last evaluation.
+    """
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    steps: int
+    seconds: float
+    folder: Path
+    policy: Policy
+    interrupted: bool = False
+    alarms: Mapping[str, Alarm] = field(default_factory=dict)
+
+
+class Record:
+    """Every file of a run, where this process `writes` any; its lines on the screen; callbacks."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        trainer: Trainer,
+        *,
+        checkpoints: Checkpoints,
+        callbacks: Sequence[Callback],
+        place: Place,
+        display: Display,
+        writes: bool,
+    ) -> None:
+        self.loaded, self.trainer, self.place, self.display = loaded, trainer, place, display
+        self.folder = place.folder if writes else None
+        self.checkpoints, self.callbacks = checkpoints, callbacks
+        self.metrics = MetricsFile(place.folder / "metrics.jsonl")
+        self.symptoms = Symptoms(trainer.algorithm)
+        self.new_config = ""
+
+    # ---- while it runs
+
+    def begin(self) -> None:
+        for callback in self.callbacks:
+            callback.on_start(self.trainer.policy)
+
+    def before(self, evaluation: Evaluation) -> None:
+        """The evaluation before the first step."""
+        self._samples("before", evaluation)
+        if self.folder is not None:
+            disk.write(self._known, as_json(evaluation.metrics))
+        if evaluation.metrics:
+            self.display.say(f"before: {brief(evaluation.metrics)}")
+        elif self.loaded.config.evaluation.count:
+            self.display.say("note: no prompt is held out, so nothing is evaluated")
+        for name, value in evaluation.metrics.items():
+            if name.startswith("watch/") and math.isnan(value):
+                self.display.say(
+                    f"warning: {name} is None for every completion, so no alarm can come"
+                )
+
+    def known_before(self) -> Mapping[str, float]:
+        """What a resumed run evaluated before its first step; {} and a note where that is gone."""
+        try:
+            metrics: Mapping[str, float] = disk.read_record(self._known)
+            self.trainer.evaluator.remember(read_samples(self._known.with_suffix(".jsonl")))
+        except ValueError as error:
+            self.display.say(f"note: there is no before to compare with: {error}")
+            return {}
+        return metrics
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """A step was made, and with it what a resumed run changed is the run's own."""
+        if self.folder is not None:
+            self.place.keep()
+            self.metrics.write(step, metrics)
+            self._keep_config()
+        self._has_begun()
+        self.display.step(step, metrics)
+        if any(name.startswith("alarm/") for name in metrics):
+            self._sound()
+        for warning in self.symptoms.look(metrics, self.trainer.learner.optimizer.culprit):
+            self.display.say(f"step {step}: {warning}")
+        for callback in self.callbacks:
+            callback.on_step(step, metrics)
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> dict[str, float]:
+        """An evaluation was made; what the step's line says of it."""
+        for callback in self.callbacks if evaluation.metrics else ():
+            callback.on_evaluation(step, evaluation)
+        return evaluation.logged
+
+    def after(self, evaluation: Evaluation) -> None:
+        """The evaluation after the last step."""
+        self._samples("after", evaluation)
+        if evaluation.metrics:
+            self.display.say(f"after: {brief(evaluation.metrics)}")
+            self._sound()
+
+    def _samples(self, name: str, evaluation: Evaluation) -> None:
+        logged = self.evaluation(self.trainer.step, evaluation)
+        if self.folder is not None:
+            if evaluation.metrics:
+                self.metrics.write_evaluation(self.trainer.step, logged)
+            self.place.keep()
+            write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
+
+    @property
+    def _known(self) -> Path:
+        return self.place.folder / "samples" / "before.json"
+
+    # ---- what is kept of it
+
+    def rescue(self) -> None:
+        """A reward that fails at step 90 must not cost the 90 steps before it."""
+        trainer = self.trainer
+        if self.folder is None or not trainer.step or self.place.taken:
+            return
+        try:
+            if trainer.learner.whole:
+                self.save()
+        except Exception as error:  # what the run ends with is told; this is told beside it
+            self.display.say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
+        with suppress(UserError):
+            step = self.checkpoints.last().name.replace("_", " ")
+            resumable = (self.folder / FACTS).exists()
+            more = self._how_to_go_on if resumable else f"it lies in {self.checkpoints.folder}"
+            self.display.say(f"{step} is saved; {more}")
+
+    @property
+    def raised(self) -> dict[str, Alarm]:
+        alarms = self.trainer.evaluator.alarms
+        return {name: alarm for name, alarm in alarms.items() if alarm is not None}
+
+    def _sound(self) -> None:
+        for alarm in self.raised.values():
+            self.display.say(str(alarm))
+
+    def stopped(self) -> None:
+        """A signal ended the run, and all of it is saved."""
+        self.display.say(f"stopped: the model and a checkpoint are saved; {self._how_to_go_on}")
+
+    @property
+    def _how_to_go_on(self) -> str:
+        return f"`groupwise resume {self.loaded.config.output}` goes on from it"
+
+    def _has_begun(self) -> None:
+        left = self.place.begun()
+        if left is not None:
+            self.display.say(f"note: {left}")
+
+    def _keep_config(self) -> None:
+        """What a resumed run changed is the run's own as soon as a step was made with it."""
+        if self.new_config and self.folder is not None:
+            write_config(self.folder, self.loaded, former=self.new_config)
+        self.new_config = ""
+
+    def checkpoint(self) -> None:
+        self.trainer.saved = time.monotonic()
+        if self.folder is not None:
+            checkpoint = snapshot.take(self.trainer)
+            of_run = {"names": kept(self.loaded.config), "run": self.place.identity}
+            checkpoint = replace(checkpoint, state={**checkpoint.state, **of_run})
+            self.checkpoints.save(self.trainer.step, checkpoint)
+
+    def save(self) -> None:
+        if self.folder is None:
+            return
+        try:
+            self.checkpoint()
+        finally:  # the one must not cost the other
+            fresh = self.folder / f"{MODEL}.new"
+            disk.remove(fresh)
+            policy, averaged = self.trainer.policy, self.trainer.learner.averaged
+            with policy.using(averaged) if averaged else nullcontext():
+                policy.save_pretrained(fresh)
+            if fresh.exists():  # a policy may have nothing to save
+                disk.replace(self.folder / MODEL, fresh)
+
+    def finish(self, result: RunResult) -> None:
+        record = {
+            "before": dict(result.before),
+            "after": dict(result.after),
+            "steps": result.steps,
+            "seconds": result.seconds,
+            "interrupted": result.interrupted,
+            "alarms": {name: alarm.record() for name, alarm in result.alarms.items()},
+            "policy": self.loaded.config.policy.name,
+            "algorithm": self.loaded.config.algorithm.name,
+            "seed": self.loaded.config.seed,
+            "unit": result.policy.unit,
+        }
+        self._keep_config()
+        self._has_begun()
+        if self.folder is not None:
+            self.place.keep()
+            disk.write(self.folder / RESULT, as_json(record))
+            write_card(self.folder / MODEL, result.policy, self.loaded, record)
+            report = result.folder / write_report(self.folder).name
+            self.display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
+        for callback in self.callbacks:
+            callback.on_end(record)

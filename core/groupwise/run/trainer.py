@@ -1,0 +1,121 @@
+"""Trainer: the parts of a run with their weights, how far it has come, and what is due."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from groupwise.algorithm import Algorithm
+from groupwise.config.sections import RunConfig
+from groupwise.evaluation import Evaluation
+from groupwise.policy import Policy
+from groupwise.rewards import RunState
+from groupwise.training import processes
+from groupwise.training.clock import Clock
+from groupwise.training.evaluator import Evaluator
+from groupwise.training.experience import Experience
+from groupwise.training.learner import Learner
+from groupwise.training.scorer import Scorer
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """What the loop of a run works with; knows no file and no screen.
+
+    step: steps made; seconds: those they took, evaluations between them and the runs that this one
+    resumed included; place: where the prompts stood at the end of the last step; saved: when the
+    last checkpoint was written, or the loop began.
+    """
+
+    config: RunConfig
+    experience: Experience
+    learner: Learner
+    evaluator: Evaluator
+    clock: Clock
+    step: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.place: Mapping[str, int] = self.experience.state_dict()
+        self.started = self.saved = self.began = time.monotonic()
+        self.last_took = 0.0
+        # Weights kept before the first step are those a run starts from: a resumed one has them.
+        self.kept_at_first = dict(self.policy.changes)
+
+    @property
+    def policy(self) -> Policy:
+        return self.learner.policy
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.learner.algorithm
+
+    @property
+    def scorer(self) -> Scorer:
+        return self.experience.scorer
+
+    @property
+    def state(self) -> RunState:
+        return RunState(global_step=self.step, max_steps=self.config.train.steps)
+
+    def begin(self) -> None:
+        """From here on the time of the steps is taken."""
+        self.saved = self.began = time.monotonic()
+        self.started = self.saved - self.seconds
+        self.clock.take()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the steps, or the time, are used up; the same on all processes."""
+        limit, steps = self.config.train.minutes, self.config.train.steps
+        late = limit is not None and time.monotonic() - self.started >= 60 * limit
+        return processes.any_process(late or self.step >= steps)
+
+    def due(self) -> tuple[bool, bool]:
+        """Whether an evaluation, and a checkpoint, is due at the end of the step that begins.
+
+        Known before the step, as nothing is sampled ahead of either; by minutes, from how long the
+        last step took. The last step is evaluated and saved when the loop has ended.
+        """
+        now = time.monotonic()
+        self.last_took, self.began = now - self.began, now
+        settings, step = self.config.train, self.step + 1
+        every, minutes = self.config.evaluation.every, settings.checkpoint_minutes
+        end = self.began + self.last_took
+        late = processes.any_process(minutes is not None and end - self.saved >= 60 * minutes)
+        evaluates = bool(every and step % every == 0)
+        saves = bool(settings.checkpoint_every and step % settings.checkpoint_every == 0)
+        return evaluates and step < settings.steps, (saves or late) and step < settings.steps
+
+    def end_step(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The step is made: weights and prompts stand as a checkpoint has them.
+
+        Returns the step's metrics with those of the whole step.
+        """
+        now, before = time.monotonic(), self.place
+        self.step += 1
+        self.learner.end_step(self.step)
+        self.place = self.experience.state_dict()
+        self.seconds = now - self.started
+        decisions = metrics["sampled_decisions"]
+        skipped = self.place["skipped"] - before["skipped"]
+        return {
+            **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
+            "decisions_per_second": decisions / max(now - self.began, 1e-9),
+            **({"skipped_prompts": skipped} if skipped else {}),
+        }
+
+    def evaluate(self) -> Evaluation:
+        with self.clock.time("evaluate"):
+            return self.evaluator(self.state, self.learner.averaged)
+
+    def go_on(self, *, step: int, seconds: float, place: Mapping[str, int]) -> None:
+        """Take up where a run was."""
+        self.step, self.seconds = step, seconds
+        self.experience.load_state_dict(place)
+        self.place = self.experience.state_dict()
+
+    def close(self) -> None:
+        """Nothing more will be sampled."""
+        self.experience.drop()
+        self.experience.sampling.sampler.close()

@@ -1,0 +1,177 @@
+"""Learner: a policy, its algorithm and its optimizer; scored rollouts to changed weights."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from groupwise.algorithm import Algorithm
+from groupwise.config.sections import TrainSection
+from groupwise.errors import UserError
+from groupwise.policy import Policy
+from groupwise.rollouts import Rollouts
+from groupwise.sampler import Sampler
+from groupwise.training import processes
+from groupwise.training.experience import Scored
+from groupwise.training.optimizer import Optimizer
+from groupwise.training.schedule import schedule
+from groupwise.training.update import Updater
+
+AVERAGE = "average"
+"""The name that the moving average of the weights is kept by."""
+
+
+class Learner:
+    """Makes the updates of a step.
+
+    sampler: who drew the rollouts; where that is exact, what it said of them stands for what the
+        policy would say.
+    whole: whether no weight has changed since the last `end_step`, so that what a checkpoint would
+        hold is the end of a step. updates: those that changed weights so far.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        settings: TrainSection,
+        accelerator: Accelerator,
+        sampler: Sampler,
+    ) -> None:
+        self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
+        self.settings = settings
+        self.whole, self.updates = True, 0
+        model = accelerator.prepare(policy)
+        # After the policy has moved: on some devices its parameters are others by then.
+        self.optimizer = Optimizer(policy, settings, accelerator)
+        if algorithm.reference:
+            policy.keep("reference")
+        if settings.ema is not None:
+            policy.keep(AVERAGE)
+        algorithm.prepare(policy)
+        self.updater = Updater(
+            policy=policy,
+            model=model,
+            algorithm=algorithm,
+            accelerator=accelerator,
+            budget=settings.microbatch,
+            backpropagate=self.optimizer.backward,
+        )
+
+    @property
+    def averaged(self) -> str | None:
+        """The name of the weights to evaluate and save by; None for the present ones."""
+        return None if self.settings.ema is None else AVERAGE
+
+    def learn(self, experience: Scored, step: int) -> dict[str, Any]:
+        """All updates that a step's rollouts give.
+
+        step: training steps made so far. Metrics are means over the updates, `skipped_updates` a
+        count; mismatch is that of the first, before any weight has moved.
+        """
+        rollouts, scores = experience.rollouts, experience.scores
+        plan = self._updates(rollouts) * self.settings.epochs
+        others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
+        answers = self._answers(rollouts, plan, exact=self.sampler.exact and not others)
+        corrected = others or self.sampler is not self.policy
+        measured: list[dict[str, float]] = []
+        for number, rows in enumerate(plan):
+            part = rollouts.select(rows)
+            cut = {name: value[rows, : part.mask.shape[1]] for name, value in answers.items()}
+            metrics = self.updater.backward(
+                part,
+                scores.select(rows),
+                cut,
+                spare=experience.spare,
+                first=number == 0,
+                corrected=corrected,
+            )
+            measured.append(metrics | self._apply(step))
+        of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
+        means = {name: _mean(values) for name, values in of.items()}
+        return means | {"skipped_updates": math.fsum(of["skipped_updates"])}
+
+    def end_step(self, step: int) -> None:
+        """After `step` steps: what the algorithm does between them."""
+        self.algorithm.end_step(self.policy, step)
+        self.whole = True
+
+    # ---- answers by other weights than those of an update
+
+    def _answers(
+        self, rollouts: Rollouts, plan: Sequence[Tensor], *, exact: bool
+    ) -> dict[str, Tensor]:
+        """[B, T, ...] on the CPU: what the reference says, and what the policy says by now.
+
+        The policy answers for those rollouts alone that a later update compares with it.
+
+        exact: whether the sampler's log-probs are the policy's own.
+        """
+        algorithm = self.algorithm
+        answers: dict[str, Tensor] = {}
+        if algorithm.reference:
+            with self.policy.using("reference"):
+                answers |= _named("reference", self.updater.answers(rollouts, algorithm.reference))
+        seen = {name.removeprefix("old_") for name in algorithm.sees if name.startswith("old_")}
+        later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
+        names = algorithm.old | seen if len(later) else seen
+        rows = torch.arange(len(rollouts)) if seen else later
+        if exact and "log_probs" in names and rollouts.sampler_log_probs is not None:
+            answers["old_log_probs"] = rollouts.sampler_log_probs.cpu()
+            names = names - {"log_probs"}
+        parts = self.updater.answers(rollouts.select(rows), names) if names else {}
+        for name, values in _named("old", parts).items():
+            answers[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
+            answers[name][rows, : values.shape[1]] = values
+        return answers
+
+    def _is_older(self, rollouts: Rollouts, step: int) -> bool:
+        """Whether any of them, on any process, was drawn by older weights than the present."""
+        versions = rollouts.versions
+        older = processes.any_process(versions is not None and bool((versions < step).any()))
+        if older and not self.algorithm.corrects:
+            raise UserError(
+                "rollouts of older weights need an algorithm that corrects for them; this one "
+                "does not (of grpo and its kin, set algorithm.importance: token)"
+            )
+        return older
+
+    # ---- updates
+
+    def _updates(self, rollouts: Rollouts) -> list[Tensor]:
+        """Our rows of each update: whole groups, in the order they were drawn."""
+        groups = rollouts.groups.cpu()
+        parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
+        return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
+
+    def _apply(self, step: int) -> dict[str, float]:
+        """One optimizer step; what the gradient and the learning rate were."""
+        settings = self.settings
+        rate = settings.learning_rate * schedule(settings, step)
+        metrics = self.optimizer.step(rate, number=step + 1, suspect=self.updater.suspect)
+        if metrics.pop("updated"):
+            self.whole = False
+            self.updates += 1
+            if settings.ema is not None and self.updates % settings.ema_every == 0:
+                self.policy.blend(AVERAGE, settings.ema)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": self.updates, "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.updates = state["updates"]
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}_{name}": value for name, value in answers.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of those that are finite: the norm of a gradient that was skipped is not."""
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(finite) / len(finite) if finite else math.nan
