@@ -178,6 +178,8 @@ def _check_arguments(
     except ValueError:  # some built-in types do not tell
         return
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if kind_at(section_path) == "samplers":
+        named = named[1:]  # the policy, which the core gives
     reserved = () if whole else _reward_arguments()
     known = [p.name for p in named if p.name not in reserved]
     takes_any = whole and any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -58,16 +58,16 @@ def loop(trainer: Trainer, record: Record) -> bool:
     trainer.begin()
     with interruptible() as was_interrupted:
         while not trainer.is_over:
-            evaluates, saves = trainer.due()
-            scored = experience.next(trainer.state, ahead=not (evaluates or saves))
+            due = trainer.due()
+            scored = experience.next(trainer.state, ahead=due.nothing)
             with trainer.clock.time("update"):
                 learned = learner.learn(scored, trainer.step)
             trainer.scorer.refresh(scored.rollouts, scored.scores)
             metrics = trainer.end_step(joined(scored.metrics, learned))
-            if evaluates:
+            if due.evaluation:
                 metrics |= record.evaluation(trainer.step, trainer.evaluate())
             record.step(trainer.step, metrics | trainer.clock.take())
-            if saves:
+            if due.checkpoint:
                 record.checkpoint()
             if processes.any_process(was_interrupted()):
                 return False

@@ -18,6 +18,20 @@ from groupwise.training.learner import Learner
 from groupwise.training.scorer import Scorer
 
 
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """What follows a step, known before it begins: last, that it is the last of the run."""
+
+    evaluation: bool
+    checkpoint: bool
+    last: bool
+
+    @property
+    def nothing(self) -> bool:
+        """The next step follows at once, so its rollouts may be sampled ahead."""
+        return not (self.evaluation or self.checkpoint or self.last)
+
+
 @dataclass(kw_only=True)
 class Trainer:
     """What the loop of a run works with; knows no file and no screen.
@@ -71,11 +85,11 @@ class Trainer:
         late = limit is not None and time.monotonic() - self.started >= 60 * limit
         return processes.any_process(late or self.step >= steps)
 
-    def due(self) -> tuple[bool, bool]:
-        """Whether an evaluation, and a checkpoint, is due at the end of the step that begins.
+    def due(self) -> Due:
+        """What is due at the end of the step that begins.
 
-        Known before the step, as nothing is sampled ahead of either; by minutes, from how long the
-        last step took. The last step is evaluated and saved when the loop has ended.
+        A checkpoint that is due by minutes is foreseen from how long the last step took. The last
+        step is evaluated and saved when the loop has ended.
         """
         now = time.monotonic()
         self.last_took, self.began = now - self.began, now
@@ -85,7 +99,10 @@ class Trainer:
         late = processes.any_process(minutes is not None and end - self.saved >= 60 * minutes)
         evaluates = bool(every and step % every == 0)
         saves = bool(settings.checkpoint_every and step % settings.checkpoint_every == 0)
-        return evaluates and step < settings.steps, (saves or late) and step < settings.steps
+        last = step >= settings.steps
+        return Due(
+            evaluation=evaluates and not last, checkpoint=(saves or late) and not last, last=last
+        )
 
     def end_step(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The step is made: weights and prompts stand as a checkpoint has them.

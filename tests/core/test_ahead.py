@@ -1,0 +1,197 @@
+"""Sampling a step ahead: older weights, the same draws and seeds, and resuming that is exact."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from groupwise import Algorithm, Sampler, train
+from groupwise.algorithms.grpo import GRPO
+from groupwise.errors import UserError
+
+
+class Recording:
+    """Notes what every training sample was drawn with."""
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        if purpose == "train":
+            table = self.table.detach().clone()
+            self.drew.append(([row["id"] for row in prompts], list(seeds), table))
+        return super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
+
+
+@pytest.fixture
+def policy_class(lab):
+    class Watched(Recording, lab.Tabular):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            self.drew = []
+
+    return Watched
+
+
+class Engine(Sampler):
+    """Copies weights, and draws with the copy."""
+
+    def __init__(self, policy):
+        self.copy, self.version = copy.deepcopy(policy), -1
+
+    def follow(self, policy, name, version):
+        self.copy.load_state_dict(policy.state_dict())
+        self.version = version
+
+    def sample(self, *rest, **more):
+        rollouts = self.copy.sample(*rest, **more)
+        return replace(rollouts, versions=torch.full((len(rollouts),), self.version))
+
+
+def drawn(trainer):
+    sampler = trainer.experience.sampling.sampler
+    return getattr(sampler, "copy", sampler).drew
+
+
+@pytest.mark.parametrize("by_engine", [False, True])
+def test_weights_are_one_step_older_and_draws_and_seeds_the_same(lab, policy_class, by_engine):
+    settings = {"steps": 6, "learning_rate": 0.3, "evaluate_every": 3}
+    plain, policy = lab.trainer(policy_class(), **settings), policy_class()
+    sampler = Engine(policy) if by_engine else None
+    ahead = lab.trainer(policy, ahead=1, sampler=sampler, **settings)
+    tables = [policy.table.detach().clone()]
+    versions = []
+    learn = ahead.learner.learn
+
+    def noted(scored, step):
+        versions.append(set(scored.rollouts.versions.tolist()))
+        return learn(scored, step)
+
+    ahead.learner.learn = noted
+    assert lab.fit(plain)
+    assert lab.fit(ahead, lambda *_: tables.append(policy.table.detach().clone()))
+    assert [draw[:2] for draw in drawn(ahead)] == [draw[:2] for draw in drawn(plain)]
+    # Nothing is ahead of an evaluation (after step 3), so step 4 draws with all that is learned.
+    assert versions == [{0}, {0}, {1}, {3}, {3}, {4}]
+    for (_, _, table), step in zip(drawn(ahead), [0, 0, 1, 3, 3, 4], strict=True):
+        assert torch.equal(table, tables[step])
+
+
+def test_older_weights_are_corrected_for(lab, policy_class):
+    same = {"source": lab.rows(4), "held_out": 0.0}  # the same prompts in every step
+    trainer = lab.trainer(policy_class(), ahead=1, steps=3, learning_rate=0.5, **same)
+    seen = []
+    lab.fit(trainer, lambda _, metrics: seen.append(metrics))
+    assert "importance" not in seen[0]
+    for metrics in seen[1:]:
+        assert metrics["mismatch/max"] > 0.01
+        assert metrics["importance"] != 1.0
+        assert metrics["clip_fraction"] == 0.0
+
+
+def test_without_ahead_nothing_is_corrected(lab, policy_class):
+    assert "importance" not in lab.step(lab.trainer(policy_class()))
+
+
+def test_refilled_groups_come_from_the_present_weights(lab, policy_class):
+    def half_dead(completions, prompts, **_):
+        return [
+            0.5 if int(p.split()[1]) % 2 else t.count("1") + 0.01 * len(t)
+            for t, p in zip(completions, prompts, strict=True)
+        ]
+
+    algorithm = GRPO(GRPO.Config(refill=True))
+    make = {"reward": half_dead, "steps": 3, "held_out": 0.0}
+    ahead = lab.trainer(policy_class(), algorithm, ahead=1, **make)
+    versions = []
+    learn = ahead.learner.learn
+    ahead.learner.learn = lambda scored, step: (
+        versions.append(sorted(set(scored.rollouts.versions.tolist()))) or learn(scored, step)
+    )
+    assert lab.fit(ahead)
+    assert versions[0] == [0]
+    assert versions[1] == [0, 1]
+
+
+def test_it_learns(lab, policy_class):
+    settings = {"steps": 40, "group_size": 8, "held_out": 0.0, "learning_rate": 0.1}
+    trainer, rewards = lab.trainer(policy_class(), ahead=1, **settings), []
+    lab.fit(trainer, lambda _, metrics: rewards.append(metrics["reward"]))
+    assert rewards[-1] > rewards[0] + 0.5
+
+
+# ---- killed and resumed
+
+
+class Killed(BaseException):
+    pass
+
+
+def run(lab, folder, *, by_engine, kill_at=None, resume=False, **more):
+    policy, calls = lab.Tabular(), 0
+
+    def reward(completions, trainer_state, **_):
+        nonlocal calls
+        calls += 1
+        if kill_at is not None and trainer_state.global_step == kill_at and calls > 1:
+            raise Killed
+        return lab.ones(completions)
+
+    settings = {"steps": 7, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.3}
+    return train(
+        policy=policy,
+        sampler=Engine(policy) if by_engine else None,
+        prompts=lab.rows(),
+        rewards=[reward],
+        train={**settings, "ahead": 1, "checkpoint_every": 3, **more},
+        evaluation={"prompts": 1},
+        output=folder,
+        resume=resume,
+        quiet=True,
+        **{"prompts.held_out": 0.3},
+    )
+
+
+def lines(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in rows
+    ]
+
+
+@pytest.mark.parametrize("by_engine", [False, True])
+def test_a_kill_in_flight_and_a_resume_give_the_same_lines(lab, tmp_path, by_engine, monkeypatch):
+    from groupwise.run.record import Record
+
+    whole = run(lab, tmp_path / "through", by_engine=by_engine)
+    # A kill leaves no time to save: what is there is the checkpoint of step 3.
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "rescue", lambda self: None)
+        with pytest.raises(Killed):
+            run(lab, tmp_path / "killed", by_engine=by_engine, kill_at=5)
+    resumed = run(lab, tmp_path / "killed", by_engine=by_engine, resume=True)
+    assert lines(tmp_path / "killed") == lines(tmp_path / "through")
+    assert torch.equal(resumed.policy.table, whole.policy.table)
+
+
+# ---- refused
+
+
+def test_an_algorithm_that_does_not_correct_is_refused(lab, tmp_path):
+    plain = {"algorithm": {"name": "grpo", "importance": "none"}}
+    with pytest.raises(UserError, match=r"train\.ahead samples by older weights, and algorithm"):
+        train(
+            policy=lab.Tabular(),
+            prompts=lab.rows(),
+            rewards=[lab.ones],
+            train={"ahead": 1},
+            output=tmp_path / "run",
+            **plain,
+        )
+    assert not Algorithm.corrects
+
+
+def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
+    trainer = lab.trainer(algorithm=GRPO(GRPO.Config(importance="none")))
+    scored = trainer.experience.next(trainer.state)
+    with pytest.raises(UserError, match="rollouts of older weights need an algorithm that co"):
+        trainer.learner.learn(scored, 3)

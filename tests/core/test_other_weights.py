@@ -1,0 +1,215 @@
+"""Algorithms without log-probs, with weights of their own, with a state, and with a value."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from groupwise import Algorithm, LogProbs, Policy, Rollouts, objective, train
+from groupwise.advantages import group_relative
+from groupwise.algorithms.grpo import GRPO
+from groupwise.errors import UserError
+from groupwise.storage.checkpoint import Checkpoints
+
+
+class Thrower(Policy):
+    """Draws a number near its own and says no log-prob: only what it would have aimed at."""
+
+    provides = frozenset({"aim", "hit"})
+
+    def __init__(self):
+        super().__init__()
+        self.aim = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        rows = [row for row in prompts for _ in range(group_size)]
+        noise = [torch.Generator().manual_seed(seed) for seed in seeds]
+        drawn = torch.stack([torch.randn((), generator=each) for each in noise]).double()
+        hits = self.aim.detach() + (0.0 if purpose == "greedy" else 0.5) * drawn
+        return Rollouts(
+            prompts=rows,
+            completions=hits.tolist(),
+            groups=torch.arange(len(prompts)).repeat_interleave(group_size),
+            mask=torch.ones(len(rows), 1, dtype=torch.bool),
+            truncated=torch.zeros(len(rows), dtype=torch.bool),
+            trajectory={"hits": hits.unsqueeze(1)},
+        )
+
+    def forward(self, rollouts, decisions=slice(None)):
+        hits = rollouts.tensor("hits")[:, decisions]
+        return LogProbs(log_probs=None, extra={"aim": self.aim.expand(hits.shape), "hit": hits})
+
+
+class Regress(Algorithm):
+    """Moves the aim towards hits that were better than their group; samples with a slow copy.
+
+    As DiffusionNFT (arXiv:2509.16117) does: no ratio, and older weights draw. `seen` is its state.
+    """
+
+    needs = frozenset({"aim", "hit"})
+    old = frozenset({"aim"})
+    samples_with = "slow"
+
+    def __init__(self, decay=0.5):
+        self.decay, self.seen = decay, 0.0
+
+    def prepare(self, policy):
+        policy.keep("slow")
+
+    def targets(self, scores, rollouts, answers):
+        self.seen += float(scores.total.sum())
+        return {
+            "advantages": group_relative(scores.total, rollouts.groups).float(),
+            "weights": objective.weights(rollouts.mask, normalize="token"),
+        }
+
+    def loss(self, current, batch):
+        aim, better = current.extra["aim"], batch["advantages"].unsqueeze(1)
+        pull = better * (aim - current.extra["hit"]).square()
+        return (pull + 0.01 * (aim - batch["old_aim"]).square()) * batch["weights"]
+
+    def measure(self, current, batch):
+        return {"aim": current.extra["aim"]}
+
+    def end_step(self, policy, step):
+        policy.blend("slow", self.decay)
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def near_two(completions, **_):
+    return [-abs(hit - 2.0) for hit in completions]
+
+
+def run(folder, *, steps=6, resume=False, algorithm=None, policy=None, **more):
+    settings = {"groups_per_step": 2, "group_size": 4, "learning_rate": 0.05, "steps": steps}
+    return train(
+        policy=policy or Thrower(),
+        algorithm=algorithm or Regress(),
+        prompts=[{"prompt": f"throw {number}"} for number in range(6)],
+        rewards=[near_two],
+        train={**settings, **more},
+        evaluation={"prompts": 1},
+        output=folder,
+        resume=resume,
+        quiet=True,
+        **{"prompts.held_out": 0.3},
+    )
+
+
+def lines(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in rows
+    ]
+
+
+def trained(folder):
+    """The lines of steps, those of evaluations alone left out."""
+    return [line for line in lines(folder) if "loss" in line]
+
+
+def test_a_policy_without_log_probs_is_trained(tmp_path):
+    result = run(tmp_path / "run", steps=40)
+    assert result.after["reward"] > result.before["reward"] + 0.5
+    last = trained(tmp_path / "run")[-1]
+    assert "mismatch/mean" not in last
+    assert last["aim"] > 0.5
+
+
+def test_its_rollouts_are_drawn_with_the_kept_weights(tmp_path):
+    aims = []
+
+    class Watched(Thrower):
+        def sample(self, *rest, purpose="train", **more):
+            aims.append((purpose, self.aim.item()))
+            return super().sample(*rest, purpose=purpose, **more)
+
+    policy = Watched()
+    run(tmp_path / "run", policy=policy, algorithm=Regress(decay=0.9))
+    training = [aim for purpose, aim in aims if purpose == "train"]
+    assert len(training) == 6
+    assert abs(training[-1]) < abs(policy.aim.item()) / 2
+    assert next(aim for purpose, aim in reversed(aims)) == policy.aim.item()
+    assert policy.kept("slow")["aim"].item() != policy.aim.item()
+
+
+def test_kept_weights_and_state_are_resumed_exactly(tmp_path):
+    through, halved = Regress(), Regress()
+    run(tmp_path / "through", algorithm=through)
+    run(tmp_path / "halved", steps=3, algorithm=Regress())
+    run(tmp_path / "halved", resume=True, algorithm=halved)
+    assert trained(tmp_path / "halved") == trained(tmp_path / "through")
+    assert halved.seen == through.seen != 0
+    files = [Checkpoints(tmp_path / name / "checkpoints").last() for name in ("through", "halved")]
+    for name in ("weights.safetensors", "kept_slow.safetensors", "optimizer.safetensors"):
+        assert files[0].joinpath(name).read_bytes() == files[1].joinpath(name).read_bytes()
+
+
+def test_log_probs_that_are_not_provided_are_refused_by_name(tmp_path):
+    with pytest.raises(UserError, match=r"algorithm 'GRPO' needs log_probs, which policy 'Throwe"):
+        run(tmp_path / "run", algorithm=GRPO())
+
+    class Forgets(Regress):
+        old = frozenset({"log_probs"})  # the default of algorithms
+
+    with pytest.raises(UserError, match="algorithm 'Forgets' needs log_probs"):
+        run(tmp_path / "run", algorithm=Forgets())
+
+    class Mean(Regress):
+        reference = frozenset({"mean"})
+
+    with pytest.raises(UserError, match="algorithm 'Mean' needs mean"):
+        run(tmp_path / "run", algorithm=Mean())
+
+
+# ---- targets see a value
+
+
+def test_targets_see_what_they_name(lab):
+    """A critic's: the value of before the first update, in the shape of the update."""
+    seen = []
+
+    class Valued(lab.Tabular):
+        provides = frozenset({"log_probs", "value"})
+
+        def forward(self, rollouts, decisions=slice(None)):
+            answer = super().forward(rollouts, decisions)
+            value = answer.log_probs.exp() + self.table.sum() * 0
+            return LogProbs(log_probs=answer.log_probs, extra={"value": value})
+
+    class WithBaseline(GRPO):
+        sees = frozenset({"old_value", "old_log_probs"})
+        old = frozenset({"log_probs", "value"})
+        needs = frozenset({"log_probs", "value"})
+
+        def targets(self, scores, rollouts, answers):
+            seen.append((rollouts, answers))
+            targets = super().targets(scores, rollouts, answers)
+            less = targets["advantages"].unsqueeze(1) - answers["old_value"].float()
+            return {**targets, "advantages": less}
+
+        def loss(self, current, batch):
+            assert batch["old_value"].shape == batch["mask"].shape
+            return super().loss(current, batch)
+
+    policy = Valued()
+    trainer = lab.trainer(policy, WithBaseline(), updates_per_rollout=2, held_out=0.0)
+    scored = trainer.experience.next(trainer.state)
+    with torch.no_grad():
+        expected = policy(scored.rollouts)
+    trainer.learner.learn(scored, 0)
+    assert len(seen) == 2
+    for number, (rollouts, answers) in enumerate(seen):
+        rows, mask = slice(8 * number, 8 * number + 8), rollouts.mask
+        assert answers.keys() == {"old_value", "old_log_probs"}
+        width = mask.shape[1]
+        for name, whole in (("value", expected.extra["value"]), ("log_probs", expected.log_probs)):
+            torch.testing.assert_close(answers[f"old_{name}"][mask], whole[rows, :width][mask])
+        assert not rollouts.trajectory
+        assert set(rollouts.versions.tolist()) == {0}
