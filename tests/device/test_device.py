@@ -92,7 +92,7 @@ def test_a_run_is_that_of_the_cpu_bit_for_bit(done, job, training):
     assert all(line["grad_norm"] > 0 and line["trained_decisions"] for line in steps)
     assert steps[-1]["kl"] > 0
     saved = sorted(path.relative_to(here) for path in here.rglob("*.safetensors"))
-    assert {"average", "optimizer", "weights"} < {path.stem for path in saved}
+    assert {"kept_average", "optimizer", "weights"} < {path.stem for path in saved}
     assert saved == sorted(path.relative_to(there) for path in there.rglob("*.safetensors"))
     for path in saved:
         expected, found = load_file(here / path), load_file(there / path)
