@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import signature
-from typing import Any, Protocol, Self, overload
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,9 @@ class CausalModel(nn.Module):
     def rounds(self, precision: str) -> bool:
         """Whether it computes in fewer digits than float32 has."""
         kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
-        return precision != "float32" or not kinds <= {torch.float32, torch.float64}
+        products = torch.get_float32_matmul_precision()  # "high" allows TF32
+        exact = precision == "float32" and products == "highest"
+        return not (exact and kinds <= {torch.float32, torch.float64})
 
     def train(self, mode: bool = True) -> Self:
         """Dropout stays off; only gradient checkpointing needs the model's training mode."""
@@ -108,12 +110,6 @@ class CausalModel(nn.Module):
     def new_cache(self) -> DynamicCache:
         return DynamicCache(config=self.causal.config)
 
-    @overload
-    def forward(self, run: Run, numerics: Numerics) -> Tensor: ...
-    @overload
-    def forward(
-        self, run: Run, numerics: Numerics, tokens: Tensor, *, temperature: float
-    ) -> tuple[Tensor, Tensor]: ...
     def forward(
         self,
         run: Run,

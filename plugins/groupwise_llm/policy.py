@@ -17,7 +17,6 @@ from groupwise_llm import adapters, drawing, passes, probes, sampling
 from groupwise_llm.card import card_of
 from groupwise_llm.causal import CausalModel
 from groupwise_llm.loading import (
-    checkpoint_activations,
     config_of,
     end_tokens,
     load,
@@ -56,8 +55,6 @@ class LanguageModel(Policy):
         self.config = config
         self._loaded = load(config)
         self.causal, self.tokenizer = CausalModel(self._loaded.model), self._loaded.tokenizer
-        if config.gradient_checkpointing:
-            checkpoint_activations(self.model)
         self._ability: probes.Ability | None = None
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)

@@ -291,6 +291,11 @@ def test_only_float32_is_exact(make):
     assert make().exact
     assert not make(precision="bf16").exact
     assert not make(lora=LORA, loading={"dtype": "bfloat16"}).exact
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert not make().exact
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 class Engine(Sampler):
