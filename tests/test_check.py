@@ -166,7 +166,8 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config):
     from accelerate import Accelerator
 
     from groupwise.config.load import parse_config
-    from groupwise.run.parts import build_parts, make_policy
+    from groupwise.run.build import build_policy
+    from groupwise.run.parts import build_parts
 
     seen = []
     parts = build_parts(parse_config(config), {})
@@ -179,7 +180,7 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config):
     original = LanguageModel.check_prompts
     LanguageModel.check_prompts = lambda self, rows: seen.append(self.device)
     try:
-        make_policy(parts, Meta())
+        build_policy(parts, Meta())
     finally:
         LanguageModel.check_prompts = original
     assert seen == [torch.device("meta")]

@@ -13,7 +13,7 @@ import groupwise
 from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
-from groupwise.training import trainer as trainers
+from groupwise.training import learner
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 
@@ -236,7 +236,7 @@ def test_evaluating_builds_no_optimizer_and_keeps_no_reference(project, monkeypa
     def unwanted(*_, **__):
         raise AssertionError("an evaluation needs none of it")
 
-    monkeypatch.setattr(trainers, "Optimizer", unwanted)
+    monkeypatch.setattr(learner, "Optimizer", unwanted)
     from groupwise_llm.policy import LanguageModel
 
     monkeypatch.setattr(LanguageModel, "keep", unwanted)

@@ -51,6 +51,12 @@ class Algorithm(ABC):
     samples_with: str | None = None
     mismatch_limit: float = 0.05
 
+    @property
+    def answers(self) -> frozenset[str]:
+        """All that it asks a policy for: of now, of before the updates and of the reference."""
+        seen = {name.partition("_")[2] for name in self.sees}
+        return self.needs | self.old | self.reference | seen
+
     @abstractmethod
     def targets(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]

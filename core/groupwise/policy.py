@@ -211,11 +211,20 @@ class Policy(nn.Module, Sampler):
 
     @classmethod
     def estimate(
-        cls, config: Any, *, decisions: int, rollouts: int, sampled: int, training: bool
+        cls,
+        config: Any,
+        *,
+        decisions: int,
+        rollouts: int,
+        sampled: int,
+        training: bool,
+        reference: bool,
+        averages: int,
     ) -> Mapping[str, int]:
         """Bytes by purpose ("weights", "optimizer", ...) without loading anything.
 
         decisions: the micro-batch budget; rollouts: as many as an update has at the most; sampled:
-        as many as are sampled at once. The default knows nothing and says so with {}.
+        as many as are sampled at once; reference: whether a reference is kept; averages: how many
+        moving averages. The default knows nothing and says so with {}.
         """
         return {}

@@ -46,8 +46,8 @@ def estimate(
     budget: int,
     rollouts: int,
     training: bool,
-    reference: bool = False,
-    averages: int = 0,
+    reference: bool,
+    averages: int,
 ) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer, activations, logits, kept weights and the sampler's
     cache.

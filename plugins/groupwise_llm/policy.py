@@ -280,8 +280,8 @@ class LanguageModel(Policy):
         rollouts: int,
         sampled: int,
         training: bool,
-        reference: bool = False,
-        averages: int = 0,
+        reference: bool,
+        averages: int,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
         return estimate(

@@ -22,7 +22,8 @@ import torch
 from accelerate import Accelerator
 
 from groupwise.config.load import load_config, parse_config
-from groupwise.run.parts import build_parts, make_trainer
+from groupwise.run.build import build_trainer
+from groupwise.run.parts import build_parts
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {
@@ -64,7 +65,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     for name, changes in VARIANTS.items():
         overrides = [f"{key}={value}" for key, value in changes.items()]
         loaded = load_config(EXAMPLES / "shapes.yaml", ["evaluation.prompts=0", *overrides])
-        runs[name] = make_trainer(build_parts(loaded, {}), Accelerator()).train_step
+        runs[name] = build_trainer(build_parts(loaded, {}), Accelerator()).train_step
     return runs
 
 
@@ -98,7 +99,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
         "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
         "evaluation": {"prompts": 0},
     }
-    return make_trainer(build_parts(parse_config(config), {}), Accelerator()).train_step
+    return build_trainer(build_parts(parse_config(config), {}), Accelerator()).train_step
 
 
 def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> list[float]:

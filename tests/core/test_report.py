@@ -97,7 +97,7 @@ def sample(draw: int, completion: Any, *, right: bool, **more: Any) -> dict[str,
 def full_run(folder: Path) -> Path:
     measured = {"rewards/correct": 0.5, "rewards/format": 0.9, "accuracy": 0.4, "entropy": 1.0}
     measured |= {"length": 40, "length_max": 90, "truncated": 0.1, "clip_fraction": 0.01}
-    measured |= {"zero_variance": 0.2, "ratio_error": 1e-7, "grad_norm": 0.4, "loss": 0.0}
+    measured |= {"zero_variance": 0.2, "mismatch/mean": 1e-7, "grad_norm": 0.4, "loss": 0.0}
     measured |= {"learning_rate": 1e-6, "time/sample": 2.0, "time/update": 1.0}
     measured |= {"reward_time/correct": 0.3, "decisions_per_second": 5000}
     measured |= {"evaluation/accuracy": 0.5, "evaluation/prompts": 100}
@@ -116,7 +116,7 @@ def full_run(folder: Path) -> Path:
 def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
     html, page = page_of(full_run(tmp_path))
     expected = "Reward|Accuracy|Reward: correct|Reward: format|KL|Entropy|Length|Truncated"
-    expected += "|Clipped ratios|Groups without variance|Ratio error|Gradient norm|Learning rate"
+    expected += "|Clipped ratios|Groups without variance|Mismatch|Gradient norm|Learning rate"
     assert titles(html) == [*expected.split("|"), "Time by phase", "Throughput"]
     assert "80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
     assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words

@@ -81,7 +81,7 @@ def test_a_run_writes_what_it_did(lab, train):
 
 def test_the_average_is_what_is_evaluated_and_saved(lab, train):
     result = train(train={"ema": 0.6, "ema_every": 2, "steps": 4, "learning_rate": 0.01})
-    own, average = tensors(result.folder, "weights"), tensors(result.folder, "average")
+    own, average = tensors(result.folder, "weights"), tensors(result.folder, "kept_average")
     assert int(average.pop("updates")) == 4
     assert own.keys() == average.keys()
     assert any((own[name] - average[name]).abs().max() > 1e-3 for name in own)
@@ -122,7 +122,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
     with pytest.raises(ZeroDivisionError):
         train("halved", train=settings, callbacks=[Stop()], **options)
     resumed = train("halved", train=settings, resume=True, **options)
-    for name in ("weights", "optimizer", "average"):
+    for name in ("weights", "optimizer", "kept_average"):
         one, other = tensors(through.folder, name), tensors(resumed.folder, name)
         assert equal(one, other), name
     assert dict(resumed.after) == dict(through.after)

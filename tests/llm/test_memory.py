@@ -98,7 +98,9 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
 def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
-    sizes = memory.estimate(config, settings, budget=860, rollouts=4, training=True)
+    sizes = memory.estimate(
+        config, settings, budget=860, rollouts=4, training=True, reference=False, averages=0
+    )
     logits = 4 * 800 * config.vocab_size
     assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
     # A body without layers to speak of: hidden states of 32, logits of 258.
@@ -125,7 +127,15 @@ CONFIG = Qwen2Config(**TABLE["qwen2"])
 
 def estimate(budget=1000, rollouts=100, training=True, **settings):
     settings = Settings(**{"model": "m", "max_new_tokens": 40, "max_prompt_tokens": 60, **settings})
-    return memory.estimate(CONFIG, settings, budget=budget, rollouts=rollouts, training=training)
+    return memory.estimate(
+        CONFIG,
+        settings,
+        budget=budget,
+        rollouts=rollouts,
+        training=training,
+        reference=False,
+        averages=0,
+    )
 
 
 def test_the_dtype_of_loading_holds_for_what_is_frozen():

@@ -4,9 +4,12 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from groupwise.algorithm import Algorithm
 from groupwise.config.load import LoadedConfig, derive, idle_processes
 from groupwise.plugins.build import check_options
+from groupwise.policy import Policy
 from groupwise.run.parts import Parts, build_parts, check_sections, looked_at
+from groupwise.sampler import Sampler
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
@@ -15,23 +18,26 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     Builds all that a run would, but for what loads weights. Raises UserError for what a run would
     refuse.
     """
-    policy = check_sections(loaded, {})["policy",]
+    targets = check_sections(loaded, {})
+    target, sampler = targets["policy",], targets.get(("sampler",))
     parts = build_parts(loaded, {})
-    parts.check_policy(policy)
+    parts.check_policy(target)
     section = loaded.config.policy
-    settings = check_options(loaded, ("policy",), policy, section.name, section.options)
+    settings = check_options(loaded, ("policy",), target, section.name, section.options)
     parts.algorithm.check(settings)
-    examine = getattr(policy, "examine", None)
-    notes = examine(settings, parts.rows()) if examine and settings is not None else ()
-    counts = derive(loaded.config, greedy=getattr(policy, "greedy", True))
-    algorithm = getattr(parts.algorithm, "config", None)
+    # A function that makes a policy says nothing of it before it is called.
+    policy: type[Policy] = target if isinstance(target, type) else Policy
+    if isinstance(sampler, type) and issubclass(sampler, Sampler) and policy is target:
+        sampler.check_policy(policy)
+    notes = policy.examine(settings, parts.rows()) if settings is not None else ()
+    counts = derive(loaded.config, greedy=policy.greedy)
     idle = idle_processes(loaded.config, processes)
     texts = [
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
-        _memory(loaded, policy, settings, algorithm),
+        _memory(parts, policy, settings),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
-        *(f"warning: {text}" for text in (idle, *warnings(loaded, algorithm)) if text),
+        *(f"warning: {text}" for text in (idle, *warnings(loaded, parts.algorithm)) if text),
     ]
     return "\n".join(texts)
 
@@ -50,8 +56,8 @@ def _prompts(parts: Parts) -> dict[str, str]:
     }
 
 
-def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
-    """What is allowed and still seldom meant; algorithm: its `Config`, where it has one."""
+def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
+    """What is allowed and still seldom meant."""
     train, prompts, evaluation = (
         loaded.config.train,
         loaded.config.prompts,
@@ -71,8 +77,11 @@ def warnings(loaded: LoadedConfig, algorithm: Any) -> Iterator[str]:
         yield "watch without evaluation.prompts: nothing is measured"
     elif loaded.config.watch and not evaluation.every:
         yield "watch without evaluation.every: an alarm can come only when training has ended"
-    if getattr(algorithm, "beta", 0) > 0:
-        yield "beta > 0: a reference pass over every rollout and, without adapters, a second model"
+    if algorithm.reference:
+        yield (
+            "the algorithm asks a reference: a further pass over every rollout and, without "
+            "adapters, a copy of what is trained"
+        )
 
 
 def size(count: int) -> str:
@@ -80,32 +89,28 @@ def size(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-def _memory(loaded: LoadedConfig, policy: Any, own: Any, algorithm: Any) -> str:
-    """The policy's own estimate for training, and copies of what is trained, as large as gradients.
-
-    own, algorithm: their `Config`s. A policy that makes no estimate is said to make none.
-    """
-    estimate = getattr(policy, "estimate", None)
-    decisions = loaded.config.train.microbatch
-    counts = derive(loaded.config)
-    rollouts = counts["rollouts per update"]
-    evaluated = counts["rollouts per evaluation"]
-    together = min(loaded.config.train.sample_batch, max(counts["rollouts per step"], evaluated))
-    sizes: dict[str, int] = {}
-    if estimate:
-        sizes |= estimate(
-            own, decisions=decisions, rollouts=rollouts, sampled=together, training=True
+def _memory(parts: Parts, policy: type[Policy], settings: Any) -> str:
+    """The policy's own estimate for training; settings: its `Config`."""
+    train, counts = parts.config.train, derive(parts.config)
+    together = max(counts["rollouts per step"], counts["rollouts per evaluation"])
+    sizes = (
+        {}
+        if settings is None
+        else policy.estimate(
+            settings,
+            decisions=train.microbatch,
+            rollouts=counts["rollouts per update"],
+            sampled=min(train.sample_batch, together),
+            training=True,
+            reference=bool(parts.algorithm.reference),
+            averages=int(train.ema is not None),
         )
+    )
     if not sizes:
-        return f"memory\n  policy {loaded.config.policy.name!r} makes no estimate\n"
-    trained = sizes.get("gradients", 0)
-    if trained and loaded.config.train.ema is not None:
-        sizes["moving average"] = trained
-    if trained and getattr(algorithm, "beta", 0) > 0 and getattr(own, "lora", None) is None:
-        sizes["reference"] = trained
+        return f"memory\n  policy {parts.config.policy.name!r} makes no estimate\n"
     rows = {purpose: size(count) for purpose, count in sizes.items()}
     return _table(
-        f"memory, estimated for micro-batches of at most {decisions:,} decisions",
+        f"memory, estimated for micro-batches of at most {train.microbatch:,} decisions",
         {**rows, "in total": size(sum(sizes.values()))},
     )
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from groupwise import hookspecs
 from groupwise.config import sections, yaml_lines
 from groupwise.plugins import registry as plugins
 
@@ -28,19 +29,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`train`": sections.TrainSection,
     "`evaluation`": sections.EvaluationSection,
 }
-PLUGINS = (
-    ("policies", "language_model"),
-    ("policies", "flow"),
-    ("algorithms", "grpo"),
-    ("algorithms", "dr_grpo"),
-    ("algorithms", "dapo"),
-    ("algorithms", "gspo"),
-    ("algorithms", "flow_grpo"),
-    ("prompts", "rows"),
-    ("prompts", "dataset"),
-    ("prompts", "reasoning_gym"),
-)
-"""Those with options; rewards have pages of their own."""
+SHOWN = ("policies", "samplers", "algorithms", "prompts")
+"""Kinds of plugins whose options are shown; rewards have pages of their own."""
 PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
 LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 
@@ -49,7 +39,7 @@ def tables() -> str:
     """A heading and a table of key, type, default and meaning for every section and plugin."""
     parts = [f"## {title}\n\n{table(model)}" for title, model in TABLES.items()]
     names: dict[type[BaseModel], str] = {}
-    for kind, name in PLUGINS:
+    for kind, name in _own():
         model: type[BaseModel] = plugins.installed().load(kind, name).Config
         title = f"## {plugins.SINGULAR[kind].capitalize()} `{name}`"
         of_all = names.get(model.__mro__[1])
@@ -57,6 +47,15 @@ def tables() -> str:
         parts.append(f"{title}\n\n" + (f"As `{of_all}`, but for:\n\n" if of_all else "") + own)
         names[model] = name
     return "\n\n".join(parts)
+
+
+def _own() -> Iterator[tuple[str, str]]:
+    """Kind and name of what this distribution registers."""
+    entries = plugins.installed().entries
+    for kind in SHOWN:
+        for entry in entries:
+            if entry.kind == kind and entry.distribution == hookspecs.PROJECT:
+                yield kind, entry.name
 
 
 def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:

@@ -38,8 +38,8 @@ _CHARTS = (  # title, unit, key, name, percent, note
     ("Clipped ratios", "", "clip_fraction", "clipped", True, "Decisions the clip cut off."),
     ("Groups without variance", "", "zero_variance", "share", True,
      "All rewards in the group are equal: nothing to learn from it."),
-    ("Ratio error", "nats", "ratio_error", "error", False,
-     "Largest |log ratio| at the first update after sampling: near 0 if all is well."),
+    ("Mismatch", "nats", "mismatch/mean", "mismatch", False,
+     "Mean |log-prob of the policy - of the sampler| before the first update: near 0 is well."),
     ("Gradient norm", "", "grad_norm", "norm", False, "Before clipping."),
     ("Learning rate", "", "learning_rate", "rate", False, ""),
 )  # fmt: skip

@@ -7,9 +7,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from accelerate import Accelerator
-from accelerate.utils import set_seed
-
 from groupwise.algorithm import Algorithm
 from groupwise.callback import Callback
 from groupwise.config.load import LoadedConfig, check_labels
@@ -28,14 +25,7 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
-from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
-from groupwise.training.alarm import Watch
-from groupwise.training.clock import Clock
-from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Ahead, Experience
-from groupwise.training.learner import Learner
-from groupwise.training.sampling import Sampling
 from groupwise.training.scorer import Scorer
 
 ENDLESS = 2_000
@@ -90,7 +80,7 @@ class Parts:
         provides = getattr(policy, "provides", None)
         if provides is None:
             return  # a function that makes a policy: it will be seen when it is made
-        missing = answers_of(self.algorithm) - provides
+        missing = self.algorithm.answers - provides
         if missing:
             raise UserError(
                 f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "
@@ -107,29 +97,6 @@ class Parts:
             reward.check_columns(columns, tuple(policy.facts))
 
 
-def answers_of(algorithm: Algorithm) -> frozenset[str]:
-    """All that an algorithm asks a policy for, of now, of before and of the reference."""
-    seen = {name.partition("_")[2] for name in algorithm.sees}
-    return algorithm.needs | algorithm.old | algorithm.reference | seen
-
-
-def check_sampler(sampler: Sampler | type[Sampler], policy: Policy | type[Policy]) -> None:
-    """Raise UserError where it draws for other policies, or builds on what this one has not."""
-    one = sampler if isinstance(sampler, type) else type(sampler)
-    other = policy if isinstance(policy, type) else type(policy)
-    if not issubclass(other, one.policy_class):
-        raise UserError(
-            f"sampler: {one.__name__} draws for {one.policy_class.__name__}, and the policy is a "
-            f"{other.__name__}"
-        )
-    missing = one.requires - policy.provides
-    if missing:
-        raise UserError(
-            f"sampler: {one.__name__} needs {', '.join(sorted(missing))} of the policy, which "
-            f"{other.__name__} does not provide"
-        )
-
-
 def looked_at(source: PromptSource) -> int:
     """How many of a source's rows are looked at before a run."""
     return len(source) if len(source) <= SCAN else ENDLESS
@@ -138,7 +105,7 @@ def looked_at(source: PromptSource) -> int:
 def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     """Build all that loads no weights. Raises UserError for whatever is wrong with it."""
     config = loaded.config
-    make = partial(_make, loaded, objects)
+    make = partial(make_part, loaded, objects)
     check_labels(loaded)
     algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
     own = config.evaluation.source
@@ -155,7 +122,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         key = config.prompts.key if config.prompts.key in source[0] else None
         exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
     watched = _measures(make, "watch", config.watch)
-    held_out = _draws(exam, config)
+    held_out = held_out_draws(exam, config)
     return Parts(
         loaded=loaded,
         objects=objects,
@@ -168,98 +135,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     )
 
 
-def make_policy(parts: Parts, accelerator: Accelerator) -> Policy:
-    """The policy with its weights, on this process's device, its prompts looked at."""
-    config = parts.config
-    parts.algorithm.check(_policy_settings(parts))
-    # Initialisation (of adapters, say) is the only thing that draws from the global generators.
-    set_seed(config.seed)
-    policy: Policy = _make(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
-    parts.check_policy(policy)
-    policy.needed = answers_of(parts.algorithm)
-    policy.place(accelerator.device)
-    policy.check_prompts(parts.rows())
-    for prompts in (parts.prompts, parts.exam):
-        prompts.skips = policy.skips
-    return policy
-
-
-def _policy_settings(parts: Parts) -> Any:
-    """The policy's `Config`; that of one given in Python where it has such, else None."""
-    if ("policy",) in parts.objects:
-        return getattr(parts.objects["policy",], "config", None)
-    loaded, section = parts.loaded, parts.config.policy
-    target = load_target(loaded, "policies", ("policy",), section.name)
-    return check_options(loaded, ("policy",), target, section.name, section.options)
-
-
-def make_sampling(parts: Parts, policy: Policy) -> Sampling:
-    """Who draws: the sampler that the configuration names, or the policy itself."""
-    config, sampler = parts.config, policy
-    if config.sampler is not None:
-        sampler = _make(
-            parts.loaded, parts.objects, "samplers", ("sampler",), config.sampler, policy
-        )
-        check_sampler(sampler, policy)
-        policy.check_sampler(sampler)
-    return Sampling(policy, sampler, seed=config.seed, batch=config.train.sample_batch)
-
-
-def make_evaluator(parts: Parts, sampling: Sampling, accelerator: Accelerator) -> Evaluator:
-    config, draws = parts.config, parts.held_out
-    if any(parts.exam.skips(draw.row) for draw in draws):
-        draws = _draws(parts.exam, config)
-    return Evaluator(
-        sampling,
-        draws,
-        parts.rewards,
-        config.evaluation,
-        distinct=len({parts.exam.question(draw.row) for draw in draws}),
-        watched=parts.watched,
-        watches={
-            section.title: Watch(better=section.better, tolerance=section.tolerance)
-            for section in config.watch
-        },
-        process=(accelerator.process_index, accelerator.num_processes),
-    )
-
-
-def make_trainer(parts: Parts, accelerator: Accelerator) -> Trainer:
-    """Everything with its weights, ready for the first step."""
-    parts.load_rewards()
-    policy, settings, clock = make_policy(parts, accelerator), parts.config.train, Clock()
-    sampling = make_sampling(parts, policy)
-    evaluator = make_evaluator(parts, sampling, accelerator)
-    learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
-    experience = (Ahead if settings.ahead else Experience)(
-        sampling,
-        parts.prompts,
-        parts.rewards,
-        evaluator.judge,
-        algorithm=parts.algorithm,
-        settings=settings,
-        accelerator=accelerator,
-        clock=clock,
-    )
-    return Trainer(
-        config=parts.config,
-        experience=experience,
-        learner=learner,
-        evaluator=evaluator,
-        clock=clock,
-    )
-
-
-def make_callbacks(parts: Parts, accelerator: Accelerator) -> list[Callback]:
-    """Of several processes the first alone has callbacks: a tracker is opened once."""
-    return [
-        _make(parts.loaded, parts.objects, "callbacks", ("callbacks", number), section)
-        for number, section in enumerate(parts.config.callbacks)
-        if accelerator.is_main_process
-    ]
-
-
-def _draws(exam: Prompts, config: RunConfig) -> list[Draw]:
+def held_out_draws(exam: Prompts, config: RunConfig) -> list[Draw]:
     """The held-out draws. Raises UserError where there are fewer than were asked for."""
     section = config.evaluation
     return exam.evaluation(
@@ -287,7 +163,7 @@ def _measures(
     ]
 
 
-def _make(
+def make_part(
     loaded: LoadedConfig,
     objects: Objects,
     kind: str,

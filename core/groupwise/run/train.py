@@ -17,18 +17,17 @@ from groupwise.errors import UserError
 from groupwise.plugins.build import with_secrets
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
+from groupwise.run.build import (
+    build_callbacks,
+    build_evaluator,
+    build_policy,
+    build_sampling,
+    build_trainer,
+)
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
-from groupwise.run.parts import (
-    build_parts,
-    check_sections,
-    make_callbacks,
-    make_evaluator,
-    make_policy,
-    make_sampling,
-    make_trainer,
-)
+from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
@@ -123,8 +122,8 @@ def _train(
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    with closing(make_trainer(parts, accelerator)) as trainer:
-        callbacks = make_callbacks(parts, accelerator)
+    with closing(build_trainer(parts, accelerator)) as trainer:
+        callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
         notes = [*parts.notes, *trainer.policy.notes]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
@@ -212,10 +211,10 @@ def evaluate_run(
     parts = build_parts(loaded, objects or {})
     parts.load_rewards()
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
-    policy = make_policy(parts, accelerator)
+    policy = build_policy(parts, accelerator)
     read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
-    sampling = make_sampling(parts, policy)
-    evaluator = make_evaluator(parts, sampling, accelerator)
+    sampling = build_sampling(parts, policy)
+    evaluator = build_evaluator(parts, sampling, accelerator)
     evaluator.judge.load_state_dict(checkpoint.state["judge"])
     step, steps = checkpoint.state["step"], loaded.config.train.steps
     with closing(sampling.sampler):
