@@ -100,7 +100,7 @@ class LanguageModel(Policy):
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """Sampling and training are one function; only float32 keeps a batch's size out of it."""
+        """In float32: sampling and training are one function, and a batch changes its rounding."""
         return not self.causal.rounds(self.config.precision)
 
     def check_sampler(self, sampler: Sampler) -> None:

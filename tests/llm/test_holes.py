@@ -67,13 +67,19 @@ def test_decisions_are_scored_after_all_that_came_before(policy, plain, allow, s
 def test_no_split_changes_the_gradient(make, share):
     policy = make(share_prompt=share, temperature=0.7)
     rollouts, gradients = answered(policy), []
-    for budget in (1, 24, 40, 10_000):
-        parts = policy.microbatches(rollouts, budget, cut_decisions=True)
+    splits = [policy.microbatches(rollouts, n, cut_decisions=True) for n in (1, 24, 40, 10_000)]
+    for parts in splits:
         assert sorted(row for rows, _ in parts for row in rows.tolist()) == list(range(6))
+    # Through a tool's answer and behind a row's end, too.
+    cuts = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 12)]
+    splits.append([(rows, cut) for rows in torch.tensor([[5, 0, 2], [1, 4, 3]]) for cut in cuts])
+    for parts in splits:
         total = 0.0
         for rows, decisions in parts:
-            log_probs = policy(rollouts.select(rows), decisions).log_probs
-            total = total + (slopes(rollouts)[rows, decisions] * log_probs).sum()
+            piece = rollouts.select(rows)
+            log_probs = policy(piece, decisions).log_probs
+            weights = slopes(rollouts)[rows, : piece.mask.shape[1]][:, decisions]
+            total = total + (weights * log_probs).sum()
         gradients.append(gradient(policy, total))
     for other in gradients[:-1]:
         close(other, gradients[-1])
