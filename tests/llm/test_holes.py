@@ -1,9 +1,12 @@
 """Rollouts with tokens that are not the model's own: attended to, and never trained on."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+
+from groupwise import Sampler, train
 
 TURNS = [(2, 3, 1), (1, 7, 2), (4, 1, 3), (3, 0, 0), (1, 2, 4), (2, 5, 2)]
 """Of each rollout how many tokens of its own, of a tool's, and of its own again."""
@@ -104,3 +107,54 @@ def test_what_was_sampled_alone_attends_to_its_decisions(policy):
         row[own].tolist()
         for row, own in zip(rollouts.trajectory["completion_ids"], rollouts.mask, strict=True)
     ]
+
+
+class WithTool(Sampler):
+    """The policy's own words, with a tool's answer after the first of them."""
+
+    def __init__(self, policy):
+        self.policy, self.version = policy, -1
+
+    def follow(self, policy, name, version):
+        self.version = version
+
+    def sample(self, prompts, **options):
+        rollouts = self.policy.sample(prompts, **options)
+
+        def widened(column, answer):
+            between = torch.full((len(column), 4), answer, dtype=column.dtype)
+            return torch.cat([column[:, :1], between, column[:, 1:]], dim=1)
+
+        own = rollouts.trajectory["completion_ids"]
+        trajectory = {
+            **rollouts.trajectory,
+            "completion_ids": widened(own, 9),
+            "attention": widened(rollouts.mask, True),
+        }
+        rollouts = replace(
+            rollouts,
+            mask=widened(rollouts.mask, False),
+            sampler_log_probs=None,
+            versions=torch.full((len(rollouts),), self.version),
+            trajectory=trajectory,
+        )
+        return replace(rollouts, sampler_log_probs=self.policy(rollouts).log_probs)
+
+
+def test_a_run_trains_on_what_is_the_models_own(policy, tmp_path):
+    train(
+        policy=policy,
+        sampler=WithTool(policy),
+        prompts=ROWS,
+        rewards=[lambda completions, **_: [float(len(set(text))) for text in completions]],
+        train={"steps": 2, "groups_per_step": 2, "group_size": 4, "microbatch": 60},
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+        **{"prompts.held_out": 0.0},
+    )
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    for step in map(json.loads, lines):
+        assert step["mismatch/max"] < 1e-4
+        assert step["grad_norm"] > 0
+        assert step["trained_decisions"] == step["length"] * 8
