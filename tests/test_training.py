@@ -50,7 +50,7 @@ def test_the_folder_of_a_run(trained):
     lines = records(trained.folder / "metrics.jsonl")
     steps = [line for line in lines if "reward" in line]
     assert [line["step"] for line in steps] == list(range(1, 21))
-    assert max(line["ratio_error"] for line in steps) < 0.02
+    assert max(line["mismatch/max"] for line in steps) < 1e-4
     assert "Before and after" in (trained.folder / "report.html").read_text()
     pairs = [
         [(s["draw"], s["index"], s["greedy"]) for s in records(path)]

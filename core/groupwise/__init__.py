@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from groupwise.hookspecs import hookimpl
+from groupwise.version import __version__
 
 if TYPE_CHECKING:
     from groupwise import advantages, objective
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from groupwise.run.record import RunResult
     from groupwise.run.train import train
     from groupwise.sampler import Sampler
-
-__version__ = "0.1.0"
 
 # Imported at first use, so that `groupwise plugins` and a plugin's module import no torch.
 _LAZY = {
@@ -39,6 +38,7 @@ __all__ = [
     "Rollouts",
     "RunResult",
     "Sampler",
+    "__version__",
     "advantages",
     "hookimpl",
     "objective",

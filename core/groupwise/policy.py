@@ -57,8 +57,24 @@ class Policy(nn.Module, Sampler):
 
     # ---- sampling: `sample` is `Sampler.sample`
 
-    def follow(self, policy: "Policy", name: str, version: int) -> None:
+    def follow(self, policy: nn.Module, name: str, version: int) -> None:
         """Nothing to do: a policy samples with the weights it has."""
+
+    @classmethod
+    def check_sampler_class(cls, sampler: type[Sampler]) -> None:
+        """Raise UserError where it draws for other policies, or builds on what this one has not."""
+        kind = sampler.policy_class
+        if not issubclass(cls, kind):
+            raise UserError(
+                f"sampler: {sampler.__name__} draws for {kind.__name__}, and the policy is a "
+                f"{cls.__name__}"
+            )
+        missing = sampler.requires - cls.provides
+        if missing:
+            raise UserError(
+                f"sampler: {sampler.__name__} needs {', '.join(sorted(missing))} of the policy, "
+                f"which {cls.__name__} does not provide"
+            )
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise UserError where training on what this other sampler draws would be wrong.

@@ -2,13 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from groupwise.errors import UserError
+from torch import nn
+
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.policy import Policy
 
 Purpose = Literal["train", "evaluate", "greedy"]
 
@@ -52,7 +50,7 @@ class Sampler(ABC):
         """
 
     @abstractmethod
-    def follow(self, policy: "Policy", name: str, version: int) -> None:
+    def follow(self, policy: nn.Module, name: str, version: int) -> None:
         """Draw with the policy's present weights from now on, until told of others.
 
         Called on every process before sampling, whenever these weights are not those followed
@@ -61,22 +59,6 @@ class Sampler(ABC):
         name: "policy" for the weights in training, else the name they are kept by ("average").
         version: how many training steps these weights have seen.
         """
-
-    @classmethod
-    def check_policy(cls, policy: "Policy | type[Policy]") -> None:
-        """Raise UserError where it draws for other policies, or builds on what this one has not."""
-        kind = policy if isinstance(policy, type) else type(policy)
-        if not issubclass(kind, cls.policy_class):
-            raise UserError(
-                f"sampler: {cls.__name__} draws for {cls.policy_class.__name__}, and the policy is "
-                f"a {kind.__name__}"
-            )
-        missing = cls.requires - policy.provides
-        if missing:
-            raise UserError(
-                f"sampler: {cls.__name__} needs {', '.join(sorted(missing))} of the policy, which "
-                f"{kind.__name__} does not provide"
-            )
 
     def close(self) -> None:  # noqa: B027
         """Called once when the run ends, after an error, too."""

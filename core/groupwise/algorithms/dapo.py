@@ -1,4 +1,9 @@
-"""DAPO: for long chains of thought, where exploration and length decide."""
+"""DAPO: clip higher above, average over decisions, draw other prompts for dead groups.
+
+When to use it: for long chains of thought, where entropy collapses early and many groups are all
+right or all wrong. It assumes that prompts are plenty: refilling samples up to `train.max_refills`
+times as much, and what is left are the prompts of middle difficulty.
+"""
 
 from pydantic import Field
 

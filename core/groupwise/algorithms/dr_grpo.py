@@ -1,4 +1,9 @@
-"""Dr. GRPO: GRPO without the divisions that bias it."""
+"""Dr. GRPO: GRPO without the divisions that bias it.
+
+When to use it: where completions grow longer without getting better, or where prompts of very
+uneven difficulty should count by how much reward is at stake. It assumes rewards of one scale,
+since nothing rescales them, and a known longest completion to divide by.
+"""
 
 from groupwise import advantages, objective
 from groupwise.algorithms.grpo import GRPO

@@ -1,4 +1,9 @@
-"""GRPO: the group is the baseline; the algorithm to begin with."""
+"""GRPO: the group is the baseline.
+
+When to use it: first, for any policy with log-probs and any reward; its variants change one thing
+each. It assumes that completions of one prompt are comparable, so that their mean is a fair
+baseline, and that some groups have different rewards: a group of equal ones teaches nothing.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal

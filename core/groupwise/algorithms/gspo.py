@@ -1,4 +1,9 @@
-"""GSPO: one ratio a completion."""
+"""GSPO: one ratio a completion.
+
+When to use it: with several updates for a step's rollouts, and where single decisions' ratios are
+noise (long completions, mixtures of experts). It assumes that a completion is judged as a whole;
+with one update a step every ratio is 1, and it is GRPO.
+"""
 
 from pydantic import Field
 from torch import Tensor

@@ -28,7 +28,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     # A function that makes a policy says nothing of it before it is called.
     policy: type[Policy] = target if isinstance(target, type) else Policy
     if isinstance(sampler, type) and issubclass(sampler, Sampler) and policy is target:
-        sampler.check_policy(policy)
+        policy.check_sampler_class(sampler)
     notes = policy.examine(settings, parts.rows()) if settings is not None else ()
     counts = derive(loaded.config, greedy=policy.greedy)
     idle = idle_processes(loaded.config, processes)

@@ -74,7 +74,7 @@ def _told(message: str) -> typer.Exit:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from groupwise import __version__
+        from groupwise.version import __version__
 
         typer.echo(f"groupwise {__version__}")
         raise typer.Exit

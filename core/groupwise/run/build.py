@@ -50,7 +50,7 @@ def build_sampling(parts: Parts, policy: Policy) -> Sampling:
         sampler = make_part(
             parts.loaded, parts.objects, "samplers", ("sampler",), config.sampler, policy
         )
-        sampler.check_policy(policy)
+        policy.check_sampler_class(type(sampler))
         policy.check_sampler(sampler)
     return Sampling(policy, sampler, seed=config.seed, batch=config.train.sample_batch)
 

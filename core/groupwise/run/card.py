@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise import __version__, secrets
+from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RewardSection
 from groupwise.policy import Policy
 from groupwise.storage.disk import write
+from groupwise.version import __version__
 
 SHOWN = ("accuracy", "greedy_accuracy", "reward", "greedy_reward")
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise import __version__, secrets
+from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.load import LoadedConfig, dump, load_config
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.storage.disk import read_record, reason, write
+from groupwise.version import __version__
 
 CONFIG = "config.yaml"
 FACTS = "run.json"
