@@ -4,7 +4,7 @@ A reward is any callable `f(prompts, completions, **columns) -> list[float | Non
 It receives whole groups, in order, and the columns of the dataset with as many values as there are
 completions; beside them `completion_ids`, `truncated` and whatever else the policy states, and
 TRL's `trainer_state`, `log_extra` and `log_metric` where its signature asks for them. `None` means
-"does not apply to this completion".
+"does not apply to this completion", and NaN is taken for it.
 
 A process reward gives a list instead of a number: for each decision of the completion the reward of
 the step that ends there, or `None` where none does.
@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise.advantages import zero_variance, zero_variance_of_steps
 from groupwise.errors import UserError
@@ -45,10 +45,33 @@ class RewardError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What rewards get as `trainer_state`; the names are transformers'."""
+    """What rewards get as `trainer_state`: the fields of transformers' `TrainerState`, to be read.
+
+    A run states the steps made (`global_step`), all that it is to make (`max_steps`), passes over
+    the training prompts (`epoch`), and which process this is. The others have transformers'
+    defaults: they tell of a Trainer's own habits.
+    """
 
     global_step: int = 0
     max_steps: int = 0
+    epoch: float = 0.0
+    is_world_process_zero: bool = True
+    is_local_process_zero: bool = True
+
+    num_train_epochs: int = 0
+    logging_steps: int = 500
+    eval_steps: int = 500
+    save_steps: int = 500
+    train_batch_size: int | None = None
+    num_input_tokens_seen: int = 0
+    total_flos: float = 0.0
+    log_history: list[dict[str, float]] = field(default_factory=list)
+    best_metric: float | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    is_hyper_param_search: bool = False
+    trial_name: str | None = None
+    trial_params: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +80,9 @@ class Reward:
 
     deadline: seconds a call on a whole batch may take.
     on_error: "stop" the run, or "skip": drop the failed samples from learning and count them.
+    isolate: call it in the main thread of a worker process, which can be killed.
     bound: options already bound to the function's keywords; no column may have their names.
+    remake: makes the function anew in a worker, where that is simpler than to send it there.
     """
 
     name: str
@@ -65,12 +90,25 @@ class Reward:
     weight: float = 1.0
     deadline: float = 120.0
     on_error: Literal["stop", "skip"] = "stop"
+    isolate: bool = False
     bound: frozenset[str] = frozenset()
+    remake: "Callable[[], RewardFunction] | None" = None
 
     @property
     def target(self) -> Any:
         """The function or object itself, options apart: what may have `load` or `refresh`."""
-        return self.function.func if isinstance(self.function, partial) else self.function
+        return target_of(self.function)
+
+    @cached_property
+    def is_async(self) -> bool:
+        return is_async(self.function)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is something in it for a checkpoint; a frozen model is none."""
+        target = self.target
+        kept = all(callable(getattr(target, n, None)) for n in ("state_dict", "load_state_dict"))
+        return kept and (hasattr(target, "refresh") or not isinstance(target, nn.Module))
 
     @cached_property
     def parameters(self) -> tuple[frozenset[str], frozenset[str], bool]:
@@ -98,6 +136,17 @@ class Reward:
             )
 
 
+def target_of(function: RewardFunction) -> Any:
+    """The function or object itself, without options that are bound to it."""
+    return function.func if isinstance(function, partial) else function
+
+
+def is_async(function: RewardFunction) -> bool:
+    target = target_of(function)
+    call = getattr(target, "__call__", None)  # noqa: B004 - the method, to look at it
+    return any(map(inspect.iscoroutinefunction, (target, call)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scores:
     """What the rewards said of B rollouts.
@@ -108,6 +157,7 @@ class Scores:
     steps: [B, T] float64, the weighted sum of process rewards at the decision where a step ends,
         NaN elsewhere; None where no reward judges steps.
     judges_steps: which of the R rewards do.
+    undefined: how many completions a reward gave NaN, which is taken for None; by name.
     """
 
     names: tuple[str, ...]
@@ -117,6 +167,7 @@ class Scores:
     seconds: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    undefined: Mapping[str, int] = field(default_factory=dict)
     steps: Tensor | None = None
     judges_steps: frozenset[str] = frozenset()
 

@@ -1,7 +1,6 @@
 """How beautiful an image is, as a small network on its CLIP features says."""
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -48,7 +47,6 @@ class Aesthetic:
         """Loads nothing; ValueErrors say what is wrong with the settings."""
         self.config, self.clip = config, Clip(config)
         check_file(config.head, setting="head")
-        self._lock = threading.Lock()
         self._head: nn.Sequential | None = None
 
     def load(self) -> None:
@@ -58,10 +56,9 @@ class Aesthetic:
     @property
     def head(self) -> nn.Sequential:
         """The network on the features, loaded at its first use."""
-        with self._lock:
-            if self._head is None:
-                self._head = self._loaded()
-            return self._head
+        if self._head is None:
+            self._head = self._loaded()
+        return self._head
 
     def _loaded(self) -> nn.Sequential:
         path = self.config.head

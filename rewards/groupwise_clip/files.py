@@ -2,10 +2,9 @@
 
 import io
 import logging
-import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,9 @@ _MORE_THAN_TENSORS = (
 )
 
 
-class _Inside:
-    """How many are inside `quiet`, and what brings logging back when the last one leaves."""
-
-    lock, count, ended = threading.Lock(), 0, ExitStack()
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, log lines or warnings in here: what matters is raised by the caller.
-
-    All of it belongs to the process, and rewards load in threads: the first one in switches it off,
-    and the last one out back on. Each on its own would put back what another had set.
-    """
-    with _Inside.lock:
-        if not _Inside.count:
-            _Inside.ended.enter_context(_silent())
-        _Inside.count += 1
-    try:
-        yield
-    finally:
-        with _Inside.lock:
-            _Inside.count -= 1
-            if not _Inside.count:
-                _Inside.ended.close()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
+    """No progress bars, log lines or warnings in here: what matters is raised by the caller."""
     root, disabled = logging.getLogger(), logging.root.manager.disable
     # open_clip logs by `logging.info`, which gives a bare root logger a handler, and for good.
     handler = logging.NullHandler()

@@ -1,6 +1,5 @@
 """A CLIP that gives features of images and texts, in batches, on the images' device."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -30,8 +29,6 @@ class Clip:
         self._encoder: Encoder | None = None
         self._default = self._device = torch.device("cpu")
         self._remembered: OrderedDict[str, Tensor] = OrderedDict()
-        # A call beyond its deadline goes on in its thread while the next one begins.
-        self._lock = threading.RLock()
 
     def load(self) -> None:
         """Loads the model, unless that is done; ValueErrors say what cannot be had."""
@@ -48,16 +45,15 @@ class Clip:
         return self._loaded().scale
 
     def _loaded(self) -> Encoder:
-        with self._lock:
-            if self._encoder is None:
-                self._default = _device(self._settings.device)
-                encoder = self._loader()
-                encoder.module.requires_grad_(requires_grad=False)
-                if self._settings.resize is not None:
-                    encoder.framing = encoder.framing.resized_by(self._settings.resize)
-                self._encoder = encoder
-                self._move(self._default)
-            return self._encoder
+        if self._encoder is None:
+            self._default = _device(self._settings.device)
+            encoder = self._loader()
+            encoder.module.requires_grad_(requires_grad=False)
+            if self._settings.resize is not None:
+                encoder.framing = encoder.framing.resized_by(self._settings.resize)
+            self._encoder = encoder
+            self._move(self._default)
+        return self._encoder
 
     def cosines(
         self, images: Sequence[Tensor | Image], texts: Sequence[str | None]
@@ -67,10 +63,9 @@ class Clip:
         every: list[float | None] = [None] * len(texts)
         if not rows:
             return every
-        with self._lock:
-            shown = self.image_features([images[row] for row in rows])
-            meant = self.text_features([text for text in texts if text is not None])
-            cosines = (shown * meant).sum(dim=1).tolist()
+        shown = self.image_features([images[row] for row in rows])
+        meant = self.text_features([text for text in texts if text is not None])
+        cosines = (shown * meant).sum(dim=1).tolist()
         for row, cosine in zip(rows, cosines, strict=True):
             every[row] = cosine
         return every
@@ -78,15 +73,14 @@ class Clip:
     @torch.no_grad()
     def image_features(self, images: Sequence[Tensor | Image]) -> Tensor:
         """Returns [n, D] of n images: float tensors [3, H, W] in [0, 1], or PIL's."""
-        with self._lock:
-            encoder = self._loaded()
-            self._move(self._device_of(images))
-            parts = []
-            for batch in _batches(images, self._settings.batch):
-                framed = pixels(batch, encoder.framing, self._device)
-                with self._autocast():
-                    parts.append(encoder.encode_images(framed))
-            return _unit(torch.cat(parts))
+        encoder = self._loaded()
+        self._move(self._device_of(images))
+        parts = []
+        for batch in _batches(images, self._settings.batch):
+            framed = pixels(batch, encoder.framing, self._device)
+            with self._autocast():
+                parts.append(encoder.encode_images(framed))
+        return _unit(torch.cat(parts))
 
     @torch.no_grad()
     def text_features(self, texts: Sequence[str]) -> Tensor:
@@ -94,22 +88,21 @@ class Clip:
 
         Each text is computed once, until some thousands of others have been.
         """
-        with self._lock:
-            encoder = self._loaded()
-            unknown = [text for text in dict.fromkeys(texts) if text not in self._remembered]
-            known = {text: self._remembered[text] for text in texts if text in self._remembered}
-            for batch in _batches(unknown, self._settings.batch):
-                with self._autocast():
-                    features = encoder.encode_texts(batch, self._device)
-                # Copies: a row alone would keep all of its batch in memory.
-                rows = [row.clone() for row in _unit(features)]
-                known.update(zip(batch, rows, strict=True))
-            for text, row in known.items():
-                self._remembered[text] = row
-                self._remembered.move_to_end(text)
-            while len(self._remembered) > _REMEMBERED:
-                self._remembered.popitem(last=False)
-            return torch.stack([known[text] for text in texts])
+        encoder = self._loaded()
+        unknown = [text for text in dict.fromkeys(texts) if text not in self._remembered]
+        known = {text: self._remembered[text] for text in texts if text in self._remembered}
+        for batch in _batches(unknown, self._settings.batch):
+            with self._autocast():
+                features = encoder.encode_texts(batch, self._device)
+            # Copies: a row alone would keep all of its batch in memory.
+            rows = [row.clone() for row in _unit(features)]
+            known.update(zip(batch, rows, strict=True))
+        for text, row in known.items():
+            self._remembered[text] = row
+            self._remembered.move_to_end(text)
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return torch.stack([known[text] for text in texts])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(

@@ -13,7 +13,7 @@ from torch.nn.functional import relu
 from groupwise.config.sections import RewardSection
 from groupwise.rewards import Reward, RewardError
 from groupwise.rollouts import Rollouts
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 from groupwise_clip import plugin
 from groupwise_clip.aesthetic import Aesthetic
 from groupwise_clip.preference import PRESETS, Preference

@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 from typer.testing import CliRunner
 
+from groupwise import Policy
 from groupwise.cli import commands as cli
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
@@ -27,7 +28,7 @@ train: {steps: 10, group_size: 2}
 """
 
 
-class Toy:
+class Toy(Policy):
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid")
 
@@ -35,7 +36,7 @@ class Toy:
 
     @classmethod
     def estimate(
-        cls, config: Config, *, decisions: int, rollouts: int, sampled: int, training: bool
+        cls, config: Config, *, decisions: int, training: bool, **counts: int
     ) -> dict[str, int]:
         assert training
         return {"weights": config.width * 2**30, "activations": decisions * 512}
@@ -188,7 +189,7 @@ def test_check_describes_the_run(config: Path) -> None:
     assert ["activations", "8.0", "MiB"] in lines
     assert ["in", "total", "3.01", "GiB"] in lines
     assert "warning: group_size 2:" in result.stdout
-    assert "warning: beta > 0:" in result.stdout
+    assert "warning: the algorithm asks a reference:" in result.stdout
 
 
 @pytest.mark.parametrize(

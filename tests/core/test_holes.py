@@ -10,8 +10,8 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.rewards import Reward
 from groupwise.run import snapshot
+from groupwise.scoring.scorer import Scorer
 from groupwise.storage.checkpoint import Checkpoints
-from groupwise.training.scorer import Scorer
 
 MASK = [True, True, False, False, False, True]
 

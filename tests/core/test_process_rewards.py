@@ -1,6 +1,7 @@
 """Process supervision: rewards of steps inside a completion."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from groupwise.advantages import process_supervision, zero_variance_of_steps
 from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Reward, RewardError, Scores
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 
 NAN = math.nan
 
@@ -121,6 +122,24 @@ def test_scores_with_steps_survive_selecting_and_joining(lab):
     assert plain.steps is None
 
 
+def test_steps_are_given_one_for_each_decision_and_placed_by_the_mask(lab):
+    """Holes are no decisions: what a tool answered is not rewarded, and the last decision is."""
+    rollouts = sampled(lab).select([0, 1])
+    mask = torch.tensor([[1, 1, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
+    holes = replace(rollouts, mask=mask, sampler_log_probs=None, trajectory={})
+
+    def judge(completions):
+        return [[1.0, None, 3.0], torch.tensor([4.0, NAN])]
+
+    scores = Scorer([Reward(name="judge", function=judge, weight=2.0)])(holes)
+    expected = torch.full((2, 6), NAN, dtype=torch.float64)
+    expected[0, 0], expected[0, 5], expected[1, 1] = 2.0, 6.0, 8.0
+    torch.testing.assert_close(scores.steps, expected, equal_nan=True)
+    assert scores.values.flatten().tolist() == [4.0, 4.0]
+    with pytest.raises(RewardError, match="returned 6 step rewards for 3 decisions"):
+        Scorer([Reward(name="wide", function=lambda completions: [[1.0] * 6] * 2)])(holes)
+
+
 def test_a_wrong_number_of_steps_names_reward_and_sample(lab):
     def short(completions, completion_ids, **_):
         return [[1.0] * len(ids) for ids in completion_ids[:-1]] + [[1.0] * 99]
@@ -140,9 +159,9 @@ def test_a_number_beside_step_rewards_stops_the_run(lab):
 
 def test_a_step_that_is_no_number_stops_the_run(lab):
     def broken(completions, completion_ids, **_):
-        return [[NAN] * len(ids) for ids in completion_ids]
+        return [[math.inf] * len(ids) for ids in completion_ids]
 
-    with pytest.raises(RewardError, match="returned nan"):
+    with pytest.raises(RewardError, match="returned inf"):
         Scorer([Reward(name="broken", function=broken)])(sampled(lab))
 
 

@@ -1,9 +1,11 @@
-"""Scorer: TRL's convention, concurrency, limits, and that no failure becomes a 0."""
+"""Scorer: TRL's convention, order, limits, and that no failure becomes a 0."""
 
 import asyncio
 import functools
 import math
 import re
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +18,8 @@ import torch
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
+from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
 
@@ -138,11 +141,22 @@ def test_async_clients_may_be_kept_between_calls(rollouts):
         torch.tensor([1.0, 2.0, 1.0, 0.5]),
         np.array([1.0, 2.0, 1.0, 0.5]),
         [torch.tensor(1.0), np.float32(2.0), np.int64(1), 0.5],
+        map(float, [1, 2, 1, 0.5]),
+        (value for value in [1.0, 2.0, 1.0, 0.5]),
+        {"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}.values(),
     ],
 )
 def test_numbers_of_any_kind(rollouts, returned):
     scores = score(rollouts, lambda completions: returned)
     assert scores.total.tolist() == [1.0, 2.0, 1.0, 0.5]
+
+
+def test_nan_is_none_and_is_counted(rollouts):
+    scores = score(rollouts, lambda completions: [math.nan, 2.0, None, np.float64("nan")], lengths)
+    assert scores.column("reward 0").isnan().tolist() == [True, False, True, True]
+    assert not scores.failed.any()
+    assert scores.total.tolist() == [5.0, 6.0, 5.0, 5.0]
+    assert scores.undefined == {"reward 0": 2}
 
 
 def test_message_completions(rollouts):
@@ -163,7 +177,22 @@ def test_log_extra_and_log_metric(rollouts):
 
     scores = score(rollouts, reward)
     assert scores.extra == {"letters": ["a", "b", "g", "d"]}
-    assert scores.metrics == {"longest": 5.0}
+    assert scores.metrics == {"reward 0/longest": 5.0}
+
+
+def test_what_is_logged_stands_under_the_rewards_name(rollouts):
+    """So that TRL's own example, which logs `accuracy`, hides nothing; of several, the mean."""
+
+    def reward(completions, log_metric):
+        for value in (0.25, torch.tensor(0.75)):
+            log_metric("accuracy", value)
+        log_metric("step", 1)
+        return [0.0] * 4
+
+    logged = {"reward 0/accuracy": 0.5, "reward 0/step": 1.0}
+    assert score(rollouts, reward).metrics == logged
+    with pytest.raises(UserError, match=r"cannot be named 'time'.*`time/\.\.\.`.*label"):
+        Scorer([Reward(name="time", function=reward)])
 
 
 def test_weights_and_none(rollouts):
@@ -182,35 +211,38 @@ def test_weights_and_none(rollouts):
     assert scores.column("a").isnan().tolist() == [False, True, True, False]
 
 
-# ---- concurrency
+# ---- one after the other, and at once
 
 
-def test_rewards_run_at_once(rollouts):
-    def slow(completions):
-        time.sleep(0.3)
+def test_plain_rewards_run_in_the_main_thread_and_async_ones_meanwhile(rollouts):
+    order = []
+
+    def plain(completions):
+        order.append(threading.current_thread())
+        time.sleep(0.1)
         return [1.0] * 4
 
-    async def slow_too(completions):
+    async def waits(completions):
+        order.append(threading.current_thread())
         await asyncio.sleep(0.3)
         return [1.0] * 4
 
     started = time.monotonic()
-    scores = score(rollouts, slow, slow, slow_too, slow_too)
-    assert time.monotonic() - started < 0.5
-    assert all(0.29 < seconds < 0.5 for seconds in scores.seconds.values())
+    scores = score(rollouts, plain, waits, waits, plain)
+    assert time.monotonic() - started < 0.45
+    assert order.count(threading.main_thread()) == 2
+    seconds = list(scores.seconds.values())
+    assert all(0.1 <= plain < 0.2 for plain in seconds[::3])
+    assert all(0.29 < waited < 0.45 for waited in seconds[1:3])
 
 
 def test_rewards_cannot_spoil_each_others_lists(rollouts):
-    barrier = threading.Barrier(2, timeout=5)
-
     def vandal(prompts, completions, answer, completion_ids):
         for column in (prompts, completions, answer, completion_ids):
             column.clear()
-        barrier.wait()
         return [0.0] * 4
 
     def careful(prompts, completions, answer, completion_ids):
-        barrier.wait()
         return [float(len(x)) for x in (prompts, completions, answer, completion_ids)]
 
     scores = score(rollouts, vandal, careful)
@@ -253,9 +285,7 @@ def test_an_async_raise_names_reward_and_sample(rollouts):
 
 
 @pytest.mark.parametrize("row", range(4))
-@pytest.mark.parametrize(
-    "bad", [math.nan, math.inf, -math.inf, "0.5", "right", {1.0}, {}, object()]
-)
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, "0.5", "right", {1.0}, {}, object()])
 def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
     returned = [1.0] * 4
     returned[row] = bad
@@ -273,7 +303,8 @@ def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
         (1.0, "returned float instead"),
         ("1234", "returned str instead"),
         ({0: 1.0}, "returned dict instead"),
-        ((x for x in [1.0] * 4), "returned generator instead"),
+        ({1.0, 2.0, 3.0, 4.0}, "returned set instead"),
+        ((x for x in [1.0] * 3), "returned 3 values for 4"),
         (np.float64(3.0), "returned float instead"),
     ],
 )
@@ -311,6 +342,119 @@ def test_a_hang_is_ended_and_names_the_sample(rollouts):
     with pytest.raises(RewardError, match=at(3)):
         score(rollouts, hanging_too, deadline=0.2)
     assert time.monotonic() - started < 2
+
+
+def test_a_plain_reward_that_hangs_stops_the_run_whatever_it_catches(rollouts):
+    """`skip` is for what can be ended: here anything may have been left half done."""
+
+    def takes_everything_for_wrong(completions):
+        try:
+            time.sleep(20)
+        except:  # noqa: E722 - as such rewards do
+            return [0.0] * 4
+
+    def sleeps(completions):
+        try:
+            time.sleep(20)
+        except Exception:
+            return [0.0] * 4
+
+    def computes(completions):
+        while True:
+            pass
+
+    for reward in (takes_everything_for_wrong, sleeps, computes):
+        with pytest.raises(RewardError, match=r"(?s)within 0.1 s.*`isolate: true`"):
+            score(rollouts, reward, deadline=0.1, on_error="skip")
+    assert score(rollouts, lengths).total.tolist() == [5.0, 4.0, 5.0, 5.0]
+
+
+def test_an_async_reward_that_hangs_is_skipped(rollouts):
+    async def hangs(completions):
+        await asyncio.sleep(20)
+
+    scores = score(rollouts, hangs, deadline=0.1, on_error="skip")
+    assert scores.failed.all()
+
+
+def test_who_keeps_the_event_loop_busy_is_named_and_another_loop_goes_on(rollouts):
+    async def blocks(completions):
+        if completions[0] == "alpha":
+            time.sleep(2.5)
+        return [1.0] * 4
+
+    async def waits(completions):
+        await asyncio.sleep(0.01)
+        return [1.0] * 4
+
+    rewards = Scorer(
+        [
+            Reward(name="innocent", function=waits, deadline=0.1, on_error="skip"),
+            Reward(name="guilty", function=blocks, deadline=0.1),
+        ]
+    )
+    with pytest.raises(RewardError, match=r"'guilty' .*; reward 'guilty' keeps the event loop"):
+        rewards(rollouts)
+    other = replace(rollouts, completions=TEXTS[::-1])
+    assert rewards(other).total.tolist() == [2.0] * 4
+
+
+def test_signals_and_alarms_of_a_reward_are_its_own(rollouts):
+    def mine(number, frame):
+        raise LookupError
+
+    def reward(completions):
+        signal.signal(signal.SIGALRM, mine)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            time.sleep(20)
+        except LookupError:
+            return [3.0] * 4
+
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        assert score(rollouts, reward, deadline=5).total.tolist() == [3.0] * 4
+        assert signal.getsignal(signal.SIGALRM) is mine
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    def interrupted(completions):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        score(rollouts, interrupted)
+
+
+# It cannot be interrupted: it takes all exceptions; and: it does not let other threads run.
+STUBBORN = """
+while True:
+    try:
+        __import__("time").sleep(60)
+    except BaseException:
+        pass
+"""
+GREEDY = "7 ** 10 ** 9"
+
+
+def test_what_cannot_be_interrupted_ends_the_process_and_is_named():
+    program = (
+        "from groupwise.scoring import watchdog\n"
+        "watchdog.GRACE = 0.3\n"
+        "def reward(): exec({!r})\n"
+        "watchdog.watched(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program.format(code)], stderr=subprocess.PIPE, text=True
+        )
+        for code in (STUBBORN, GREEDY)
+    ]
+    told, traced = (process.communicate(timeout=60)[1] for process in started)
+    assert [process.returncode for process in started] == [1, 1]
+    assert "reward 'stubborn' did not answer within 0.2 s, nor can it be interrupted" in told
+    assert "in reward" in told
+    assert "its last checkpoint stands" in told
+    assert "in reward" in traced
 
 
 def test_a_reward_of_a_timeout_of_its_own_is_not_our_deadline(rollouts):
@@ -388,12 +532,19 @@ def test_a_whole_call_that_fails_is_skipped_whole(rollouts, reward):
 
 
 def test_only_the_bad_values_are_skipped(rollouts):
-    scores = score(rollouts, lambda completions: [1.0, math.nan, None, "x"], on_error="skip")
+    scores = score(rollouts, lambda completions: [1.0, math.inf, None, "x"], on_error="skip")
     assert scores.failed.tolist() == [False, True, False, True]
     assert scores.total.isnan().tolist() == [False, True, True, True]
-    mixed = score(rollouts, fails_at(0, values=[None, math.nan, 3.0, None]), on_error="skip")
+    mixed = score(rollouts, fails_at(0, values=[None, math.inf, 3.0, None]), on_error="skip")
     assert mixed.failed.tolist() == [True, True, False, False]
     assert float(mixed.total[2]) == 3.0
+
+
+def test_a_further_round_adds_to_counts_and_seconds_alone():
+    first = {"reward": 1.0, "unscored": 2, "reward_time/a": 0.5}
+    further = {"reward": 5.0, "unscored": 1, "reward_time/a": 0.25, "nan_rewards/a": 3}
+    added = {"reward": 1.0, "unscored": 3, "reward_time/a": 0.75, "nan_rewards/a": 3}
+    assert with_round(first, further) == added
 
 
 def test_skipped_samples_train_nothing_and_are_counted(lab):

@@ -198,6 +198,8 @@ def test_rewards_with_a_model_load_it_once_before_the_run(lab, tmp_path):
 
 
 def test_metrics_that_rewards_log(lab, tmp_path):
+    """Of any name, since they stand under the reward's own."""
+
     def logs(name, value):
         def reward(completions, log_metric):
             log_metric(name, value)
@@ -205,19 +207,15 @@ def test_metrics_that_rewards_log(lab, tmp_path):
 
         return reward
 
-    result = train(lab, tmp_path, rewards=logs("mine", torch.tensor(2.5)))
-    last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
-    assert last["mine"] == 2.5
-    for taken in ("reward", "loss"):
-        with pytest.raises(UserError, match=f"metric '{taken}' is logged twice, by the run"):
-            train(lab, tmp_path, rewards=logs(taken, 1.0), overwrite=True)
-    for name, value, told in [
-        ("mine", "many", "'mine' is 'many', expected a number"),
-        ("step", 1.0, "'step' is a name of the run's own"),
-        ("evaluation/mine", 1.0, "'evaluation/mine' is a name of"),
-    ]:
-        with pytest.raises(UserError, match=f"reward 'reward' raised .*: log_metric: {told}"):
-            train(lab, tmp_path, rewards=logs(name, value), overwrite=True)
+    for name in ("mine", "loss", "step", "evaluation/reward"):
+        logging = logs(name, torch.tensor(2.5))
+        result = train(lab, tmp_path, rewards=logging, overwrite=True)
+        last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
+        assert last[f"reward/{name}"] == 2.5
+        assert last["step"] == 4
+    told = "reward 'reward' raised .*: log_metric: 'mine' is 'many', expected a number"
+    with pytest.raises(UserError, match=told):
+        train(lab, tmp_path, rewards=logs("mine", "many"), overwrite=True)
 
 
 def test_half_a_character_in_what_is_logged_loses_no_run(lab, tmp_path):

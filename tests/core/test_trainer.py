@@ -19,10 +19,10 @@ from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.display import brief
+from groupwise.scoring.scorer import Scorer
 from groupwise.training import processes
 from groupwise.training.evaluator import pass_at, summarise
 from groupwise.training.schedule import schedule
-from groupwise.training.scorer import Scorer
 
 
 def fit(lab, trainer, on_step=None):

@@ -12,8 +12,8 @@ from groupwise.config.load import check_labels, load_config, parse_config
 from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
+from groupwise.scoring.scorer import Scorer
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.scorer import Scorer
 
 
 def brevity(completions):

@@ -63,11 +63,15 @@ class MeasureSection(PluginSection):
     label: str | None = Field(
         default=None, description="its name in metrics; if unset, `name`, or what follows its colon"
     )
-    deadline: float = Field(
-        default=120.0, gt=0, description="seconds a call on a whole batch may take"
+    deadline: float | None = Field(
+        default=None, gt=0, description="seconds a call on a whole batch may take; 120 if unset"
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop", description="when it fails: stop the run, or skip the failed samples"
+    )
+    isolate: bool = Field(
+        default=False,
+        description="call it in a process of its own, which is killed when it hangs",
     )
 
     @property

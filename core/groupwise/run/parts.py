@@ -26,7 +26,7 @@ from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.sampler import Sampler
-from groupwise.training.scorer import Scorer
+from groupwise.scoring.scorer import Scorer
 
 ENDLESS = 2_000
 """Rows looked at before a run of a source that has more than `SCAN`: such sources make them."""
@@ -77,10 +77,12 @@ class Parts:
 
     def check_policy(self, policy: "Policy | type[Policy]") -> None:
         """Raise UserError where algorithm or rewards need what a policy does not provide."""
-        provides = getattr(policy, "provides", None)
-        if provides is None:
+        if isinstance(policy, type) and not issubclass(policy, Policy):
+            problem = f"expected a groupwise.Policy, found the class {policy.__name__}"
+            raise UserError(self.loaded.origin.message(("policy",), problem))
+        if not isinstance(policy, type | Policy):
             return  # a function that makes a policy: it will be seen when it is made
-        missing = self.algorithm.answers - provides
+        missing = self.algorithm.answers - policy.provides
         if missing:
             raise UserError(
                 f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "
@@ -121,7 +123,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         source = make("prompts", ("evaluation", "source"), own)
         key = config.prompts.key if config.prompts.key in source[0] else None
         exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
-    watched = _measures(make, "watch", config.watch)
+    watched = _measures(loaded, objects, "watch", config.watch)
     held_out = held_out_draws(exam, config)
     return Parts(
         loaded=loaded,
@@ -130,7 +132,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         prompts=prompts,
         exam=exam,
         held_out=held_out,
-        rewards=Scorer(_measures(make, "rewards", config.rewards)),
+        rewards=Scorer(_measures(loaded, objects, "rewards", config.rewards)),
         watched=Scorer(watched) if watched else None,
     )
 
@@ -154,12 +156,14 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
 
 
 def _measures(
-    make: Callable[..., Any], key: str, sections: Sequence[RewardSection | WatchSection]
+    loaded: LoadedConfig,
+    objects: Objects,
+    key: str,
+    sections: Sequence[RewardSection | WatchSection],
 ) -> list[Reward]:
     """The rewards of one list of the configuration: those trained on, or those watched."""
     return [
-        _reward(section, make("rewards", (key, number), section))
-        for number, section in enumerate(sections)
+        _reward(loaded, objects, (key, number), section) for number, section in enumerate(sections)
     ]
 
 
@@ -204,13 +208,28 @@ _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 """By kind of plugin: what one is, in words and as a question."""
 
 
-def _reward(section: RewardSection | WatchSection, function: Callable[..., Any]) -> Reward:
-    bound = frozenset(function.keywords) if isinstance(function, partial) else frozenset()
-    return Reward(
+def _reward(
+    loaded: LoadedConfig, objects: Objects, path: KeyPath, section: RewardSection | WatchSection
+) -> Reward:
+    function = make_part(loaded, objects, "rewards", path, section)
+    reward = Reward(
         name=section.title,
         function=function,
         weight=section.weight if isinstance(section, RewardSection) else 1.0,
-        deadline=section.deadline,
+        deadline=section.deadline or Reward.deadline,
         on_error=section.on_error,
-        bound=bound,
+        isolate=section.isolate,
+        bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
+        # A worker makes it by its name again: models and locks need not be sent there.
+        remake=None
+        if path in objects
+        else partial(make_part, loaded, {}, "rewards", path, section),
     )
+    if section.deadline and section.on_error == "skip" and not (reward.is_async or reward.isolate):
+        problem = (
+            "a reward that hangs can be skipped after its deadline where it can be ended, in a "
+            "process of its own or as an async function, and this is a plain one: set "
+            "`isolate: true`, or leave `deadline` out"
+        )
+        raise UserError(loaded.origin.message((*path, "deadline"), problem))
+    return reward

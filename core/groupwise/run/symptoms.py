@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.training.step_metrics import UNDEFINED
 
 STEPS_WITHOUT_VARIANCE = 10
 """As many steps in a row from which nothing was learned get one."""
@@ -29,6 +30,7 @@ class Symptoms:
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, culprit),
             "algorithm": self.algorithm.look(metrics),
+            **self._undefined(metrics),
         }
         for name, warning in found.items():
             if warning and name not in self._warned:
@@ -53,6 +55,20 @@ class Symptoms:
             "no completion of this step has a reward: all are None, or failed and were skipped. Do "
             "the rewards apply to these prompts?"
         )
+
+    def _undefined(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
+        """By reward, so that each has its warning."""
+        counts = {
+            n.removeprefix(UNDEFINED): v for n, v in metrics.items() if n.startswith(UNDEFINED)
+        }
+        return {
+            f"{UNDEFINED}{name}": (
+                f"reward {name!r} returned NaN for {count} completion{'s' * (count != 1)} of this "
+                f"step, which is taken for None: it does not apply to them. nan_rewards/{name} in "
+                f"metrics.jsonl counts them"
+            )
+            for name, count in counts.items()
+        }
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:
         self.without_variance = self.without_variance + 1 if metrics["zero_variance"] == 1 else 0

@@ -218,4 +218,10 @@ def evaluate_run(
     evaluator.judge.load_state_dict(checkpoint.state["judge"])
     step, steps = checkpoint.state["step"], loaded.config.train.steps
     with closing(sampling.sampler):
-        return evaluator(RunState(global_step=step, max_steps=steps)).metrics
+        state = RunState(
+            global_step=step,
+            max_steps=steps,
+            is_world_process_zero=accelerator.is_main_process,
+            is_local_process_zero=accelerator.is_local_main_process,
+        )
+        return evaluator(state).metrics

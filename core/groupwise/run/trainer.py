@@ -10,12 +10,12 @@ from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 from groupwise.rewards import RunState
+from groupwise.scoring.scorer import Scorer
 from groupwise.training import processes
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience
 from groupwise.training.learner import Learner
-from groupwise.training.scorer import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,14 @@ class Trainer:
 
     @property
     def state(self) -> RunState:
-        return RunState(global_step=self.step, max_steps=self.config.train.steps)
+        prompts, accelerator = self.experience.prompts, self.experience.accelerator
+        return RunState(
+            global_step=self.step,
+            max_steps=self.config.train.steps,
+            epoch=self.place["position"] / len(prompts.source),
+            is_world_process_zero=accelerator.is_main_process,
+            is_local_process_zero=accelerator.is_local_main_process,
+        )
 
     def begin(self) -> None:
         """From here on the time of the steps is taken."""

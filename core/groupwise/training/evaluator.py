@@ -13,10 +13,10 @@ from groupwise.prompts.draws import Draw
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
+from groupwise.scoring.scorer import Scorer
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
 from groupwise.training.sampling import Sampling
-from groupwise.training.scorer import Scorer
 
 
 class Evaluator:

@@ -13,11 +13,11 @@ from groupwise.config.sections import TrainSection
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
+from groupwise.scoring.scorer import Scorer
 from groupwise.training import processes, step_metrics
 from groupwise.training.clock import Clock
 from groupwise.training.judge import Judge
 from groupwise.training.sampling import Sampling
-from groupwise.training.scorer import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)

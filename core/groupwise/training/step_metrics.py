@@ -12,6 +12,8 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training import processes
 
+UNDEFINED = "nan_rewards/"
+"""Before the name of a reward: how many completions it gave NaN."""
 COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
 
 
@@ -45,7 +47,9 @@ def describe(
         "length_max": float(processes.largest(longest)),
         **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
     }
-    return joined(told, scores.metrics)
+    undefined = {name: processes.total(scores.undefined.get(name, 0)) for name in scores.names}
+    told |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
+    return {**told, **scores.metrics}  # which have their reward's name before their own
 
 
 def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,15 +57,15 @@ def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[s
 
     Means stay those of the first round: what is drawn anew is no fair sample of the prompts.
     """
-    summed = {n for n in metrics if n in COUNTS or n.startswith("reward_time/")}
-    return {n: v + further.get(n, 0) if n in summed else v for n, v in metrics.items()}
+    added = {n for n in further if n in COUNTS or n.startswith(("reward_time/", UNDEFINED))}
+    return {**metrics, **{name: metrics.get(name, 0) + further[name] for name in sorted(added)}}
 
 
 def joined(metrics: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; UserError for a name that both have, which a reward or an algorithm chose."""
+    """Both; UserError for a name that both have, which the algorithm chose."""
     for name in sorted(metrics.keys() & others.keys()):
         raise UserError(
-            f"the metric {name!r} is logged twice, by the run and by a reward or the algorithm; "
-            f"rename theirs"
+            f"the metric {name!r} is logged twice, by the run and by the algorithm; rename the "
+            f"algorithm's"
         )
     return {**metrics, **others}

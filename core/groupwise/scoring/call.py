@@ -1,0 +1,139 @@
+"""Call: what a reward is called with, and what it logs and reads while it answers."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+
+from groupwise.rewards import Reward, RunState, SampleErrors
+from groupwise.rollouts import Rollouts
+
+HOOKS = ("log_extra", "log_metric")
+"""TRL's functions among the arguments: they belong to where the reward is called."""
+
+
+class Failure(Exception):  # noqa: N818
+    """A call that has no answer.
+
+    reason: what the reward did, to be read after its name; is_final: whatever `on_error` says, the
+    run cannot go on.
+    """
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.is_final = reason, is_final
+
+
+class Call:
+    """One reward on one batch. It is the same in a worker process, to which it is sent.
+
+    extra, metrics: what the reward logged; seconds: how long it took.
+    """
+
+    def __init__(
+        self, reward: Reward, rollouts: Rollouts, columns: Mapping[str, list[Any]], state: RunState
+    ) -> None:
+        offered = {
+            "prompts": [row.get("prompt") for row in rollouts.prompts],
+            "completions": _Traced(rollouts.completions),
+            "truncated": rollouts.truncated.tolist(),
+            **{name: list(column) for name, column in rollouts.facts.items()},
+            # Copies: rewards may run at once, and one may sort or empty its lists.
+            **{name: list(column) for name, column in columns.items()},
+            "trainer_state": state,
+        }
+        named, _, takes_all = reward.parameters
+        self.arguments: dict[str, Any] = {
+            name: value for name, value in offered.items() if takes_all or name in named
+        }
+        self.hooks = [hook for hook in HOOKS if takes_all or hook in named]
+        self.extra: dict[str, Any] = {}
+        self.metrics: dict[str, list[float]] = {}
+        self.seconds = 0.0
+
+    def run(self, function: Callable[..., Any]) -> list[Any]:
+        """Its values. Raises SampleErrors, or Failure for whatever else the function raises."""
+        started = time.monotonic()
+        try:
+            with torch.no_grad():
+                return listed(function(**self.arguments, **self._hooks))
+        except SampleErrors:
+            raise
+        except (Exception, SystemExit) as error:  # a reward must not end the program unheard
+            raise _failure(error) from error
+        finally:
+            self.seconds = time.monotonic() - started
+
+    async def wait(self, function: Callable[..., Any]) -> list[Any]:
+        """The same of an async function."""
+        started = time.monotonic()
+        try:
+            return listed(await function(**self.arguments, **self._hooks))
+        except (SampleErrors, asyncio.CancelledError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise _failure(error) from error
+        finally:
+            self.seconds = time.monotonic() - started
+
+    @property
+    def reading(self) -> int | None:
+        """The completion that was read last, if any was read one by one."""
+        return getattr(self.arguments.get("completions"), "reading", None)
+
+    @reading.setter
+    def reading(self, row: int | None) -> None:
+        if "completions" in self.arguments:
+            self.arguments["completions"].reading = row
+
+    @property
+    def _hooks(self) -> dict[str, Callable[..., None]]:
+        hooks = {"log_extra": self.extra.__setitem__, "log_metric": self._log_metric}
+        return {name: hooks[name] for name in self.hooks}
+
+    def _log_metric(self, name: str, value: Any) -> None:
+        try:
+            number = float(value)  # of a tensor too, and nothing that JSON cannot hold
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"log_metric: {name!r} is {value!r}, expected a number") from error
+        self.metrics.setdefault(str(name), []).append(number)
+
+
+class _Traced(list[Any]):
+    """The list of completions a reward gets; remembers how far it was read."""
+
+    reading: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self)):
+            self.reading = index
+            yield super().__getitem__(index)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int):
+            self.reading = index % max(1, len(self))
+        return super().__getitem__(index)
+
+    def __reduce__(self) -> Any:
+        return _Traced, (self[:],)
+
+
+def listed(values: Any) -> Any:
+    """A list of what a reward returned, as plain values; itself where it is no series of values."""
+    if hasattr(values, "tolist"):  # a tensor or an array
+        return values.tolist()
+    unordered = isinstance(values, str | bytes | Mapping | AbstractSet)
+    if unordered or not isinstance(values, Iterable):
+        return values
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _failure(error: BaseException) -> Failure:
+    return Failure(f"raised {type(error).__name__}: {error}")

@@ -1,0 +1,158 @@
+"""Outcome: what a reward's answer says of a batch, checked; failures are named with the sample."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
+from groupwise.rollouts import Rollouts
+from groupwise.scoring.call import Call, Failure, listed
+
+
+class Outcome:
+    """One reward's values of one batch.
+
+    values: NaN where the reward does not apply; failed: [B] bool; steps: rewards of steps, by row;
+    undefined: how many completions got NaN, which is taken for None.
+    """
+
+    def __init__(self, reward: Reward, call: Call, rollouts: Rollouts) -> None:
+        self.reward, self.call, self.rollouts = reward, call, rollouts
+        self.failed = torch.zeros(len(rollouts), dtype=torch.bool)
+        self.values: list[float] = [math.nan] * len(rollouts)
+        self.steps: dict[int, StepRewards] = {}
+        self.undefined = 0
+
+    def take(self, answer: Callable[[], Any]) -> None:
+        """Wait for the answer and check it; RewardError for a failure that is not to be skipped."""
+        try:
+            self._accept(answer())
+        except SampleErrors as failure:
+            self._accept(listed(failure.values), failure.errors, failure)
+        except Failure as failure:
+            self._fail_all(failure.reason, failure.__cause__, is_final=failure.is_final)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the reward logged, under its own name: the mean where it logged a name again."""
+        logged = self.call.metrics.items()
+        return {f"{self.reward.name}/{name}": sum(v) / len(v) for name, v in logged}
+
+    def _accept(
+        self,
+        values: Any,
+        failed: Mapping[int, str] | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        size = len(self.rollouts)
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            self._fail_all(f"returned {type(values).__name__} instead of a list of {size} numbers")
+            return
+        if len(values) != size:
+            self._fail_all(f"returned {len(values)} values for {size} completions")
+            return
+        steps = any(map(_judges_steps, values))
+        wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]
+        errors = {row: problem for row, problem in enumerate(wrong) if problem}
+        errors |= failed or {}
+        if not errors.keys() <= set(range(size)):
+            self._fail_all(f"named sample {max(errors)} among those that failed, of {size}")
+        elif errors:
+            self._fail(
+                [None if row in errors else v for row, v in enumerate(values)], errors, cause
+            )
+        else:
+            self._keep(values)
+
+    def _keep(self, values: Sequence[Any]) -> None:
+        self.undefined = sum(any(map(_is_nan, _parts(value))) for value in values)
+        self.steps = {
+            row: [None if _is_nan(step) else step for step in value]
+            for row, value in enumerate(values)
+            if _judges_steps(value)
+        }
+        self.values = [_number(value) for value in values]
+
+    def _wrong(self, row: int, value: Any, steps: bool) -> str | None:
+        """Why a value is no reward of this completion, or None; steps: others have step rewards."""
+        if not _judges_steps(value):
+            mixed = steps and value is not None and not _problem(value) and not _is_nan(value)
+            return f"returned {value!r} beside lists of step rewards" if mixed else _problem(value)
+        count = int(self.rollouts.lengths[row])
+        if len(value) != count:
+            return f"returned {len(value)} step rewards for {count} decisions"
+        return next(filter(None, map(_problem, value)), None)
+
+    def _fail_all(
+        self, reason: str, cause: BaseException | None = None, *, is_final: bool = False
+    ) -> None:
+        """The whole call failed; the sample it was reading is named, all of them are lost."""
+        size, at = len(self.rollouts), self.call.reading or 0
+        order = [at, *(row for row in range(size) if row != at)]
+        self._fail([None] * size, dict.fromkeys(order, reason), cause, is_final=is_final)
+
+    def _fail(
+        self,
+        values: Sequence[float | None],
+        errors: Mapping[int, str],
+        cause: BaseException | None = None,
+        *,
+        is_final: bool = False,
+    ) -> None:
+        if is_final or self.reward.on_error == "stop":
+            row, reason = next(iter(errors.items()))
+            raise RewardError(
+                f"reward {self.reward.name!r} {reason}\n"
+                f"  at sample {row} of {len(self.rollouts)}"
+                f"{f' ({len(errors)} samples failed)' if len(errors) > 1 else ''}\n"
+                f"  prompt:     {_excerpt(self.rollouts.prompts[row].get('prompt'))}\n"
+                f"  completion: {_excerpt(self.rollouts.completions[row])}\n"
+                f"  {_IN_A_WORKER if is_final else _SKIPPED}"
+            ) from cause
+        self._keep(values)
+        self.failed[list(errors)] = True
+
+
+_SKIPPED = "set `on_error: skip` on this reward to drop such samples and count them"
+_IN_A_WORKER = (
+    "set `isolate: true` on this reward to have it called in a process that can be killed; with "
+    "`on_error: skip` the run then goes on"
+)
+
+
+def _judges_steps(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    return value if _judges_steps(value) else [value]
+
+
+def _is_nan(value: Any) -> bool:
+    return value is not None and math.isnan(float(value))
+
+
+def _number(value: Any) -> float:
+    """A reward, or the sum of a completion's step rewards; NaN where there is none."""
+    known = [float(one) for one in _parts(value) if one is not None and not _is_nan(one)]
+    return math.fsum(known) if known else math.nan
+
+
+def _problem(value: Any) -> str | None:
+    """Why a value is no reward, or None."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return f"returned {value!r}, which is not a number"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return f"returned {value!r}, which is not a number"
+    return f"returned {number}" if math.isinf(number) else None
+
+
+def _excerpt(value: Any, length: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= length else f"{text[:length]}..."

@@ -1,0 +1,281 @@
+"""Worker: a process of its own for one reward, which is called in its main thread.
+
+The process is a fresh interpreter: it runs nothing of the program that trains. It leads a process
+group, so that whatever the reward starts ends with it, and it ends when the program does.
+"""
+
+import asyncio
+import io
+import json
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.errors import UserError
+from groupwise.rewards import Reward, SampleErrors, is_async, target_of
+from groupwise.scoring.call import Call, Failure
+
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What says that a process is one of several of a run, which then wait for each other."""
+LOAD = b""
+"""The request to load what the reward loads; others are pickled calls."""
+
+
+class Worker:
+    """The process of one reward: started when it is needed, also after it was killed.
+
+    Raises UserError for a reward that cannot be sent to one, or whose state would end with it.
+    """
+
+    def __init__(self, reward: Reward) -> None:
+        self.reward = reward
+        if not hasattr(os, "killpg"):
+            raise UserError(f"reward {reward.name!r}: `isolate` is not supported on this system")
+        self._source = _pickled_reward(reward)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._end: Callable[[], Any] = bool
+        self._asking = threading.Lock()  # a call that nobody waits for any more may still be there
+
+    def load(self) -> None:
+        """Start it now, weights included. Raises UserError where that fails."""
+        try:
+            self._started()
+        except Failure as failure:
+            raise UserError(f"reward {self.reward.name!r} {failure.reason}") from failure.__cause__
+
+    def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
+        """What waits for the answer; it raises SampleErrors, or Failure where there is none."""
+        answer: Future[Any] = Future()
+
+        def ask() -> None:
+            try:
+                with self._asking:
+                    answer.set_result(self._answer(reward, call))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True, name=reward.name).start()
+        return answer.result
+
+    def _answer(self, reward: Reward, call: Call) -> Any:
+        self._started()
+        try:
+            request = _pickled(call)
+        except Exception as error:  # whatever the objects in the rows raise
+            raise UserError(
+                f"reward {reward.name!r} is isolated, and what it is called with cannot be sent to "
+                f"its process: {error}"
+            ) from error
+        reply = self._ask(request, reward.deadline)
+        call.extra, call.metrics = reply["extra"], reply["metrics"]
+        call.seconds, call.reading = reply["seconds"], reply["reading"]
+        _check(reply)
+        if "errors" in reply:
+            errors = {int(row): reason for row, reason in reply["errors"].items()}
+            raise SampleErrors(reply["values"], errors)
+        return reply["values"]
+
+    def _started(self) -> None:
+        """A process that has the reward, loaded."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._kill()
+        self._connection, theirs = Pipe()
+        with theirs:
+            # A session of its own: Ctrl-C in a terminal is for the run, which ends the worker.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _program(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+            )
+        self._end = weakref.finalize(self, _killed, self._process, self._connection)
+        try:
+            _check(self._ask(self._source, None))
+            _check(self._ask(LOAD, None))
+        except Failure:
+            self._kill()
+            raise
+
+    def _ask(self, request: bytes, deadline: float | None) -> dict[str, Any]:
+        connection, process = self._connection, self._process
+        assert connection is not None
+        assert process is not None
+        try:
+            connection.send_bytes(request)
+            answered = connection.poll(deadline)
+            reply = json.loads(connection.recv_bytes()) if answered else {}
+        except (EOFError, OSError) as error:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)  # it may be on its way out
+            self._kill()
+            raise Failure(f"ended its process (exit code {process.returncode})") from error
+        if not answered:
+            self._kill()
+            raise Failure(f"did not answer within {deadline:g} s, and its process was killed")
+        return dict(reply)
+
+    def _kill(self) -> None:
+        self._end()
+        self._process = self._connection = None
+
+
+class RemoteTraceback(Exception):  # noqa: N818
+    """Where in the worker it happened; the cause of a failure."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _check(reply: dict[str, Any]) -> None:
+    if "reason" in reply:
+        raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
+
+
+def _killed(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
+    connection.close()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+# ---- sending
+
+
+def _pickled_reward(reward: Reward) -> bytes:
+    """The reward, or how it is made; UserError where neither can be sent to another process."""
+    learns = hasattr(reward.target, "refresh") or reward.has_state
+    if learns:
+        raise UserError(
+            f"reward {reward.name!r} has a state, which would end with a worker that is killed, so "
+            f"it cannot be isolated: leave `isolate` out, and train in the main thread"
+        )
+    try:
+        return _pickled((reward.remake is not None, reward.remake or reward.function))
+    except Exception as error:  # whatever the objects in it raise
+        raise UserError(
+            f"reward {reward.name!r} cannot be sent to a worker process: {error}. Name it as "
+            f"`module:attribute`, or give a function or object of a module that can be imported"
+        ) from error
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles what another process can read: nothing of the program itself, tensors on the CPU."""
+
+    def reducer_override(self, value: Any) -> Any:
+        is_named = isinstance(value, type | FunctionType)
+        if is_named and value.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is of the program itself (__main__), which is not run there"
+            )
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return value.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
+def _pickled(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, without its place among those of the run; of their GPUs this one's."""
+    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHED}
+    if "LOCAL_RANK" in os.environ and torch.cuda.is_initialized():
+        number = torch.cuda.current_device()
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        own = visible.split(",")[number] if visible else str(number)
+        environment["CUDA_VISIBLE_DEVICES"] = own
+    return environment
+
+
+def _program(descriptor: int) -> str:
+    return (
+        f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({descriptor})"
+    )
+
+
+# ---- in the worker
+
+
+def serve(descriptor: int) -> None:
+    """Answer one request after the other; the first is the reward itself."""
+    connection = Connection(descriptor)
+    requests: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    function: Any = None
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    while True:
+        request = requests.get()
+        try:
+            if function is None:
+                is_made, source = pickle.loads(request)
+                function = source() if is_made else source
+                reply: dict[str, Any] = {}
+            elif request == LOAD:
+                getattr(target_of(function), "load", dict)()
+                reply = {}
+            else:
+                reply = _reply(function, pickle.loads(request), loop)
+        except (Exception, SystemExit) as error:
+            reply = _reason(Failure(f"raised {type(error).__name__}: {error}"), error)
+        # Not pickled: what comes from a process that reads a model's words is data.
+        connection.send_bytes(json.dumps(reply, default=_words).encode())
+
+
+def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
+    """Hand on requests; when whoever asks has ended, so does this, whatever it is doing."""
+    try:
+        while True:
+            requests.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        os.killpg(0, signal.SIGKILL)
+
+
+def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    reply: dict[str, Any] = {}
+    try:
+        if is_async(function):
+            reply["values"] = loop.run_until_complete(call.wait(function))
+        else:
+            reply["values"] = call.run(function)
+    except SampleErrors as failure:
+        reply |= {"values": failure.values, "errors": dict(failure.errors)}
+    except Failure as failure:
+        reply |= _reason(failure, failure.__cause__ or failure)
+    logged = {"extra": call.extra, "metrics": call.metrics}
+    return {**reply, **logged, "seconds": call.seconds, "reading": call.reading}
+
+
+def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
+    return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
+
+
+def _words(value: Any) -> Any:
+    """What JSON has no form for: a number where it is one, else its words."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return repr(value)

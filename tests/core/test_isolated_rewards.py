@@ -1,0 +1,225 @@
+"""Rewards in processes of their own: `isolate: true`, and runs that are not in the main thread."""
+
+import sys
+import textwrap
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import groupwise
+from groupwise.errors import UserError
+from groupwise.rewards import Reward, RewardError, RunState
+from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.worker import _environment
+
+MODULE = """
+    import asyncio, os, signal, subprocess, threading
+    from pathlib import Path
+    from groupwise.rewards import SampleErrors
+
+    def reward(completions, task, trainer_state, images, log_metric, log_extra, **columns):
+        assert threading.current_thread() is threading.main_thread()
+        log_metric("step", trainer_state.global_step)
+        log_extra("process", [os.getpid()] * len(completions))
+        return globals()[task[0]](completions, images)
+
+    def measures(completions, images):
+        signal.alarm(100)
+        signal.alarm(0)
+        return (picture.size[0] + float(tensor.sum()) for picture, tensor in
+                zip(completions, images, strict=True))
+
+    def hangs(completions, images):
+        for row, picture in enumerate(completions):
+            child = subprocess.Popen(["sleep", "1000"])
+            Path("child").write_text(str(child.pid))
+            7 ** 10 ** 9
+
+    def dies(completions, images):
+        os._exit(3)
+
+    def fails(completions, images):
+        raise SampleErrors([1.0, None], {1: "has no shape"})
+
+    def raises(completions, images):
+        for row, picture in enumerate(completions):
+            if row == 1:
+                raise LookupError("no such shape")
+
+    def odd(completions, images):
+        return [1.0, object()]
+
+    class Judge:
+        judges = False
+
+        def __init__(self, bonus=0.0, api_key=""):
+            assert api_key == "a-secret-key"
+            self.lock, self.bonus = threading.Lock(), bonus
+
+        def load(self):
+            self.weights = 0.5
+
+        async def __call__(self, completions, **columns):
+            await asyncio.sleep(0)
+            return [self.bonus + self.weights] * len(completions)
+
+    class Learns:
+        def __call__(self, completions):
+            return [0.0] * len(completions)
+
+        def refresh(self, rollouts, scores): ...
+
+    def length(completions):
+        return [float(len(text)) for text in completions]
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """A module beside the program, as users have one; workers find it as this process does."""
+    folder = tmp_path_factory.mktemp("isolated")
+    (folder / "isolated_rewards.py").write_text(textwrap.dedent(MODULE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.chdir(folder)
+        import isolated_rewards
+
+        yield isolated_rewards
+    del sys.modules["isolated_rewards"]
+
+
+@pytest.fixture(scope="module")
+def scorer(theirs):
+    limits = {"isolate": True, "deadline": 1.0}
+    return Scorer([Reward(name="apart", function=theirs.reward, **limits)])
+
+
+def rollouts(lab, task):
+    rows = [{"prompt": f"question {n}", "id": n, "task": task} for n in range(2)]
+    plain = lab.build(rows, [[0], [0]], group_size=1)
+    pictures = [Image.new("RGB", (8 + n, 8)) for n in range(2)]
+    return replace(plain, completions=pictures, facts={"images": list(torch.ones(2, 3, 2))})
+
+
+def skipping(scorer):
+    """The same worker of a reward that is skipped."""
+    other = Scorer([replace(scorer.rewards[0], on_error="skip")])
+    other._workers = scorer._workers
+    return other
+
+
+def test_it_is_called_in_the_main_thread_of_a_process_that_stays(lab, scorer):
+    first = scorer(rollouts(lab, "measures"), RunState(global_step=7))
+    second = scorer(rollouts(lab, "measures"))
+    assert first.total.tolist() == [14.0, 15.0]
+    assert first.metrics == {"apart/step": 7.0}
+    assert first.extra == second.extra
+    assert 0 < first.seconds["apart"] < 1
+
+
+def test_one_that_hangs_is_killed_with_its_children_and_named(lab, scorer, theirs):
+    with pytest.raises(RewardError, match=r"'apart' did not answer within 1 s, and its process"):
+        scorer(rollouts(lab, "hangs"))
+    status = Path("/proc", Path("child").read_text().strip(), "stat")
+    assert not status.exists() or ") Z " in status.read_text()
+    skipped = skipping(scorer)(rollouts(lab, "dies"))
+    assert skipped.failed.all()
+    assert skipped.total.isnan().all()
+    assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
+
+
+def test_failures_are_those_of_other_rewards(lab, scorer):
+    with pytest.raises(RewardError, match=r"'apart' ended its process \(exit code 3\)"):
+        scorer(rollouts(lab, "dies"))
+    scores = skipping(scorer)(rollouts(lab, "fails"))
+    assert scores.failed.tolist() == [False, True]
+    told = r"(?s)'apart' raised LookupError: no such shape.*at sample 1 of 2"
+    with pytest.raises(RewardError, match=told) as caught:
+        scorer(rollouts(lab, "raises"))
+    assert "isolated_rewards.py" in str(caught.value.__cause__)
+    with pytest.raises(RewardError, match=r"<object object at .*>', which is not a number"):
+        scorer(rollouts(lab, "odd"))
+
+
+def test_columns_that_cannot_be_sent_are_told(lab, scorer):
+    batch = rollouts(lab, "measures")
+    told = r"'apart' is isolated, and what it is called with cannot be sent .*thread.lock"
+    with pytest.raises(UserError, match=told):
+        scorer(replace(batch, facts={"images": [threading.Lock(), None]}))
+
+
+def test_it_is_no_process_of_a_launched_run(monkeypatch):
+    """In which it would wait for the others."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    environment = _environment()
+    assert not {"RANK", "LOCAL_RANK"} & environment.keys()
+    assert environment["LOCAL_WORLD_SIZE"] == "2"
+
+
+def test_a_named_one_is_made_again_in_its_process(lab, theirs, tmp_path):
+    """So that it may hold what cannot be sent; what `load` loads is loaded there alone."""
+    judge = {"name": "isolated_rewards:Judge", "bonus": 2.0, "api_key": "a-secret-key"}
+    sections = [
+        {**judge, "isolate": True, "deadline": 30, "on_error": "skip"},
+        {"name": "isolated_rewards:length", "label": "length", "weight": 0.0},
+    ]
+    result = run(lab, tmp_path, rewards=sections, train={"steps": 0})
+    assert result.before["rewards/Judge"] == 2.5
+    assert result.before["rewards/length"] > 0
+
+
+def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):
+    def local(completions):
+        return [0.0] * len(completions)
+
+    program = {"__name__": "__main__"}
+    exec("def of_the_program(completions): ...", program)
+    for function, reason in (
+        (local, "local object"),
+        (theirs.Judge(api_key="a-secret-key"), "cannot pickle '_thread.lock' object"),
+        (program["of_the_program"], r"of the program itself \(__main__\)"),
+    ):
+        told = f"(?s)reward '.*' cannot be sent to a worker process: .*{reason}.*module:attribute"
+        with pytest.raises(UserError, match=told):
+            run(lab, tmp_path, rewards=[{"name": function, "isolate": True, "label": "mine"}])
+    with pytest.raises(UserError, match=r"'mine' has a state, .* leave `isolate` out"):
+        run(lab, tmp_path, rewards=[{"name": theirs.Learns(), "isolate": True, "label": "mine"}])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_another_thread_isolates_plain_rewards_or_refuses_them(lab, theirs, tmp_path):
+    results = []
+
+    def elsewhere(**more):
+        def target():
+            try:
+                results.append(run(lab, tmp_path, **more))
+            except UserError as error:
+                results.append(str(error))
+
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+        return results.pop()
+
+    started = {"train": {"steps": 0}}
+    told = elsewhere(rewards=[lambda completions: [0.0] * len(completions)], **started)
+    assert "'lambda_0' cannot be sent to a worker process" in told
+    assert "called in the main thread, and this run is in another" in told
+    assert elsewhere(rewards=[theirs.length], **started).before["reward"] > 0
+
+
+def run(lab, folder, **more):
+    given = {
+        "policy": lab.Tabular(),
+        "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
+        "output": folder / "run",
+        "quiet": True,
+    }
+    return groupwise.train(**given | more)
