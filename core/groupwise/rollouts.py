@@ -125,11 +125,13 @@ class Rollouts:
         index = index.to(dtype=torch.int64, device=self.mask.device)
         mask = self.mask[index]
         longest = int(self.extents[index].max()) if len(chosen) else 0
+        here = torch.tensor(chosen, dtype=torch.int64)
 
         def pick(column: Any) -> Any:
             if not isinstance(column, Tensor):
                 return [column[row] for row in chosen]
-            column = column[index]
+            # `versions` stay in CPU memory, where reading them waits for nothing.
+            column = column[index if column.device == index.device else here]
             return column[:, :longest] if column.ndim > 1 else column
 
         return Rollouts(
