@@ -120,7 +120,7 @@ def test_more_processes_than_groups_are_told(config):
 
 def test_options_of_the_default_algorithm_need_no_name(config):
     config["algorithm"] = {"beta": 0.1}
-    assert "beta > 0" in check(config).stdout
+    assert "asks a reference" in check(config).stdout
     assert "did you mean 'beta'?" in check({**config, "algorithm": {"betta": 0.1}}).stderr
 
 

@@ -129,7 +129,7 @@ class Rollouts:
         def pick(column: Any) -> Any:
             if not isinstance(column, Tensor):
                 return [column[row] for row in chosen]
-            # `versions` stay on the CPU.
+            # `versions` stay in CPU memory, where reading them waits for nothing.
             column = column[index if column.device == index.device else host]
             return column[:, :longest] if column.ndim > 1 else column
 

@@ -13,6 +13,9 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
 
+MISMATCH = 0.1
+"""A sampler may be this share of the clip range from the policy before the run warns."""
+
 
 class FlowGRPO(GRPO):
     """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, an exact KL.
@@ -35,12 +38,14 @@ class FlowGRPO(GRPO):
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())
+        self.mismatch_limit = MISMATCH * self.config.clip_low
         self.needs |= {"mean", "std"}  # without them decisions are no Gaussians
         if self.config.beta > 0:
             self.reference = frozenset({"mean"})
             self.needs |= {"interval"} if self.config.kl == "published" else set()
         if self.config.guard:
-            self.needs |= {"sampled_mean", "interval"}
+            self.needs |= {"interval"}
+            self.old = frozenset({"log_probs", "mean"})
 
     def check(self, policy_config: Any) -> None:
         """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
@@ -50,6 +55,18 @@ class FlowGRPO(GRPO):
                 f"algorithm.kl: published goes with policy.sde: flow, found {kind}, of which "
                 f"published code has the exact KL; use that"
             )
+
+    def look(self, metrics: Mapping[str, Any]) -> str | None:
+        """A warning where rounding is larger than the clip range; see `Rounding`."""
+        error, clip = metrics.get("log_prob_error", 0.0), self.config.clip_low
+        if not error > clip:
+            return None
+        return (
+            f"log-probs in this precision are {error:.1e} from those in float32, which is "
+            f"{error / clip:.1f} times the clip range of {clip:g}: after a step's first update, "
+            f"rounding is clipped as if the policy had changed. Another policy.precision may "
+            f"round less"
+        )
 
     def targets(
         self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
@@ -67,12 +84,13 @@ class FlowGRPO(GRPO):
         """The plain log-ratio, or GRPO-Guard's, arXiv:2510.22319, eq. 8.
 
         The log-ratio of a Gaussian step has mean -|dmean|^2 / (2 std^2) and a spread that differs
-        from step to step; Guard adds the first and multiplies by the std.
+        from step to step; Guard adds the first and multiplies by the std. In a step's first update
+        the means have not moved yet, so there is nothing to add.
         """
         ratio = super().log_ratio(current, batch)
         if not self.config.guard:
             return ratio
-        moved = self._apart(current, current.extra["sampled_mean"])
+        moved = self._apart(current, batch["old_mean"])
         return (ratio + moved.masked_fill(~batch["mask"], 0.0)) * current.extra["std"]
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:

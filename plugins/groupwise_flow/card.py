@@ -32,6 +32,7 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     if settings.lora is not None:
         arguments |= {k: v for k, v in settings.loading.items() if k not in PRIVATE}
     dtype = HALF.get(settings.precision)
+    call = adapter.call(guidance=settings.guidance, negative_prompt=settings.negative_prompt)
     written = [f'"{base if settings.lora is not None else "{path}"}"']
     written += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
     written += [f"dtype={dtype}"] if dtype is not None else []
@@ -45,8 +46,7 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
         f"    height={adapter.height},",
         f"    width={adapter.width},",
         f"    num_inference_steps={settings.evaluation_steps},",
-        f"    guidance_scale={settings.guidance:g},",
-        f"    max_sequence_length={settings.prompt_tokens},",
+        *(f"    {name}={value!r}," for name, value in call.items()),
         ").images[0]",
     ]
     return "\n".join(lines if dtype is not None else lines[1:])

@@ -41,13 +41,12 @@ class Plan:
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
-    log_probs [B, decisions] of the decisions; mean [B, decisions, ...], None unless it was asked
-    for; unconditional as mean, or None without guidance."""
+    log_probs [B, decisions] of the decisions; unconditional [B, decisions, ...], the velocities
+    that guidance led away from, or None without guidance."""
 
     latents: Tensor
     path: Tensor
     log_probs: Tensor
-    mean: Tensor | None
     unconditional: Tensor | None
 
 
@@ -66,18 +65,15 @@ class _Step:
     number: int | Tensor
 
 
-def denoise(
-    velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan, *, keep_mean: bool = True
-) -> Denoised:
+def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Denoised:
     """From noise to latents, without a wait for the device.
 
-    start: [B, ...] standard normal; noise: [B, decisions, ...], that of the decisions, and with
-    `noisy_end` one more.
+    start: [B, ...] at the first sigma; noise: [B, decisions, ...] standard normal, that of the
+    decisions, and with `noisy_end` one more.
     """
     shape = (len(start), plan.decisions)
     path = start.new_zeros(shape[0], shape[1] + 1, *start.shape[1:])
     log_probs = start.new_zeros(shape)
-    mean = torch.zeros_like(path[:, 1:]) if keep_mean else None
     unconditional: Tensor | None = None
     draw = partial(sde.move, kind=plan.kind, noise_level=plan.noise_level)
     x, sigmas = start, plan.sigmas.to(start.device)
@@ -95,8 +91,6 @@ def denoise(
             drawn = draw(v[rows], x[rows], sigma, after, noise=noise[rows, at])
             path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
             log_probs[rows, at] = drawn.log_prob
-            if mean is not None:
-                mean[rows, at] = drawn.mean
             if v_unconditional is not None:
                 if unconditional is None:
                     unconditional = torch.zeros_like(path[:, 1:])
@@ -106,9 +100,7 @@ def denoise(
             else:
                 x_next[rows] = drawn.next_sample
         x = x_next
-    return Denoised(
-        latents=x, path=path, mean=mean, log_probs=log_probs, unconditional=unconditional
-    )
+    return Denoised(latents=x, path=path, log_probs=log_probs, unconditional=unconditional)
 
 
 def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:

@@ -1,96 +1,172 @@
-"""Encodings: each distinct prompt is encoded once in the life of a run, and kept."""
+"""Encodings: what is encoded is encoded once in the life of a run, and kept."""
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
 from groupwise.errors import UserError
-from groupwise_flow.adapter import Conditions
+from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
 
 ENCODED_AT_ONCE = 32
-MASK = "mask"
+BATCHES_ON_DEVICE = 2
+"""Of the batches asked for last: a step's conditions and what guidance leads away from."""
 
 
 class Encodings:
-    """The conditions of prompts, the `most` used last of which are kept in CPU memory.
+    """The conditions of rows, the `most` used last of which are kept in CPU memory.
 
-    They are megabytes each, so a GPU would soon be full of them. width: of conditions that have a
-    mask, in tokens; name: of what encodes, for messages.
+    They are megabytes each, so a GPU would soon be full of them.
     """
 
     def __init__(
-        self,
-        encode: Callable[[Sequence[str]], Conditions],
-        *,
-        most: int,
-        width: int,
-        name: str,
+        self, adapter: Adapter, *, most: int, check: Callable[[Sequence[Row]], None]
     ) -> None:
-        self._encode, self.most, self.width, self.name = encode, most, width, name
-        self._kept: OrderedDict[str, Conditions] = OrderedDict()
+        """check: raises for rows that must not be encoded; they hold what the adapter reads."""
+        self.adapter, self.most, self.check = adapter, most, check
+        self.name = type(adapter).__name__
+        self._kept: OrderedDict[Hashable, Conditions] = OrderedDict()
+        self._batches: OrderedDict[Hashable, Conditions] = OrderedDict()
         self._shapes: dict[str, torch.Size] = {}
 
-    def __call__(self, prompts: Sequence[str], device: torch.device) -> Conditions:
-        """Conditions [n, ...] of n prompts, in their order; prompts may repeat.
+    def __call__(self, rows: Sequence[Row], device: torch.device) -> Conditions:
+        """Conditions [n, ...] of n rows, in their order; rows may repeat.
 
-        UserError for conditions whose shape differs from prompt to prompt and have no mask: what
-        a model makes of a prompt would depend on which others were encoded with it.
+        UserError for conditions whose shape differs from row to row: what a model makes of a
+        prompt would depend on which others were encoded with it.
         """
-        distinct = list(dict.fromkeys(prompts))
-        fresh = [prompt for prompt in distinct if prompt not in self._kept]
+        parts = {id(row): self._part(row) for row in rows}
+        keys = {number: identity(part) for number, part in parts.items()}
+        batch = (tuple(keys[id(row)] for row in rows), device)
+        if batch not in self._batches:
+            self._batches[batch] = self._joined(
+                {keys[number]: part for number, part in parts.items()}, batch[0], device
+            )
+        self._batches.move_to_end(batch)
+        while len(self._batches) > BATCHES_ON_DEVICE:
+            self._batches.popitem(last=False)
+        return self._batches[batch]
+
+    def _part(self, row: Row) -> Row:
+        """What the adapter reads of a row."""
+        try:
+            return _Read((name, row[name]) for name in self.adapter.reads)
+        except KeyError as error:
+            raise UserError(
+                f"{self.name} encodes the column {error}, which a row has not: {str(row)[:200]}"
+            ) from None
+
+    def _joined(
+        self, parts: Mapping[Hashable, Row], keys: Sequence[Hashable], device: torch.device
+    ) -> Conditions:
+        """[n, ...] on the device; parts: what is to be encoded, by key."""
+        fresh = [key for key in parts if key not in self._kept]
         for start in range(0, len(fresh), ENCODED_AT_ONCE):
             some = fresh[start : start + ENCODED_AT_ONCE]
+            self.check([parts[key] for key in some])
             # Not inference_mode: its tensors could not be saved for a backward pass later.
             with torch.no_grad():
-                encoded = self._of_one_shape(self._encode(some))
-            for row, prompt in enumerate(some):
+                encoded = self._of_one_shape(self.adapter.encode([parts[key] for key in some]))
+            for row, key in enumerate(some):
                 # A copy, not a view, which would keep all of them alive.
-                self._kept[prompt] = {
+                self._kept[key] = {
                     name: value[row].to("cpu", copy=True) for name, value in encoded.items()
                 }
-        for prompt in distinct:
-            self._kept.move_to_end(prompt)
-        rows = [self._kept[prompt] for prompt in distinct]
+        for key in parts:
+            self._kept.move_to_end(key)
+        kept = [self._kept[key] for key in parts]
         while len(self._kept) > self.most:
             self._kept.popitem(last=False)
-        together = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        if len(distinct) < len(prompts):
-            place = {prompt: number for number, prompt in enumerate(distinct)}
-            places = torch.tensor([place[prompt] for prompt in prompts]).to(device)
-            return {name: value.to(device)[places] for name, value in together.items()}
-        return {name: value.to(device) for name, value in together.items()}
+        together = {n: torch.stack([one[n] for one in kept]).to(device) for n in kept[0]}
+        if len(parts) == 1:
+            return {n: value.expand(len(keys), *value.shape[1:]) for n, value in together.items()}
+        if len(parts) == len(keys):
+            return together
+        place = {key: number for number, key in enumerate(parts)}
+        places = torch.tensor([place[key] for key in keys]).to(device)
+        return {name: value[places] for name, value in together.items()}
 
-    def _of_one_shape(self, encoded: Conditions) -> Conditions:
-        """Filled up by the mask to `width`, and as all before in shape."""
-        if MASK in encoded:
-            encoded = self._filled(encoded)
-        shapes = {name: value.shape[1:] for name, value in encoded.items()}
+    def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Conditions:
+        """Filled up where the adapter says so, and of the names and shapes of all before."""
+        found = {name: value for name, value in encoded.items() if value is not None}
+        if self.adapter.by_token:
+            found = self._filled(found)
+        shapes = {name: value.shape[1:] for name, value in found.items()}
         self._shapes = self._shapes or shapes
+        if shapes.keys() != self._shapes.keys():
+            raise UserError(
+                f"{self.name}.encode gave {', '.join(self._shapes)} for some prompts and "
+                f"{', '.join(shapes)} for others"
+            )
         for name, shape in shapes.items():
             if shape != self._shapes[name]:
                 raise UserError(
                     f"{self.name}.encode gave {name!r} {list(self._shapes[name])} for some prompts "
-                    f"and {list(shape)} for others: pad to one width, `policy.prompt_tokens`, or "
-                    f"give a `mask` [n, tokens] with it that `velocity` applies, and it is filled "
-                    f"up to that width"
+                    f"and {list(shape)} for others: pad to one width, or name it in `by_token` and "
+                    f"give a `{MASK}` [n, tokens] with it that `velocity` applies"
                 )
-        return encoded
+        return found
 
-    def _filled(self, encoded: Conditions) -> Conditions:
-        """Zeros behind the mask, and behind all conditions [n, tokens, ...] of its width."""
-        tokens = encoded[MASK].shape[1]
-        missing = self.width - tokens
+    def _filled(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Conditions by token, zero where the mask is False, and the mask, to one width."""
+        first = encoded[self.adapter.by_token[0]]
+        mask = encoded.get(MASK, first.new_ones(first.shape[:2])).to(torch.bool)
+        missing = self.adapter.tokens - mask.shape[1]
         if missing < 0:
             raise UserError(
-                f"policy.prompt_tokens: {self.name} made {tokens} tokens of a prompt, and "
-                f"{self.width} are allowed; set it to {tokens} or more"
+                f"policy.prompt_tokens: {self.name} made {mask.shape[1]} tokens of a prompt, and "
+                f"{self.adapter.tokens} are allowed; set it to {mask.shape[1]} or more"
             )
+        filled = {**encoded, MASK: pad(mask, (0, missing))}
+        for name in self.adapter.by_token:
+            value = encoded[name]
+            real = mask.view(*mask.shape, *[1] * (value.ndim - 2))
+            filled[name] = pad(
+                value.masked_fill(~real, 0), (0, 0) * (value.ndim - 2) + (0, missing)
+            )
+        return filled
 
-        def filled(name: str, value: Tensor) -> Tensor:
-            along = name == MASK or (value.ndim > 2 and value.shape[1] == tokens)
-            return pad(value, (0, 0) * (value.ndim - 2) + (0, missing)) if along else value
 
-        return {name: filled(name, value) for name, value in encoded.items()}
+class _Read(dict[str, Any]):
+    """The columns of a row that an adapter said it reads."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(
+            f"the adapter's `encode` reads the column {name!r} and its `reads` names "
+            f"{', '.join(self)}: conditions are kept by what is named there; name it, too"
+        )
+
+
+def identity(value: Any) -> Hashable:
+    """What tells values of a row apart: alike exactly for values of equal content.
+
+    UserError for what is no text, number, picture, tensor or array, nor made of such.
+    """
+    if isinstance(value, Mapping):
+        return ("mapping", *((name, identity(part)) for name, part in sorted(value.items())))
+    if isinstance(value, list | tuple):
+        return ("list", *map(identity, value))
+    if isinstance(value, Image.Image):
+        palette = tuple(value.getpalette() or ())
+        return (value.mode, value.size, palette, _digest(value.tobytes()))
+    if isinstance(value, Tensor):
+        content = value.detach().cpu().flatten().view(torch.uint8).numpy()
+        return (str(value.dtype), value.shape, _digest(content.tobytes()))
+    if isinstance(value, np.ndarray):
+        return (str(value.dtype), value.shape, _digest(np.ascontiguousarray(value).tobytes()))
+    if value is None or isinstance(value, str | bytes | bool | int | float):
+        return (type(value).__name__, value)
+    raise UserError(
+        f"a row's value to be encoded must be a text, a number, a picture, a tensor or an array, "
+        f"or a list or mapping of them; found {type(value).__name__}"
+    )
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -5,6 +5,7 @@ from typing import Any
 
 from groupwise_flow import lengths
 from groupwise_flow.guided import Guided
+from groupwise_flow.levels import levels
 from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
 from groupwise_flow.settings import Settings
 from groupwise_flow.skeleton import skeleton
@@ -29,7 +30,16 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     adapter = fitted(pipeline, make, settings)
     guided = Guided(adapter, settings)
     for steps in (settings.steps, settings.evaluation_steps):
-        adapter.sigmas(steps)
-    if guided.limit is not None and settings.long_prompts != "cut":
-        guided.limit.check([settings.negative_prompt])
-    return lengths.check(rows, guided.limit, settings.long_prompts)
+        levels(adapter, steps)
+    return checked(guided, rows)
+
+
+def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+    """Notes on the rows' prompts that are skipped or cut; UserError for those refused.
+
+    The negative prompt, too, must not be too long, unless prompts are cut.
+    """
+    config, limit = guided.config, guided.limit
+    if limit is not None and config.long_prompts != "cut":
+        limit.check([config.negative_prompt])
+    return lengths.check(map(guided.adapter.text, rows), limit, config.long_prompts)

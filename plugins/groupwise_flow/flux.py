@@ -1,45 +1,44 @@
 """FLUX.1."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from groupwise_flow.adapter import Adapter, Conditions
+from groupwise_flow.activations import of_transformer
+from groupwise_flow.adapter import Adapter, Conditions, Row
 from groupwise_flow.lengths import Limit
-from groupwise_flow.sd3 import ATTENTION, TEXT_ATTENTION
+from groupwise_flow.sd3 import ATTENTION, TEXT_ATTENTION, decoded
 
 
-class Flux(Adapter):
+class FluxAdapter(Adapter):
     """diffusers' `FluxPipeline`: four latent pixels to a token, guidance given to the model."""
 
+    pipelines = ("FluxPipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
     distilled_guidance = True
     patch = 2
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return (self.rows * self.columns, self.pipeline.transformer.config.in_channels)
+        return (self.image_tokens, self.pipeline.transformer.config.in_channels)
 
-    @classmethod
-    def limit(cls, parts: Mapping[str, Any], prompt_tokens: int) -> Limit:
+    def limit(self) -> Limit:
         """By T5's tokens."""
-        return Limit(parts["tokenizer_2"], prompt_tokens)
+        return Limit(self.pipeline.tokenizer_2, self.prompt_tokens)
 
-    @classmethod
-    def takes_guidance(cls, config: Mapping[str, Any]) -> bool:
+    def takes_guidance(self) -> bool:
         """FLUX.1-dev does; FLUX.1-schnell was distilled without it."""
-        return bool(config.get("guidance_embeds"))
+        return bool(self.pipeline.transformer.config.guidance_embeds)
 
-    def encode(self, prompts: Sequence[str]) -> Conditions:
+    def encode(self, rows: Sequence[Row]) -> Conditions:
         """As the pipeline does: T5 for the tokens, CLIP for the pooled embedding."""
-        pipeline = self.pipeline
-        embeds, pooled, _ = pipeline.encode_prompt(
-            prompt=list(prompts),
+        embeds, pooled, _ = self.pipeline.encode_prompt(
+            prompt=[row["prompt"] for row in rows],
             prompt_2=None,
-            device=pipeline.text_encoder.device,
+            device=self.device,
             max_sequence_length=self.prompt_tokens,
         )
         return {"embeds": embeds, "pooled": pooled}
@@ -48,18 +47,18 @@ class Flux(Adapter):
         self,
         model: nn.Module,
         latents: Tensor,
-        time: Tensor,
+        sigma: Tensor,
         conditions: Conditions,
         *,
         guidance: float,
     ) -> Tensor:
         scale = None
-        if self.pipeline.transformer.config.guidance_embeds:
+        if self.takes_guidance():
             scale = torch.full((len(latents),), guidance, device=latents.device)
         embeds = conditions["embeds"]
         velocity: Tensor = model(
             hidden_states=latents,
-            timestep=time / 1000,
+            timestep=sigma,
             guidance=scale,
             encoder_hidden_states=embeds,
             pooled_projections=conditions["pooled"],
@@ -71,16 +70,15 @@ class Flux(Adapter):
 
     def _places(self, like: Tensor) -> Tensor:
         """[tokens, 3]: 0, row and column of each image token; made where it is needed."""
-        sides = (1, self.rows, self.columns)
+        sides = (1, self.down, self.across)
         places = torch.cartesian_prod(*(torch.arange(n, device=like.device) for n in sides))
         return places.to(like.dtype)
 
     def decode(self, latents: Tensor) -> Tensor:
         channels = latents.shape[2] // 4
-        squares = latents.view(-1, self.rows, self.columns, channels, 2, 2)
+        squares = latents.view(-1, self.down, self.across, channels, 2, 2)
         flat = squares.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
-        images: Tensor = self.pipeline.vae.decode(self.rescaled(flat), return_dict=False)[0]
-        return images / 2 + 0.5
+        return decoded(self.pipeline.vae, flat)
 
     def schedule(self, steps: int) -> dict[str, Any]:
         """FLUX's pipeline gives sigmas of its own, and a shift whether it is used or not."""
@@ -88,3 +86,12 @@ class Flux(Adapter):
         if not self.pipeline.scheduler.config.get("use_flow_sigmas"):
             arguments["sigmas"] = np.linspace(1.0, 1 / steps, steps)
         return arguments
+
+    def activations(self, *, checkpointing: bool) -> float:
+        config = self.pipeline.transformer.config
+        return of_transformer(
+            width=config.num_attention_heads * config.attention_head_dim,
+            layers=config.num_layers + config.num_single_layers,
+            tokens=self.image_tokens + self.prompt_tokens,
+            checkpointing=checkpointing,
+        )

@@ -1,6 +1,6 @@
 """Lengths: which prompts are longer than the text encoder takes, and what becomes of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,9 +41,9 @@ class Limit:
             )
 
 
-def check(rows: Iterable[Mapping[str, Any]], limit: Limit | None, long: Long) -> Sequence[str]:
-    """Notes on the rows' prompts that are skipped or cut; UserError if neither was asked for."""
-    distinct = list(dict.fromkeys(map(text, rows)))
+def check(prompts: Iterable[str], limit: Limit | None, long: Long) -> Sequence[str]:
+    """Notes on prompts that are skipped or cut; UserError if neither was asked for."""
+    distinct = list(dict.fromkeys(prompts))
     if limit is None:
         return ()
     if long == "error":
@@ -55,11 +55,3 @@ def check(rows: Iterable[Mapping[str, Any]], limit: Limit | None, long: Long) ->
         f"{count:,} of {len(distinct):,} prompts have more than {limit.most} tokens and are {fate}"
     )
     return (f"policy.long_prompts: {told}",) if count else ()
-
-
-def text(row: Mapping[str, Any]) -> str:
-    """The row's prompt; UserError where it is no text."""
-    prompt = row["prompt"]
-    if not isinstance(prompt, str):
-        raise UserError(f"a prompt for images must be a text, found {str(prompt)[:200]!r}")
-    return prompt

@@ -10,36 +10,29 @@ from typing import Any
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
-from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from groupwise import trust
 from groupwise.errors import UserError, first_line
+from groupwise.plugins.registry import installed
 from groupwise_flow.adapter import Adapter
-from groupwise_flow.flux import Flux
+from groupwise_flow.lora import add_lora, of_scale_one
 from groupwise_flow.precision import stored
-from groupwise_flow.sd3 import StableDiffusion3
 from groupwise_flow.settings import Settings
 from groupwise_flow.skeleton import places
-
-ADAPTERS: dict[str, type[Adapter]] = {
-    "StableDiffusion3Pipeline": StableDiffusion3,
-    "FluxPipeline": Flux,
-}
-UNSAVED_OPTIONS = ("bias", "layer_replication", "modules_to_save", "target_parameters")
 
 
 def load(settings: Settings) -> Adapter:
     """The pipeline behind its adapter, nothing trainable but what is to be trained.
 
-    Raises UserError where it cannot be had, is of no known architecture, or no flow model.
+    Raises UserError where it cannot be had or is of no known architecture.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
     usual = {
-        "torch_dtype": dict(stored(settings.precision, lora=settings.lora is not None)),
+        "torch_dtype": dict(stored(settings.precision, make, lora=settings.lora is not None)),
         "use_safetensors": True,  # no pickle is loaded
         trust.SETTING: False,
     }
@@ -50,13 +43,13 @@ def load(settings: Settings) -> Adapter:
     return fitted(pipeline, make, settings)
 
 
-def fitted(pipeline: Any, make: Any, settings: Settings) -> Adapter:
+def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
     """A pipeline behind the adapter that `make` makes, trainable where it is to be trained.
 
     Its models may be on the meta device. Raises UserError for sizes and LoRA that do not fit it.
     """
     pipeline.set_progress_bar_config(disable=True)
-    adapter: Adapter = make(
+    adapter = make(
         pipeline,
         height=settings.height,
         width=settings.width,
@@ -65,7 +58,7 @@ def fitted(pipeline: Any, make: Any, settings: Settings) -> Adapter:
     models = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
     for module in models:
         module.requires_grad_(False)
-    _make_trainable(pipeline.transformer, settings, adapter)
+    _make_trainable(adapter, settings)
     for module in models:
         module.eval()  # for good, adapters too: dropout would part sampling from training
     return adapter
@@ -92,65 +85,42 @@ def read_index(settings: Settings) -> dict[str, Any]:
     return index
 
 
-def adapter_class(settings: Settings, index: Mapping[str, Any]) -> Any:
-    """The adapter of the pipeline's class; UserError where there is none or it is no flow model."""
-    name, scheduler = index.get("_class_name"), (index.get("scheduler") or [None, None])[1]
-    if "FlowMatch" not in str(scheduler):
+def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]:
+    """The adapter that the settings name, or the one registered for the pipeline's class.
+
+    UserError where there is none, or it is for other pipelines.
+    """
+    name = str(index.get("_class_name"))
+    registry = installed()
+    if settings.adapter is None and not registry.named("adapters", name):
+        known = ", ".join(sorted({e.name for e in registry.entries if e.kind == "adapters"}))
+        broken = "; ".join(f"plugin {p!r}: {why}" for p, why in registry.failures.items())
         raise UserError(
-            f"policy.model: {settings.model!r} is no flow-matching pipeline: {name} with scheduler "
-            f"{scheduler}, where a FlowMatch scheduler is expected"
+            f"policy.model: no adapter for {name}; registered are adapters for {known or 'none'}"
+            f"{f' (could not be loaded: {broken})' if broken else ''}. One of your own, written as "
+            f"docs/plugins.md shows, is named by policy.adapter: module:attribute"
         )
-    if settings.adapter is not None:
-        return settings.adapter
-    if name not in ADAPTERS:
+    if settings.adapter is None:
+        registered: type[Adapter] = registry.load("adapters", name)
+        return registered
+    adapter = settings.adapter
+    if adapter.pipelines and name not in adapter.pipelines:
         raise UserError(
-            f"policy.model: no adapter for {name}; there are adapters for {', '.join(ADAPTERS)}, "
-            f"and `policy.adapter` names one of your own"
+            f"policy.adapter: {adapter.__name__} is for {', '.join(adapter.pipelines)}, and "
+            f"{settings.model!r} holds a {name}"
         )
-    return ADAPTERS[name]
+    return adapter
 
 
-def _make_trainable(transformer: Any, settings: Settings, adapter: Adapter) -> None:
-    """Adapters, or all of the transformer, in float32."""
+def _make_trainable(adapter: Adapter, settings: Settings) -> None:
+    """Adapters, or all of the part that is trained, in float32."""
+    model: Any = adapter.model
     if settings.gradient_checkpointing:
-        transformer.enable_gradient_checkpointing()
+        model.enable_gradient_checkpointing()
     if settings.lora is None:
-        transformer.requires_grad_(True)
+        model.requires_grad_(True)
         return
-    from peft import LoraConfig
-
-    lora = settings.lora
-    _check_options(lora.options)
-    options = {"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options}
-    targets = list(lora.targets or adapter.targets)
-    try:
-        config = LoraConfig(
-            r=lora.rank, lora_alpha=lora.alpha or 2 * lora.rank, target_modules=targets, **options
-        )
-        with transformer.device:  # where peft, too, should make them
-            transformer.add_adapter(config)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"policy.lora: {first_line(error)}") from error
-    for parameter in transformer.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(torch.float32)
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    """UserError for what a file of LoRA weights, read onto the model's own, would not hold."""
-    lost = [name for name in UNSAVED_OPTIONS if options.get(name) not in (None, "none")]
-    if lost:
-        raise UserError(
-            f"policy.lora.options: {lost[0]} would train what `load_lora_weights` does not read; "
-            f"leave it out, or train all of the model without `lora`"
-        )
-    init = options.get("init_lora_weights", "gaussian")
-    if init not in (True, False, "gaussian", "orthogonal"):
-        raise UserError(
-            f"policy.lora.options: init_lora_weights: {init} changes the model's own weights, so "
-            f"that the adapters would not fit them when they are loaded; expected true, false, "
-            f"gaussian or orthogonal"
-        )
+    add_lora(model, settings.lora, adapter.targets)
 
 
 def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
@@ -161,31 +131,11 @@ def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
         if not lora:
             pipeline.save_pretrained(path)
             return
-        layers, config = _of_scale_one(pipeline.transformer)
+        layers, config = of_scale_one(adapter.model)
+        part = adapter.trained
         pipeline.save_lora_weights(
-            path, transformer_lora_layers=layers, transformer_lora_adapter_metadata=config
+            path, **{f"{part}_lora_layers": layers, f"{part}_lora_adapter_metadata": config}
         )
-
-
-def _of_scale_one(transformer: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The adapters' weights and configuration, their scale alpha / rank multiplied into B.
-
-    Readers that take no metadata take alpha to be the rank, and would halve adapters of twice it.
-    """
-    from peft import get_peft_model_state_dict
-
-    scales = {
-        name: module.scaling["default"]
-        for name, module in transformer.named_modules()
-        if hasattr(module, "scaling")
-    }
-    layers = {}
-    for name, weight in get_peft_model_state_dict(transformer).items():
-        layer, second, _ = name.partition(".lora_B")
-        layers[name] = (weight * scales[layer] if second else weight).detach().cpu()
-    config = transformer.peft_config["default"].to_dict()
-    ranks = {"lora_alpha": config["r"], "alpha_pattern": dict(config["rank_pattern"])}
-    return layers, {**config, **ranks, "use_rslora": False}
 
 
 @contextmanager

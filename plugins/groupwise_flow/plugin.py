@@ -9,5 +9,11 @@ def register_policies(register: Register) -> None:
 
 
 @hookimpl
+def register_adapters(register: Register) -> None:
+    register("StableDiffusion3Pipeline", "groupwise_flow.sd3:SD3Adapter", extra="flow")
+    register("FluxPipeline", "groupwise_flow.flux:FluxAdapter", extra="flow")
+
+
+@hookimpl
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithm:FlowGRPO")

@@ -4,43 +4,43 @@ Flow-GRPO, arXiv:2505.05470: a deterministic sampler made stochastic with the sa
 that each step is a draw from a Gaussian and has a log-prob.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose
-from groupwise_flow import lengths, sde
-from groupwise_flow.adapter import Conditions
+from groupwise_flow import sde
 from groupwise_flow.card import card
-from groupwise_flow.denoising import Denoised, Plan, Rows, denoise
-from groupwise_flow.examining import examine
-from groupwise_flow.guided import Guided
+from groupwise_flow.denoising import Denoised
+from groupwise_flow.drawing import draw
+from groupwise_flow.examining import checked, examine
+from groupwise_flow.guided import Guided, at
+from groupwise_flow.levels import levels
 from groupwise_flow.loading import load, save
+from groupwise_flow.lora import adds_nothing
 from groupwise_flow.memory import estimate
 from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
 from groupwise_flow.settings import Settings
+from groupwise_flow.weights import Weights
 
 
 class FlowPolicy(Policy):
     """Trajectories hold, for each rollout, its samples from the first decision on.
 
     Extras of a decision beside its log-prob: `mean` [b, t, ...] and `std` [b, t] of its Gaussian,
-    `sampled_mean` [b, t, ...] it was drawn with, and `interval` [b, t], the step's fall of sigma;
-    those of them that are needed.
+    and `interval` [b, t], the step's fall of sigma; those of them that are needed.
 
     In half precision a metric of every step is `log_prob_error`, see `Rounding`.
     """
 
-    provides = frozenset({"log_probs", "mean", "std", "sampled_mean", "interval", "reference"})
+    provides = frozenset({"log_probs", "mean", "std", "interval"})
     facts = frozenset({"images"})
     unit = "denoising steps"
     greedy = False
@@ -55,14 +55,16 @@ class FlowPolicy(Policy):
         for name, module in self.adapter.pipeline.components.items():
             if isinstance(module, nn.Module):
                 self.add_module(name, module)  # so that they move to a device together
-        self.sigmas = self.adapter.sigmas(config.steps)
+        self.sigmas = levels(self.adapter, config.steps)
         self.max_decisions = config.window.length(config.steps)
         self.notes: list[str] = []
+        self.exact = config.precision == "float32"
         self.scale_loss = config.precision == "fp16"
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]
         self._reach = Reach()
+        self._weights_now = Weights(self.adapter.model)
         self._step = 0
 
     def train(self, mode: bool = True) -> Self:
@@ -83,17 +85,14 @@ class FlowPolicy(Policy):
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """UserError for a prompt that is no text, or longer than the text encoders take, unless
         such prompts are skipped or cut, of which a note is made."""
-        limit, long = self.guided.limit, self.config.long_prompts
-        if limit is not None and long != "cut":
-            limit.check([self.config.negative_prompt])
-        self.notes += lengths.check(rows, limit, long)
+        self.notes += checked(self.guided, rows)
 
     def skips(self, row: Mapping[str, Any]) -> bool:
         """Whether the row is never drawn: its prompt is too long, with `long_prompts: skip`."""
         limit = self.guided.limit
         if self.config.long_prompts != "skip" or limit is None:
             return False
-        return bool(limit.too_long([lengths.text(row)]))
+        return bool(limit.too_long([self.adapter.text(row)]))
 
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
@@ -118,20 +117,20 @@ class FlowPolicy(Policy):
         # A group has one window, that of its first seed.
         starts = self.config.window.starts(self.config.steps, seeds[::group_size], self._step)
         first = starts[groups]
-        texts = [lengths.text(row) for row in rows]
-        done = self._denoise(texts, first, groups * group_size, seeds, training)
-        if not bool(done.latents.isfinite().all()):
-            half = self.config.precision == "fp16"
-            raise UserError(
-                f"policy.precision: the model's answers in {self.config.precision} are not finite, "
-                f"so there are no pictures; "
-                f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
-            )
-        images = self.guided.images(done.latents)
-        pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        sigmas = self.sigmas if training else levels(self.adapter, self.config.evaluation_steps)
+        done = draw(
+            self.guided,
+            rows,
+            seeds,
+            sigmas=sigmas,
+            first=first,
+            leaders=groups * group_size,
+            training=training,
+        )
+        completions, images = self.guided.completions(done.latents)
         rollouts = Rollouts(
             prompts=rows,
-            completions=[Image.fromarray(picture) for picture in pixels],
+            completions=completions,
             groups=groups.to(self.device),
             mask=torch.ones_like(done.log_probs, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
@@ -150,58 +149,15 @@ class FlowPolicy(Policy):
             ]
         return torch.cat(parts, dim=1)
 
-    def _denoise(
-        self,
-        texts: Sequence[str],
-        first: Tensor,
-        leaders: Tensor,
-        seeds: Sequence[int],
-        training: bool,
-    ) -> Denoised:
-        """first: [B] the first decision of each; leaders: [B] the first row of its group."""
-        config, shape = self.config, self.adapter.latent_shape
-        source = leaders if config.shared_noise and training else torch.arange(len(texts))
-        guidance = config.guidance_in_training if training else config.guidance
-        plan = Plan(
-            sigmas=(self.sigmas if training else self.adapter.sigmas(config.evaluation_steps)),
-            first=first,
-            decisions=config.window.length(config.steps) if training else 0,
-            source=source,
-            kind=config.sde,
-            noise_level=config.noise_level,
-            noisy_end=training and config.last_step == "noise",
-        )
-        drawn = [_normal(seed, plan.decisions + plan.noisy_end, shape) for seed in seeds]
-        start = torch.stack([drawn[row][0] for row in source.tolist()]).to(self.device)
-        noise = torch.stack([noise for _, noise in drawn]).to(self.device)
-        conditions = self.guided.encodings(texts, self.device)
-
-        def velocity(x: Tensor, sigma: Tensor, rows: Rows) -> tuple[Tensor, Tensor | None]:
-            of_rows = _at(conditions, rows)
-            parts = [
-                self.guided.velocity(x[some], sigma[some], _at(of_rows, some), guidance)
-                for start in range(0, len(x), config.batch)
-                for some in [slice(start, start + config.batch)]
-            ]
-            unconditional = [part for _, part in parts if part is not None]
-            return (
-                torch.cat([part for part, _ in parts]),
-                torch.cat(unconditional) if unconditional else None,
-            )
-
-        return denoise(velocity, start, noise, plan, keep_mean=self.needs("sampled_mean"))
-
     def _trajectory(self, done: Denoised, first: Tensor) -> dict[str, Tensor | Sequence[Tensor]]:
         """What training needs of sampling; latents wait in CPU memory."""
         kept: dict[str, Tensor | Sequence[Tensor]] = {
             "path": list(done.path.cpu()),
             "first": first.to(self.device),
         }
-        if done.mean is not None:
-            kept["sampled_mean"] = list(done.mean.cpu())
         if done.unconditional is not None:
             kept["unconditional"] = list(done.unconditional.cpu())
-            kept["version"] = [torch.tensor(self.guided.version)] * len(first)
+            kept["version"] = [torch.tensor(self._weights_now.number)] * len(first)
         return kept
 
     # ---- log-probs
@@ -220,12 +176,18 @@ class FlowPolicy(Policy):
         sigmas = self.sigmas.to(self.device)
         sigma, after = sigmas[place], sigmas[place + 1]
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
+        guidance = self.config.guidance_in_training
+        unconditional = self._kept_unconditional(rollouts, slice(start, stop))
+        negative = None
+        if unconditional is None:
+            negative = self.guided.negative(rollouts.prompts, guidance)
         velocity, _ = self.guided.velocity(
             path[:, :-1].flatten(0, 1),
             sigma,
-            _at(self._conditions(rollouts), rows),
-            self.config.guidance_in_training,
-            self._kept_unconditional(rollouts, slice(start, stop)),
+            at(self.guided.conditions(rollouts.prompts), rows),
+            guidance,
+            negative=negative and at(negative, rows),
+            unconditional=unconditional,
         )
         step = sde.move(
             velocity,
@@ -242,20 +204,14 @@ class FlowPolicy(Policy):
             "interval": (sigma - after).view(shape),
         }
         extra = {name: value for name, value in extra.items() if self.needs(name)}
-        if self.needs("sampled_mean"):
-            extra["sampled_mean"] = self._stack(rollouts, "sampled_mean", slice(start, stop))
         log_probs = self._reach(step.log_prob.view(shape), self.parameters())
         return LogProbs(log_probs=log_probs, extra=extra)
-
-    def _conditions(self, rollouts: Rollouts) -> Conditions:
-        texts = [lengths.text(row) for row in rollouts.prompts]
-        return self.guided.encodings(texts, self.device)
 
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
         """[n, ...] as it was in sampling, while the weights are still those of sampling."""
         if "unconditional" not in rollouts.trajectory:
             return None
-        now = self.guided.version
+        now = self._weights_now.number
         if any(int(version) != now for version in rollouts.trajectory["version"]):
             return None
         return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
@@ -278,13 +234,23 @@ class FlowPolicy(Policy):
 
     # ---- other weights, saving, memory
 
-    def keep(self, name: str) -> None:
-        if name == "reference":
-            self.guided.keep_reference()
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        """LoRA that was kept before it had learned anything is switched off, which is faster.
 
-    def using(self, name: str) -> AbstractContextManager[None]:
-        """ "reference": the kept copy, or the transformer with its adapters switched off."""
-        return self.guided.as_reference() if name == "reference" else super().using(name)
+        The unconditional branch of what was sampled before stays known: its weights come back.
+        """
+        model: Any = self.adapter.model
+        with self._weights_now.lent():
+            if not adds_nothing(self._weights(name)):
+                with super().using(name):
+                    yield
+                return
+            model.disable_adapters()
+            try:
+                yield
+            finally:
+                model.enable_adapters()
 
     def save_pretrained(self, path: Path) -> None:
         """A pipeline folder, or LoRA weights, as diffusers reads them."""
@@ -297,18 +263,21 @@ class FlowPolicy(Policy):
 
     @classmethod
     def estimate(
-        cls, config: Settings, *, decisions: int, rollouts: int, sampled: int, training: bool
+        cls,
+        config: Settings,
+        *,
+        decisions: int,
+        rollouts: int,
+        sampled: int,
+        training: bool,
+        reference: bool,
+        averages: int,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone."""
-        return estimate(config, images=min(decisions, config.batch, rollouts), training=training)
-
-
-def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The initial noise, and that of each decision; drawn on the CPU, so alike on any device."""
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(shape, generator=generator)
-    return start, torch.randn((decisions, *shape), generator=generator)
-
-
-def _at(conditions: Conditions, rows: Rows) -> Conditions:
-    return {name: value[rows] for name, value in conditions.items()}
+        return estimate(
+            config,
+            images=min(decisions, config.batch, rollouts),
+            training=training,
+            reference=reference,
+            averages=averages,
+        )

@@ -9,11 +9,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from groupwise_flow.adapter import Adapter
+
 Precision = Literal["float32", "bf16", "fp16"]
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def stored(precision: Precision, *, lora: bool) -> Mapping[str, torch.dtype]:
+def stored(
+    precision: Precision, adapter: type[Adapter], *, lora: bool
+) -> Mapping[str, torch.dtype]:
     """The dtypes of a pipeline's parts, as diffusers' `torch_dtype` takes them.
 
     What is trained is in float32, and so is the autoencoder, whose activations overflow in fp16 and
@@ -21,14 +25,14 @@ def stored(precision: Precision, *, lora: bool) -> Mapping[str, torch.dtype]:
     """
     half = HALF.get(precision, torch.float32)
     return {
-        "transformer": half if lora else torch.float32,
-        "vae": torch.float32,
+        **dict.fromkeys(adapter.float32, torch.float32),
+        adapter.trained: half if lora else torch.float32,
         "default": half,
     }
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """What the transformer's passes run in."""
+    """What the passes of the model that is trained run in."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=HALF[precision])

@@ -1,20 +1,22 @@
 """Stable Diffusion 3 and 3.5."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from groupwise_flow.adapter import Adapter, Conditions
+from groupwise_flow.activations import of_transformer
+from groupwise_flow.adapter import Adapter, Conditions, Row
 from groupwise_flow.lengths import Limit
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 TEXT_ATTENTION = ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 
 
-class StableDiffusion3(Adapter):
+class SD3Adapter(Adapter):
     """diffusers' `StableDiffusion3Pipeline`; guidance is classifier-free."""
 
+    pipelines = ("StableDiffusion3Pipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
 
     @property
@@ -28,24 +30,22 @@ class StableDiffusion3(Adapter):
     @property
     def latent_shape(self) -> tuple[int, ...]:
         channels = self.pipeline.transformer.config.in_channels
-        return (channels, self.rows * self.patch, self.columns * self.patch)
+        return (channels, self.down * self.patch, self.across * self.patch)
 
-    @classmethod
-    def limit(cls, parts: Mapping[str, Any], prompt_tokens: int) -> Limit:
+    def limit(self) -> Limit:
         """By T5's tokens; where there is no T5, by CLIP's."""
-        if parts.get("text_encoder_3") is not None:
-            return Limit(parts["tokenizer_3"], prompt_tokens)
-        words = parts["tokenizer"]
+        if self.pipeline.text_encoder_3 is not None:
+            return Limit(self.pipeline.tokenizer_3, self.prompt_tokens)
+        words = self.pipeline.tokenizer
         return Limit(words, words.model_max_length, "the text encoder")
 
-    def encode(self, prompts: Sequence[str]) -> Conditions:
+    def encode(self, rows: Sequence[Row]) -> Conditions:
         """As the pipeline does: two CLIP encoders, and T5 where there is one."""
-        pipeline = self.pipeline
-        embeds, _, pooled, _ = pipeline.encode_prompt(
-            prompt=list(prompts),
+        embeds, _, pooled, _ = self.pipeline.encode_prompt(
+            prompt=[row["prompt"] for row in rows],
             prompt_2=None,
             prompt_3=None,
-            device=pipeline.text_encoder.device,
+            device=self.device,
             do_classifier_free_guidance=False,
             max_sequence_length=self.prompt_tokens,
         )
@@ -55,14 +55,14 @@ class StableDiffusion3(Adapter):
         self,
         model: nn.Module,
         latents: Tensor,
-        time: Tensor,
+        sigma: Tensor,
         conditions: Conditions,
         *,
         guidance: float,
     ) -> Tensor:
         velocity: Tensor = model(
             hidden_states=latents,
-            timestep=time,
+            timestep=1000 * sigma,
             encoder_hidden_states=conditions["embeds"],
             pooled_projections=conditions["pooled"],
             return_dict=False,
@@ -70,5 +70,26 @@ class StableDiffusion3(Adapter):
         return velocity
 
     def decode(self, latents: Tensor) -> Tensor:
-        images: Tensor = self.pipeline.vae.decode(self.rescaled(latents), return_dict=False)[0]
-        return images / 2 + 0.5
+        return decoded(self.pipeline.vae, latents)
+
+    def activations(self, *, checkpointing: bool) -> float:
+        """CLIP's tokens are joined with T5's; SD3.5 has a second attention in some layers."""
+        config = self.pipeline.transformer.config
+        width = config.num_attention_heads * config.attention_head_dim
+        clip = self.pipeline.text_encoder
+        words = clip.config.max_position_embeddings if clip is not None else 77
+        kept = of_transformer(
+            width=width,
+            layers=config.num_layers,
+            tokens=self.image_tokens + self.prompt_tokens + words,
+            checkpointing=checkpointing,
+        )
+        second = 0 if checkpointing else len(config.dual_attention_layers)
+        return kept + self.image_tokens * second * 9.0 * width
+
+
+def decoded(vae: Any, latents: Tensor) -> Tensor:
+    """Pictures [n, 3, height, width] by an AutoencoderKL, with its own scale and shift."""
+    shift = vae.config.shift_factor or 0.0
+    images: Tensor = vae.decode(latents / vae.config.scaling_factor + shift, return_dict=False)[0]
+    return images / 2 + 0.5

@@ -1,15 +1,29 @@
 """Settings: the configuration of the flow policy."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ImportString, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from groupwise.errors import UserError
 from groupwise.options import PathOrName
+from groupwise.plugins.registry import installed
 from groupwise.trust import LoadingArguments
+from groupwise_flow.adapter import Adapter
 from groupwise_flow.lengths import Long
 from groupwise_flow.precision import Precision
 from groupwise_flow.windows import Window
+
+
+def _adapter(value: Any) -> type[Adapter]:
+    found = installed().load("adapters", value) if isinstance(value, str) else value
+    if not isinstance(found, type) or not issubclass(found, Adapter):
+        raise UserError(f"expected a subclass of groupwise_flow.adapter.Adapter, found {value!r}")
+    return found
+
+
+AdapterClass = Annotated[type[Adapter], BeforeValidator(_adapter, json_schema_input_type=str)]
+"""An adapter, or a text that names one."""
 
 
 class Lora(BaseModel):
@@ -37,8 +51,10 @@ class Settings(BaseModel):
         default_factory=dict,
         description="diffusers' from_pretrained arguments; `trust_remote_code` is false unless set",
     )
-    adapter: ImportString[Any] | None = Field(
-        None, description="`module:attribute` of an Adapter; by the pipeline's class if unset"
+    adapter: AdapterClass | None = Field(
+        None,
+        description="`module:attribute` of an Adapter, or its registered name; by the pipeline's "
+        "class if unset",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Precision = Field(
@@ -81,7 +97,7 @@ class Settings(BaseModel):
     keep_prompts: int = Field(
         4096, ge=1, description="encoded prompts kept in CPU memory, the latest"
     )
-    batch: int = Field(64, ge=1, description="most images in one pass of the transformer")
+    batch: int = Field(64, ge=1, description="most images in one pass of the model")
     gradient_checkpointing: bool = Field(False, description="less memory, more time")
 
     @model_validator(mode="after")

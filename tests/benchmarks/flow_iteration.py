@@ -23,7 +23,8 @@ from accelerate import Accelerator
 
 from groupwise.config.load import load_config, parse_config
 from groupwise.run.build import build_trainer
-from groupwise.run.parts import build_parts
+from groupwise.run.parts import Parts, build_parts
+from groupwise.training.step_metrics import joined
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {
@@ -65,7 +66,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     for name, changes in VARIANTS.items():
         overrides = [f"{key}={value}" for key, value in changes.items()]
         loaded = load_config(EXAMPLES / "shapes.yaml", ["evaluation.prompts=0", *overrides])
-        runs[name] = build_trainer(build_parts(loaded, {}), Accelerator()).train_step
+        runs[name] = iteration(build_parts(loaded, {}))
     return runs
 
 
@@ -99,7 +100,18 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
         "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
         "evaluation": {"prompts": 0},
     }
-    return build_trainer(build_parts(parse_config(config), {}), Accelerator()).train_step
+    return iteration(build_parts(parse_config(config), {}))
+
+
+def iteration(parts: Parts) -> Callable[[], Any]:
+    """A step of the loop: sampling, scoring and the update."""
+    trainer = build_trainer(parts, Accelerator())
+
+    def run() -> None:
+        scored = trainer.experience.next(trainer.state, ahead=False)
+        trainer.end_step(joined(scored.metrics, trainer.learner.learn(scored, trainer.step)))
+
+    return run
 
 
 def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> list[float]:
@@ -125,13 +137,13 @@ class Published:
         from diffusers import StableDiffusion3Pipeline
         from peft import LoraConfig
 
-        from groupwise_flow.sd3 import StableDiffusion3
+        from groupwise_flow.sd3 import SD3Adapter
 
         pipe = StableDiffusion3Pipeline.from_pretrained(
             folder, text_encoder_3=None, tokenizer_3=None
         )
         pipe.transformer.requires_grad_(False)
-        targets = list(StableDiffusion3.targets)
+        targets = list(SD3Adapter.targets)
         pipe.transformer.add_adapter(LoraConfig(r=32, lora_alpha=64, target_modules=targets))
         self.pipe, self.model = pipe, pipe.transformer
         trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -84,8 +84,8 @@ def costs(model: Path) -> Mapping[str, float]:
         for name, policy in {"full": pairs["guided"][0], "lora": adapted.to("cuda")}.items():
             rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
             cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
-            means = torch.stack(list(rollouts.trajectory["sampled_mean"]))
-            reference = {"reference_mean": means}
+            with torch.no_grad():
+                reference = {"reference_mean": policy(rollouts).extra["mean"].cpu()}
             cost[f"micro-batch, {name}"] = per_microbatch(
                 device, policy, algorithm, rollouts, reference=reference, budgets=(4, 2)
             )

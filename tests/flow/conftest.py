@@ -65,6 +65,11 @@ def text_encoder(words: CLIPTokenizer, *, projection: bool) -> Any:
     return (CLIPTextModelWithProjection if projection else CLIPTextModel)(config)
 
 
+def clip() -> tuple[CLIPTokenizer, Any]:
+    words = clip_tokenizer()
+    return words, text_encoder(words, projection=False)
+
+
 def t5(words: T5Tokenizer, width: int) -> T5EncoderModel:
     config = T5Config(
         vocab_size=len(words), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
@@ -199,7 +204,7 @@ def calls(policy: FlowPolicy) -> list[int]:
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
         sizes.append(len(named["hidden_states"]))
 
-    policy.adapter.pipeline.transformer.register_forward_pre_hook(note, with_kwargs=True)
+    policy.adapter.model.register_forward_pre_hook(note, with_kwargs=True)
     return sizes
 
 
@@ -242,11 +247,15 @@ def update(
     values: Sequence[float] | None = None,
     given: Mapping[str, torch.Tensor] | None = None,
     budget: int = 16384,
+    first: bool = True,
 ) -> dict[str, float]:
-    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others."""
+    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others.
+
+    given: what the reference answers, and what the policy did unless this is the `first` update.
+    """
     scores = scores_of(range(len(rollouts)) if values is None else values)
-    given = given or {"old_log_probs": rollouts.sampler_log_probs}
-    return updater(policy, algorithm, budget).backward(rollouts, scores, given)
+    made = updater(policy, algorithm, budget)
+    return made.backward(rollouts, scores, given or {}, first=first)
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:
@@ -254,25 +263,30 @@ def images_of(rollouts: Rollouts) -> torch.Tensor:
 
 
 def pipelines_images(
-    pipeline: Any, policy: FlowPolicy, rows: list[dict[str, str]], seeds: list[int]
+    pipeline: Any,
+    policy: FlowPolicy,
+    rows: list[dict[str, str]],
+    seeds: list[int],
+    output_type: str = "np",
 ) -> torch.Tensor:
-    """[n, 3, height, width]: what diffusers' own call makes of a policy's evaluation."""
+    """What diffusers' own call makes of a policy's evaluation: [n, 3, height, width] or latents."""
     pipeline.set_progress_bar_config(disable=True)
     shape = policy.adapter.latent_shape
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     negative = policy.config.negative_prompt
+    call = policy.adapter.call(guidance=policy.config.guidance, negative_prompt=negative)
+    if "negative_prompt" in call:
+        call["negative_prompt"] = [call["negative_prompt"]] * len(rows)
     made = pipeline(
         prompt=[row["prompt"] for row in rows],
-        **({"negative_prompt": [negative] * len(rows)} if negative else {}),
         num_inference_steps=policy.config.evaluation_steps,
-        guidance_scale=policy.config.guidance,
         latents=torch.stack(start),
         height=policy.adapter.height,
         width=policy.adapter.width,
-        max_sequence_length=policy.config.prompt_tokens,
-        output_type="np",
+        output_type=output_type,
+        **call,
     ).images
-    return torch.from_numpy(made).permute(0, 3, 1, 2)
+    return made if output_type == "latent" else torch.from_numpy(made).permute(0, 3, 1, 2)
 
 
 def redness(completions: list[Any], **_: Any) -> list[float]:
@@ -309,6 +323,8 @@ def lab(folders: dict[str, Path]) -> SimpleNamespace:
         update=update,
         images_of=images_of,
         pipelines_images=pipelines_images,
+        awake=awake,
+        clip=clip,
         redness=redness,
     )
 

@@ -50,11 +50,12 @@ def steps_of(*, noise_level=0.7):
         return Normal(centre, wide).log_prob(value).flatten(2).mean(dim=2)
 
     current = LogProbs(
-        sampler_log_probs=log_prob(mean),
-        extra={"mean": mean, "std": std, "sampled_mean": sampled, "interval": sigma - after},
+        log_probs=log_prob(mean),
+        extra={"mean": mean, "std": std, "interval": sigma - after},
     )
     batch = {
         "old_log_probs": log_prob(sampled),
+        "old_mean": sampled,
         "reference_mean": sampled + 0.2 * wide * normal(3, 2, 2, 5),
         "mask": torch.ones(3, 2, dtype=torch.bool),
         "weights": torch.full((3, 2), 1 / 6, dtype=torch.float64),
@@ -134,7 +135,7 @@ def test_the_loss_is_the_clipped_objective_and_beta_times_the_kl(kl):
 def restated_guard(current, batch, low, high, beta):
     """The paper's ratio, and the authors' loss with it: the KL is not divided."""
     extra, scale = current.extra, current.extra["std"]
-    moved = (extra["mean"] - extra["sampled_mean"]).square().flatten(2).mean(dim=2)
+    moved = (extra["mean"] - batch["old_mean"]).square().flatten(2).mean(dim=2)
     log_ratio = current.log_probs - batch["old_log_probs"]
     ratio = ((log_ratio + moved / (2 * scale**2)) * scale).exp()
     a = batch["advantages"].unsqueeze(1)
@@ -168,10 +169,10 @@ def test_guards_log_ratio_is_0_on_average():
         current, batch, _ = steps_of()
         mean, wide = current.extra["mean"], current.extra["std"].view(3, 2, 1, 1)
         noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(5)).double()
-        drawn = current.extra["sampled_mean"] + sign * wide * noise
+        drawn = batch["old_mean"] + sign * wide * noise
         log_probs = [
             Normal(centre, wide).log_prob(drawn).flatten(2).mean(dim=2)
-            for centre in (mean, current.extra["sampled_mean"])
+            for centre in (mean, batch["old_mean"])
         ]
         current = LogProbs(log_probs=log_probs[0], extra=current.extra)
         batch = {**batch, "old_log_probs": log_probs[1]}
@@ -185,9 +186,26 @@ def test_guards_log_ratio_is_0_on_average():
 def test_guard_begins_at_ratio_1(lab):
     policy = lab.policy(guidance=2.0)
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
-    batch = {"old_log_probs": rollouts.sampler_log_probs, "mask": rollouts.mask}
-    found = algorithm(guard=True).log_ratio(policy(rollouts), batch)
-    assert (found.abs() < 1e-5).all()
+    current = policy(rollouts)
+    batch = {
+        "old_log_probs": current.log_probs.detach(),
+        "old_mean": current.extra["mean"].detach(),
+        "mask": rollouts.mask,
+    }
+    assert (algorithm(guard=True).log_ratio(current, batch) == 0).all()
+
+
+# ---- what it warns of
+
+
+def test_rounding_above_the_clip_range_is_told():
+    made = algorithm(clip_low=2e-4)
+    assert made.mismatch_limit == pytest.approx(2e-5)
+    assert made.look({}) is None
+    assert made.look({"log_prob_error": 1.9e-4}) is None
+    assert "3.0e-04 from those in float32, which is 1.5 times the clip range of 0.0002" in (
+        made.look({"log_prob_error": 3e-4})
+    )
 
 
 # ---- what it is, and what it needs
@@ -200,18 +218,19 @@ def test_what_it_is_unless_told_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("config", "needs", "reference"),
+    ("config", "needs", "reference", "old"),
     [
-        ({}, set(), set()),
-        ({"beta": 0.1}, {"reference"}, {"mean"}),
-        ({"beta": 0.1, "kl": "published"}, {"reference", "interval"}, {"mean"}),
-        ({"guard": True}, {"sampled_mean", "interval"}, set()),
+        ({}, set(), set(), set()),
+        ({"beta": 0.1}, set(), {"mean"}, set()),
+        ({"beta": 0.1, "kl": "published"}, {"interval"}, {"mean"}, set()),
+        ({"guard": True}, {"interval"}, set(), {"mean"}),
     ],
 )
-def test_it_needs_what_it_uses(lab, config, needs, reference):
+def test_it_needs_what_it_uses(lab, config, needs, reference, old):
     made = algorithm(**config)
     assert made.needs == {"log_probs", "mean", "std", *needs}
     assert made.reference == reference
+    assert made.old == {"log_probs", *old}
     assert made.needs <= lab.policy().provides
 
 
@@ -230,9 +249,9 @@ def test_what_is_no_configuration(config, told):
 
 
 class Numbers(Policy):
-    """A policy with log-probs and a reference, but no means."""
+    """A policy with log-probs, but no means."""
 
-    provides = frozenset({"log_probs", "reference"})
+    provides = frozenset({"log_probs"})
 
     def __init__(self):
         super().__init__()

@@ -1,31 +1,41 @@
-"""Encodings: prompts of any length in any company are one and the same to the model."""
+"""Encodings: rows of any length in any company are one and the same to the model."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from groupwise.errors import UserError
-from groupwise_flow.encodings import Encodings
-from groupwise_flow.sd3 import StableDiffusion3
+from groupwise_flow.encodings import ENCODED_AT_ONCE, Encodings, identity
+from groupwise_flow.sd3 import SD3Adapter
 
 CPU = torch.device("cpu")
 
 
-def letters(prompts, *, width=None, masked=True):
+def letters(rows):
     """What an encoder that pads to the longest of a batch makes of prompts, a letter a token."""
-    width = width or max(map(len, prompts))
+    prompts = [row["prompt"] for row in rows]
+    width = max(map(len, prompts))
     ids = torch.tensor([[*map(ord, prompt)] + [1] * (width - len(prompt)) for prompt in prompts])
     encoded = {"embeds": ids.unsqueeze(2) * torch.ones(3), "pooled": ids[:, :1].float()}
-    return encoded | ({"mask": ids != 1} if masked else {})
+    # As Qwen-Image's pipeline, which gives no mask where it would leave nothing out.
+    return {**encoded, "mask": None if (ids != 1).all() else (ids != 1).long()}
 
 
-def encodings(encode):
-    return Encodings(encode, most=9, width=6, name="Letters")
+def encodings(encode, *, most=9, by_token=("embeds",), reads=("prompt",)):
+    adapter = SimpleNamespace(encode=encode, reads=reads, by_token=by_token, tokens=6)
+    return Encodings(adapter, most=most, check=lambda rows: None)
 
 
-def test_conditions_with_a_mask_are_filled_up_to_one_width():
-    made = encodings(letters)
-    alone = made(["ab"], CPU)
-    together = made(["ab", "abcde"], CPU)
+def rows_of(*prompts):
+    return [{"prompt": prompt, "answer": 3} for prompt in prompts]
+
+
+def test_conditions_by_token_are_filled_up_to_one_width():
+    alone = encodings(letters)(rows_of("ab"), CPU)
+    together = encodings(letters)(rows_of("ab", "abcde"), CPU)
     assert together["embeds"].shape == (2, 6, 3)
     assert together["mask"].dtype == torch.bool
     assert together["mask"].sum(dim=1).tolist() == [2, 5]
@@ -36,30 +46,112 @@ def test_conditions_with_a_mask_are_filled_up_to_one_width():
 
 
 def test_more_tokens_than_are_allowed():
-    with pytest.raises(UserError, match=r"prompt_tokens: Letters made 7 tokens .* set it to 7"):
-        encodings(letters)(["abcdefg"], CPU)
+    with pytest.raises(UserError, match=r"prompt_tokens: SimpleNamespace made 7 .* set it to 7"):
+        encodings(letters)(rows_of("abcdefg"), CPU)
 
 
-def test_widths_that_differ_without_a_mask_are_refused():
-    made = encodings(lambda prompts: letters(prompts, masked=False))
-    made(["ab", "cd"], CPU)
-    with pytest.raises(UserError, match=r"Letters.encode gave 'embeds' \[2, 3\] .* \[3, 3\]"):
-        made(["abc"], CPU)
+def test_widths_that_differ_and_are_not_by_token_are_refused():
+    made = encodings(lambda rows: letters(rows) | {"mask": None}, by_token=())
+    made(rows_of("ab", "cd"), CPU)
+    with pytest.raises(UserError, match=r"encode gave 'embeds' \[2, 3\] .* \[3, 3\]"):
+        made(rows_of("abc"), CPU)
 
 
-class Growing(StableDiffusion3):
+def test_conditions_that_come_and_go_are_refused():
+    made = encodings(
+        lambda rows: {"embeds": torch.ones(1, 6), rows[0]["prompt"]: torch.ones(1)}, by_token=()
+    )
+    made(rows_of("ab"), CPU)
+    with pytest.raises(UserError, match="encode gave embeds, ab for some prompts and embeds, cd"):
+        made(rows_of("cd"), CPU)
+
+
+def picture(shade):
+    return Image.new("RGB", (4, 4), (shade, 0, 0))
+
+
+def test_conditions_are_kept_by_all_that_is_encoded_and_by_nothing_else():
+    asked = []
+
+    def encode(rows):
+        asked.extend(rows)
+        shades = [float(row["picture"].getpixel((0, 0))[0]) for row in rows]
+        return {"shade": torch.tensor(shades).unsqueeze(1)}
+
+    made = encodings(encode, reads=("prompt", "picture"), by_token=())
+    one, other = ({"prompt": "make it red", "picture": picture(shade)} for shade in (1, 2))
+    again = {"prompt": "make it red", "picture": picture(1), "answer": "anything"}
+    found = made([one, other, again], CPU)["shade"]
+    assert found.flatten().tolist() == [1, 2, 1]
+    assert len(asked) == 2
+    assert [sorted(row) for row in asked] == [["picture", "prompt"]] * 2
+
+
+def test_a_column_that_is_read_is_one_that_was_named():
+    made = encodings(lambda rows: {"picture": rows[0]["picture"]})
+    with pytest.raises(UserError, match="reads the column 'picture' and its `reads` names prompt"):
+        made([{"prompt": "a cat", "picture": picture(1)}], CPU)
+    made = encodings(letters, reads=("prompt", "picture"))
+    with pytest.raises(UserError, match="encodes the column 'picture', which a row has not"):
+        made(rows_of("a cat"), CPU)
+
+
+def test_equal_content_is_one_and_other_content_another():
+    values = [
+        "a", b"a", 1, 1.5, None, ["a"], ["a", "b"], {"a": 1}, {"a": 2},
+        picture(1), picture(2), picture(1).resize((8, 2)), picture(1).convert("L"),
+        torch.ones(2), torch.ones(2, 1), torch.ones(2, dtype=torch.bfloat16), np.ones(2),
+    ]  # fmt: skip
+    keys = [identity(value) for value in values]
+    assert len(set(keys)) == len(values)
+    assert identity(picture(1)) == identity(picture(1).copy())
+    assert identity({"b": [1], "a": picture(2)}) == identity({"a": picture(2), "b": [1]})
+    with pytest.raises(UserError, match="found set"):
+        identity({1, 2})
+
+
+def test_only_the_latest_prompts_are_kept():
+    asked = []
+
+    def encode(rows):
+        asked.append([row["prompt"] for row in rows])
+        return {"length": torch.tensor([[float(len(row["prompt"]))] for row in rows])}
+
+    made = encodings(encode, most=2, by_token=())
+
+    def kept(prompts):
+        return made(rows_of(*prompts), CPU)
+
+    assert kept(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
+    assert len(made._kept) == 2
+    assert kept(["bb"])["length"].tolist() == [[2]]
+    kept(["dddd"])  # now ccc is the one not asked for longest
+    assert kept(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
+    kept(["ccc"])
+    assert asked == [["a", "bb", "ccc"], ["dddd"], ["ccc"]]
+    many = [f"prompt {number}" for number in range(70)]
+    kept(many)
+    assert max(map(len, asked)) == ENCODED_AT_ONCE
+    assert [prompt for some in asked[3:] for prompt in some] == many
+
+
+class Growing(SD3Adapter):
     """An adapter whose encoder pads to the longest prompt of a batch, and says so by a mask."""
 
-    def encode(self, prompts):
-        encoded = super().encode(prompts)
-        longest = max(len(self.pipeline.tokenizer_3(prompt).input_ids) for prompt in prompts)
-        mask = torch.ones(len(prompts), longest, dtype=torch.bool)
+    by_token = ("embeds",)
+
+    def encode(self, rows):
+        encoded = super().encode(rows)
+        longest = max(len(self.pipeline.tokenizer_3(row["prompt"]).input_ids) for row in rows)
+        mask = torch.ones(len(rows), longest, dtype=torch.bool)
         return {**encoded, "embeds": encoded["embeds"][:, :longest], "mask": mask}
 
 
 class Bare(Growing):
-    def encode(self, prompts):
-        return {k: v for k, v in super().encode(prompts).items() if k != "mask"}
+    by_token = ()
+
+    def encode(self, rows):
+        return {k: v for k, v in super().encode(rows).items() if k != "mask"}
 
 
 def test_an_adapter_that_pads_to_the_longest(lab):
@@ -67,8 +159,10 @@ def test_an_adapter_that_pads_to_the_longest(lab):
     prompts = [{"prompt": "a cat"}, {"prompt": "a b c d e f"}]
     both = policy.sample(prompts, group_size=1, seeds=[1, 2])
     alone = lab.policy(adapter=Growing, guidance=2.0).sample(prompts[:1], group_size=1, seeds=[1])
-    torch.testing.assert_close(alone.log_probs[0], both.log_probs[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        alone.sampler_log_probs[0], both.sampler_log_probs[0], rtol=0, atol=1e-5
+    )
     bare = lab.policy(adapter=Bare)
     bare.sample(prompts[:1], group_size=1, seeds=[1])
-    with pytest.raises(UserError, match=r"Bare.encode gave 'embeds' .* `policy.prompt_tokens`"):
+    with pytest.raises(UserError, match=r"Bare.encode gave 'embeds' .* name it in `by_token`"):
         bare.sample(prompts, group_size=1, seeds=[1, 2])

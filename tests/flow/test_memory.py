@@ -82,6 +82,10 @@ def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lo
 # ---- estimates
 
 
+def of_a_run(**given):
+    return {"decisions": 1000, "rollouts": 8, "sampled": 8, "training": True, **given}
+
+
 @pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}, {"rank": 3, "targets": ["to_q", "ff.net.2"]}])
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
@@ -100,7 +104,7 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         raise AssertionError("weights were loaded")
 
     monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
-    told = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, sampled=8, training=True)
+    told = FlowPolicy.estimate(policy.config, **of_a_run(), reference=True, averages=2)
     activations = told["activations"]
     assert activations > 0
     assert dict(told) == {
@@ -109,23 +113,30 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         "gradients": 4 * trained,
         "optimizer": 8 * trained,
         "activations": activations,
+        "reference": 4 * trained,
+        "moving average": 2 * 4 * trained,
     }
+    alone = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
+    assert told.keys() - alone.keys() == {"reference", "moving average"}
     for name, number in [("decisions", 2), ("rollouts", 2)]:
-        fewer = {"decisions": 1000, "rollouts": 8, name: number}
-        found = FlowPolicy.estimate(policy.config, **fewer, sampled=1, training=True)
+        fewer = of_a_run(**{name: number})
+        found = FlowPolicy.estimate(policy.config, **fewer, reference=False, averages=0)
         assert found["activations"] == pytest.approx(activations / 4, abs=1)
-    only = FlowPolicy.estimate(policy.config, decisions=1000, rollouts=8, sampled=8, training=False)
+    only = FlowPolicy.estimate(
+        policy.config, **of_a_run(training=False), reference=True, averages=1
+    )
     assert dict(only) == {k: told[k] for k in ("frozen models", "transformer")}
 
 
 def test_the_estimate_of_activations_is_of_the_right_size(lab):
     for of in ("sd3", "flux"):
         policy = lab.policy(of)
-        told = FlowPolicy.estimate(policy.config, decisions=4, rollouts=4, sampled=4, training=True)
+        four = of_a_run(decisions=4, rollouts=4, sampled=4)
+        told = FlowPolicy.estimate(policy.config, **four, reference=False, averages=0)
         kept = update(lab, policy)
         assert kept / 1.5 < told["activations"] < 1.5 * kept
         frugal = policy.config.model_copy(update={"gradient_checkpointing": True})
-        less = FlowPolicy.estimate(frugal, decisions=4, rollouts=4, sampled=4, training=True)
+        less = FlowPolicy.estimate(frugal, **four, reference=False, averages=0)
         assert told["activations"] / 20 < less["activations"] < told["activations"] / 1.5
 
 

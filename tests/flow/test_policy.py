@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
-from groupwise.training.average import Average
-from groupwise_flow import policy as policies
-from groupwise_flow import sde
-from groupwise_flow.encodings import ENCODED_AT_ONCE, Encodings
+from groupwise_flow import drawing, sde
 
 WINDOWS = {
     "all": {},
@@ -98,9 +95,8 @@ def test_the_extras_are_those_of_the_steps(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 2, "start": 1})
     rollouts = sample(policy)
     extra = policy(rollouts).extra
-    torch.testing.assert_close(extra["mean"].detach(), extra["sampled_mean"], rtol=0, atol=1e-5)
     path = torch.stack(list(rollouts.trajectory["path"]))
-    noise = (path[:, 1:] - extra["sampled_mean"]) / extra["std"].view(6, 2, 1, 1, 1)
+    noise = (path[:, 1:] - extra["mean"].detach()) / extra["std"].view(6, 2, 1, 1, 1)
     for row, seed in enumerate(SEEDS):
         generator = torch.Generator().manual_seed(seed)
         torch.randn(policy.adapter.latent_shape, generator=generator)
@@ -113,15 +109,13 @@ def test_the_extras_are_those_of_the_steps(lab):
         torch.testing.assert_close(value, extra[name][3:4, 1:2], rtol=0, atol=1e-5)
 
 
-def test_what_nothing_needs_is_neither_kept_nor_answered(lab):
+def test_what_nothing_needs_is_not_answered(lab):
     policy, whole = lab.policy(guidance=2.0), lab.policy(guidance=2.0)
     policy.needed = frozenset({"log_probs", "mean", "std"})
-    rollouts, others = sample(policy), sample(whole)
-    assert others.trajectory.keys() - rollouts.trajectory.keys() == {"sampled_mean"}
-    assert torch.equal(rollouts.sampler_log_probs, others.sampler_log_probs)
-    found, expected = policy(rollouts), whole(others)
+    rollouts = sample(policy)
+    found, expected = policy(rollouts), whole(rollouts)
     assert found.extra.keys() == {"mean", "std"}
-    assert expected.extra.keys() == {"mean", "std", "sampled_mean", "interval"}
+    assert expected.extra.keys() == {"mean", "std", "interval"}
     assert torch.equal(found.log_probs, expected.log_probs)
     for name, value in found.extra.items():
         assert torch.equal(value, expected.extra[name])
@@ -144,6 +138,29 @@ def test_dropout_stays_off_in_training(lab, lora):
         assert not any(module.training for module in mode.modules())
 
 
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_what_was_sampled_ahead_changes_nothing_of_what_is_trained(lab, guidance):
+    """The next step begins, and samples other decisions, before this one's rollouts are used."""
+    policy = lab.policy(guidance=guidance, window={"kind": "sliding", "size": 2, "every": 1})
+    policy.begin(0)
+    rollouts = sample(policy)
+    before = answers(policy, rollouts)
+    policy.begin(1)
+    ahead = sample(policy)
+    assert not torch.equal(ahead.tensor("first"), rollouts.tensor("first"))
+    assert torch.equal(answers(policy, rollouts), before)
+    torch.testing.assert_close(before, rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    lab.nudge(policy)
+    for drawn in (rollouts, ahead, ahead.concat([rollouts, ahead])):
+        assert torch.equal(answers(policy, drawn), answers(policy, forgetful(drawn)))
+    assert (answers(policy, ahead) - ahead.sampler_log_probs).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_it_is_an_exact_sampler_in_float32_alone(lab, precision):
+    assert lab.policy(precision=precision).exact == (precision == "float32")
+
+
 # ---- law 4: seeds name samples
 
 
@@ -157,8 +174,10 @@ def test_batch_order_and_company_change_nothing(lab, of, settings):
 
     def same(found, rows):
         expected = whole.select(rows)
-        torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=0, atol=1e-5)
-        for name in ("path", "sampled_mean"):
+        torch.testing.assert_close(
+            found.sampler_log_probs, expected.sampler_log_probs, rtol=0, atol=1e-5
+        )
+        for name in ("path",):
             for one, other in zip(found.trajectory[name], expected.trajectory[name], strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
         images = lab.images_of(whole)[rows]
@@ -215,15 +234,15 @@ def test_outside_the_window_a_step_is_the_odes(lab, start):
     """The samples before the first decision and after the last, by Euler's rule written out."""
     policy = lab.policy(steps=6, window={"kind": "fixed", "size": 2, "start": start})
     rollouts = policy.sample(lab.rows[:1], group_size=2, seeds=[3, 4])
-    conditions = policy.adapter.encode([lab.rows[0]["prompt"]])
+    conditions = policy.adapter.encode(lab.rows[:1])
 
     def euler(x, steps):
         for s, after in steps:
             with torch.no_grad():
                 v = policy.adapter.velocity(
-                    policy.adapter.pipeline.transformer,
+                    policy.adapter.model,
                     x,
-                    1000 * s.expand(1),
+                    s.expand(1),
                     conditions,
                     guidance=1.0,
                 )
@@ -250,8 +269,8 @@ def test_the_last_step_may_have_noise_and_is_no_decision(lab, kind):
     policies_ = [lab.policy(sde=kind, steps=3, last_step=last) for last in ("ode", "noise")]
     latents = []
     for policy in policies_:
-        images = policy.guided.images
-        policy.guided.images = lambda x, images=images: latents.append(x) or images(x)
+        seen = policy.guided.completions
+        policy.guided.completions = lambda x, seen=seen: latents.append(x) or seen(x)
     plain, noisy = (policy.sample(lab.rows[:1], group_size=1, seeds=[3]) for policy in policies_)
     assert torch.equal(plain.sampler_log_probs, noisy.sampler_log_probs)
     last = torch.stack([path[-1] for path in noisy.trajectory["path"]])
@@ -317,13 +336,13 @@ def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monk
         plan = replace(plan, source=torch.arange(len(start)))
         return denoise(velocity, start, noise, plan, **more)
 
-    denoise = policies.denoise
-    monkeypatch.setattr(policies, "denoise", unshared)
+    denoise = drawing.denoise
+    monkeypatch.setattr(drawing, "denoise", unshared)
     plain = sample(policy, size=3)
     assert sizes[5 * each :] == [6] * 5 * each
     torch.testing.assert_close(shared.sampler_log_probs, plain.sampler_log_probs, rtol=0, atol=1e-5)
     torch.testing.assert_close(lab.images_of(shared), lab.images_of(plain), rtol=0, atol=1e-5)
-    torch.testing.assert_close(answers(policy, shared), shared.log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(answers(policy, shared), shared.sampler_log_probs, rtol=0, atol=1e-5)
 
 
 def test_without_shared_noise_starts_differ(lab):
@@ -337,8 +356,8 @@ def test_without_shared_noise_starts_differ(lab):
 
 def test_each_prompt_is_encoded_once_in_the_life_of_a_policy(lab):
     policy = lab.policy(guidance=4.0, negative_prompt="blur")
-    encode, asked = policy.guided.encodings._encode, []
-    policy.guided.encodings._encode = lambda prompts: asked.extend(prompts) or encode(prompts)
+    encode, asked = policy.adapter.encode, []
+    policy.adapter.encode = lambda rows: asked.extend(r["prompt"] for r in rows) or encode(rows)
     rollouts = sample(policy)
     sample(policy, purpose="evaluate")
     policy(forgetful(rollouts))
@@ -350,40 +369,13 @@ def test_a_prompt_that_is_too_long_is_never_cut_off_unseen(lab):
         lab.policy().sample([{"prompt": "cat " * 20}], group_size=1, seeds=[0])
 
 
-def test_only_the_latest_prompts_are_kept():
-    asked = []
-
-    def encode(prompts):
-        asked.append(list(prompts))
-        return {"length": torch.tensor([[float(len(prompt))] for prompt in prompts])}
-
-    encodings = Encodings(encode, most=2, width=4, name="Lengths")
-
-    def kept(prompts):
-        return encodings(prompts, torch.device("cpu"))
-
-    assert kept(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
-    assert len(encodings._kept) == 2
-    assert kept(["bb"])["length"].tolist() == [[2]]
-    kept(["dddd"])  # now ccc is the one not asked for longest
-    assert kept(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
-    kept(["ccc"])
-    assert asked == [["a", "bb", "ccc"], ["dddd"], ["ccc"]]
-    many = [f"prompt {number}" for number in range(70)]
-    kept(many)
-    assert max(map(len, asked)) == ENCODED_AT_ONCE
-    assert [prompt for some in asked[3:] for prompt in some] == many
-
-
 # ---- what is trained, and the reference
 
 
 def test_full_training_trains_the_transformer_alone(lab):
     policy = lab.policy()
     names = [name for name, p in policy.named_parameters() if p.requires_grad]
-    expected = [
-        f"transformer.{n}" for n, _ in policy.adapter.pipeline.transformer.named_parameters()
-    ]
+    expected = [f"transformer.{n}" for n, _ in policy.adapter.model.named_parameters()]
     assert sorted(names) == sorted(expected)
     parts = {"transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3"}
     assert {name.partition(".")[0] for name in policy.state_dict()} == parts
@@ -397,7 +389,7 @@ def test_lora_trains_adapters_of_the_attention_alone_and_starts_at_the_model(lab
     whole = lab.policy(of)
     count = sum(
         2 * (module.in_features + module.out_features)
-        for name, module in whole.adapter.pipeline.transformer.named_modules()
+        for name, module in whole.adapter.model.named_modules()
         if isinstance(module, torch.nn.Linear) and ".attn." in name
     )
     assert sum(p.numel() for p in lab.trained(policy)) == count > 0
@@ -426,7 +418,7 @@ def test_the_reference_answers_as_the_policy_did_at_the_start(lab, lora, guidanc
         with policy.using("reference"):
             torch.testing.assert_close(answers(policy, rollouts), before, rtol=0, atol=1e-6)
             again = sample(policy)
-        torch.testing.assert_close(again.log_probs, before, rtol=0, atol=1e-5)
+        torch.testing.assert_close(again.sampler_log_probs, before, rtol=0, atol=1e-5)
     with pytest.raises(ZeroDivisionError), policy.using("reference"):
         raise ZeroDivisionError
     assert torch.equal(answers(policy, rollouts), moved)
@@ -434,11 +426,42 @@ def test_the_reference_answers_as_the_policy_did_at_the_start(lab, lora, guidanc
     assert {id(p) for p in lab.trained(policy)} == trained
 
 
-def test_other_weights_than_the_reference_are_not_kept(lab):
-    with pytest.raises(RuntimeError, match="before keep"), lab.policy().using("reference"):
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_weights_that_were_not_kept(lab, lora):
+    told = r"keeps no weights named 'old' \(kept are: reference\)"
+    policy = lab.policy(lora=lora)
+    policy.keep("reference")
+    with pytest.raises(UserError, match=told), policy.using("old"):
         pass
-    with pytest.raises(ValueError, match="keeps no 'old' weights"), lab.policy().using("old"):
-        pass
+
+
+@pytest.mark.parametrize("init", ["gaussian", False])
+def test_adapters_are_switched_off_only_where_the_kept_ones_add_nothing(lab, init):
+    """Weights kept later, blended ones, and adapters that begin with something are put in."""
+    policy = lab.policy(lora={"rank": 2, "options": {"init_lora_weights": init}})
+    rollouts = sample(policy)
+    switched, model = [], policy.adapter.model
+    disable = model.disable_adapters
+    model.disable_adapters = lambda: switched.append(1) or disable()
+
+    def told(name):
+        with policy.using(name):
+            return answers(policy, rollouts)
+
+    first = answers(policy, rollouts)
+    policy.keep("reference")
+    lab.nudge(policy)
+    torch.testing.assert_close(told("reference"), first, rtol=0, atol=1e-6)
+    assert len(switched) == (init == "gaussian")
+    switched.clear()
+    later = answers(policy, rollouts)
+    policy.keep("later")
+    policy.blend("reference", 0.0)
+    lab.nudge(policy, seed=3)
+    for name in ("later", "reference"):
+        torch.testing.assert_close(told(name), later, rtol=0, atol=1e-6)
+    assert (later - first).abs().max() > 1e-3
+    assert switched == []
 
 
 # ---- guidance
@@ -452,10 +475,11 @@ def adamw(policy, lab):
 
 
 def averaged(policy, lab):
-    average = Average(policy, decay=0.5, every=1)
+    """An average is put in for good, as what is saved at the end of a run."""
+    policy.keep("average")
     lab.nudge(policy)
-    average.update()
-    average._exchange()
+    policy.blend("average", 0.5)
+    policy._exchange(policy._weights("average"))
 
 
 @pytest.mark.parametrize("change", [adamw, averaged])
@@ -485,20 +509,31 @@ def test_the_unconditional_branch_is_kept_until_weights_change(lab, lora, change
     assert sizes == [24]
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_the_unconditional_branch_of_other_weights_is_not_the_policys(lab, lora):
+    policy = lab.policy(lora=lora, guidance=4.0)
+    policy.keep("average")
+    lab.nudge(policy)
+    with policy.using("average"):
+        drawn = sample(policy)
+    for _ in range(3):  # as many writes as putting the average in and out took, and others
+        assert torch.equal(answers(policy, drawn), answers(policy, forgetful(drawn)))
+        lab.nudge(policy, size=0.01)
+
+
 def test_log_probs_and_means_carry_gradient_and_the_unconditional_branch_none(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 1, "start": 1})
     rollouts = sample(policy)
     with torch.no_grad():
-        prompts = policy.adapter.encode([row["prompt"] for row in rollouts.prompts])
-        empty = policy.adapter.encode([""] * 6)
+        prompts = policy.adapter.encode(rollouts.prompts)
+        empty = policy.adapter.encode([{"prompt": ""}] * 6)
     path = torch.stack(list(rollouts.trajectory["path"]))
     sigma, after = policy.sigmas[1:3]
     factors = torch.linspace(-1, 1, path[0, 0].numel()).view_as(path[0, 0])
 
     def told(conditions):
-        time = torch.full((6,), 1000 * float(sigma))
-        transformer = policy.adapter.pipeline.transformer
-        return policy.adapter.velocity(transformer, path[:, 0], time, conditions, guidance=4.0)
+        level, model = torch.full((6,), float(sigma)), policy.adapter.model
+        return policy.adapter.velocity(model, path[:, 0], level, conditions, guidance=4.0)
 
     gradients = []
     for detached in (True, False):
@@ -515,7 +550,6 @@ def test_log_probs_and_means_carry_gradient_and_the_unconditional_branch_none(la
         (current.log_probs.sum() + (current.extra["mean"] * factors).sum()).backward()
         assert lab.gap(lab.gradient(policy), gradients[0]) < 1e-5
         assert not current.extra["std"].requires_grad
-        assert not current.extra["sampled_mean"].requires_grad
 
 
 # ---- micro-batches

@@ -21,8 +21,7 @@ def test_exactly_is_the_same_model_in_float32(lab, of, lora):
     whole = lab.policy(of, lora=lora, guidance=2.0)
     whole.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
     x = torch.randn(2, *half.adapter.latent_shape, generator=torch.Generator().manual_seed(0))
-    sigma, texts = torch.tensor([0.9, 0.4]), ["a cat", "two dogs"]
-    conditions = half.guided.encodings(texts, half.device)
+    sigma, conditions = torch.tensor([0.9, 0.4]), half.guided.conditions(lab.rows)
     answers = [half.guided.velocity(x, sigma, conditions, 1.0)[0]]
     with torch.no_grad(), half.guided.exactly():
         answers.append(half.guided.velocity(x, sigma, conditions, 1.0)[0])
@@ -51,6 +50,20 @@ def test_the_error_of_log_probs_is_a_metric(lab, precision):
     assert "log_prob_error" not in lab.policy().sample(lab.rows, group_size=1, seeds=[0, 1]).facts
 
 
+def test_the_error_is_that_of_the_step_that_was_sampled(lab):
+    """Also where the next step is sampled, by other weights, before this one is trained."""
+    policy = lab.policy(precision="bf16", lora={"rank": 2})
+    first = sample(policy, lab.rows)
+    error = first.facts["log_prob_error"]
+    lab.nudge(policy, size=0.2)
+    later = sample(policy, lab.rows).facts["log_prob_error"]
+    assert later != error
+    policy(first)
+    assert first.facts["log_prob_error"] == error
+    policy.begin(2)
+    assert sample(policy, lab.rows).facts["log_prob_error"] == later
+
+
 def test_fp16_is_nearer_to_float32_than_bf16(lab):
     errors = {}
     for precision in ("bf16", "fp16"):
@@ -62,7 +75,7 @@ def test_fp16_is_nearer_to_float32_than_bf16(lab):
 def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
     policy = lab.policy(precision="fp16")
     with torch.no_grad():
-        policy.adapter.pipeline.transformer.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504
+        policy.adapter.model.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504
     with pytest.raises(UserError, match=r"answers in fp16 are not finite.* bf16 has a wider range"):
         sample(policy, lab.rows)
 
@@ -70,5 +83,5 @@ def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
 def test_pictures_are_decoded_in_float32(lab):
     policy = lab.policy(precision="fp16", lora={"rank": 2})
     latents = torch.randn(2, *policy.adapter.latent_shape)
-    expected = lab.policy().guided.images(latents)
-    assert torch.equal(policy.guided.images(latents), expected)
+    expected = lab.policy().guided.completions(latents)[1]
+    assert torch.equal(policy.guided.completions(latents)[1], expected)

@@ -22,7 +22,7 @@ ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in 
 
 def losses(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    names = ("reward", "loss", "kl", "grad_norm", "ratio_error", "trained_decisions")
+    names = ("reward", "loss", "kl", "grad_norm", "mismatch/max", "trained_decisions")
     return [{name: line[name] for name in names} for line in lines if "loss" in line]
 
 

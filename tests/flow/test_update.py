@@ -32,36 +32,43 @@ def setting(lab, form):
     rollouts = policy.sample(rows, group_size=3, seeds=range(9))
     given = {"old_log_probs": rollouts.sampler_log_probs}
     with torch.no_grad(), policy.using("reference"):
-        given["reference_mean"] = policy(rollouts).extra["mean"]
+        given["reference_mean"] = given["old_mean"] = policy(rollouts).extra["mean"]
     lab.nudge(policy, size=0.02)
     return policy, algorithm, rollouts, given
 
 
-def whole(lab, policy, algorithm, rollouts, given):
+def whole(lab, policy, algorithm, rollouts, given, *, first):
     """The gradient of the update's loss as one expression, nothing skipped, and the loss."""
     policy.zero_grad()
     targets = algorithm.targets(lab.scores_of(VALUES), rollouts, {})
     batch = {**targets, **given, "mask": rollouts.mask}
-    loss = algorithm.loss(policy(rollouts), batch).sum()
+    current = policy(rollouts)
+    assert (current.log_probs - given["old_log_probs"]).abs().max() > 1e-3
+    if first:
+        batch["old_log_probs"] = current.log_probs.detach()
+        batch["old_mean"] = current.extra["mean"].detach()
+    loss = algorithm.loss(current, batch).sum()
     loss.backward()
     found = lab.gradient(policy)
     assert float(found.norm()) > 1e-3
     return found, float(loss.detach())
 
 
+@pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_any_split_gives_the_gradient_of_the_whole(lab, form):
+def test_any_split_gives_the_gradient_of_the_whole(lab, form, first):
     policy, algorithm, rollouts, given = setting(lab, form)
-    expected, loss = whole(lab, policy, algorithm, rollouts, given)
+    expected, loss = whole(lab, policy, algorithm, rollouts, given, first=first)
 
     def check(budget=16384):
         policy.zero_grad()
-        told = lab.update(policy, algorithm, rollouts, values=VALUES, given=given, budget=budget)
+        more = {"given": given, "budget": budget, "first": first}
+        told = lab.update(policy, algorithm, rollouts, values=VALUES, **more)
         assert lab.gap(lab.gradient(policy), expected) < 1e-5
         assert told["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-6)
-        assert told["ratio_error"] > 1e-3
+        assert ("mismatch/mean" in told) == first
 
-    for budget in (1, 4, 27):
+    for budget in (1, 4, 27) if not first else (4,):
         check(budget)
 
     def anyhow(rollouts, budget, *, cut_decisions):
@@ -124,6 +131,42 @@ def test_the_reference_is_asked_once_for_a_steps_rollouts(lab, tmp_path):
     a_step = 10 + 4 + 2 + 3 * 4
     assert asked == [("reference", 10), ("reference", a_step + 10)]
     assert len(sizes) == 2 * a_step
+
+
+def test_guard_measures_from_where_the_step_began(lab, tmp_path):
+    """In a step's first update that is where it stands; for the others it is asked before."""
+    policy, twin = (lab.policy(window={"kind": "fixed", "size": 2}) for _ in range(2))
+    drawn, sample = [], policy.sample
+    policy.sample = lambda *args, **more: drawn.append(sample(*args, **more)) or drawn[-1]
+    batches, algorithm = [], FlowGRPO(FlowGRPO.Config(guard=True, clip_low=0.1))
+    loss = algorithm.loss
+    algorithm.loss = lambda current, batch: batches.append((current, batch)) or loss(current, batch)
+    groupwise.train(
+        policy=policy,
+        algorithm=algorithm,
+        prompts=[{"prompt": f"{letter} cat"} for letter in "ab"],
+        rewards=[lab.redness],
+        train={
+            "steps": 1,
+            "groups_per_step": 2,
+            "group_size": 2,
+            "updates_per_rollout": 2,
+            "learning_rate": 1e-3,
+        },
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    assert len(batches) == 4  # two updates, a decision at a time
+    for current, batch in batches[:2]:
+        assert torch.equal(current.extra["mean"], batch["old_mean"])
+    with torch.no_grad():
+        began = twin(drawn[0]).extra["mean"].flatten(0, 1).flatten(1)
+    for current, batch in batches[2:]:
+        assert (current.extra["mean"] - batch["old_mean"]).abs().max() > 1e-4
+        apart = torch.cdist(batch["old_mean"].flatten(0, 1).flatten(1), began)
+        assert apart.amin(dim=1).max() < 1e-3
+        assert apart.amax(dim=1).min() > 1
 
 
 @pytest.mark.parametrize("form", ["plain", "flux", "lora"])

@@ -43,7 +43,7 @@ def test_sampling_does_not_wait_from_the_first_step_to_the_last(lab, of, form):
     policy = lab.policy(of, guidance=3.0, **FORMS[form])
     policy.begin(1)
     operations = Operations()
-    policy.adapter.pipeline.transformer.register_forward_pre_hook(operations.mark)
+    policy.adapter.model.register_forward_pre_hook(operations.mark)
     with operations:
         policy.sample(lab.rows, group_size=2, seeds=range(4))
     between = operations.between_marks()

@@ -1,0 +1,77 @@
+"""Drawing: rows and seeds to latents, the noise of each row by its own seed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from groupwise.errors import UserError
+from groupwise_flow.adapter import Row
+from groupwise_flow.denoising import Denoised, Plan, Rows, denoise
+from groupwise_flow.guided import Guided, at
+
+
+def draw(
+    guided: Guided,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    *,
+    sigmas: Tensor,
+    first: Tensor,
+    leaders: Tensor,
+    training: bool,
+) -> Denoised:
+    """The latents of B rows, one seed each; noise and decisions in training alone.
+
+    sigmas: [steps + 1]; first: [B] the first decision of each; leaders: [B] the first row of its
+    group. UserError where the model's answers are not finite.
+    """
+    config, adapter, device = guided.config, guided.adapter, guided.device
+    plan = Plan(
+        sigmas=sigmas,
+        first=first,
+        decisions=config.window.length(config.steps) if training else 0,
+        source=leaders if config.shared_noise and training else torch.arange(len(rows)),
+        kind=config.sde,
+        noise_level=config.noise_level,
+        noisy_end=training and config.last_step == "noise",
+    )
+    count = plan.decisions + plan.noisy_end
+    drawn = [_normal(seed, count, adapter.latent_shape) for seed in seeds]
+    start = torch.stack([drawn[row][0] for row in plan.source.tolist()]).to(device)
+    start = start * adapter.noise_scale(len(sigmas) - 1)
+    noise = torch.stack([noise for _, noise in drawn]).to(device)
+    guidance = config.guidance_in_training if training else config.guidance
+    conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
+
+    def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
+        told, other = at(conditions, some), negative and at(negative, some)
+        parts = [
+            guided.velocity(
+                x[part], sigma[part], at(told, part), guidance, negative=other and at(other, part)
+            )
+            for start in range(0, len(x), config.batch)
+            for part in [slice(start, start + config.batch)]
+        ]
+        unconditional = [part for _, part in parts if part is not None]
+        return (
+            torch.cat([part for part, _ in parts]),
+            torch.cat(unconditional) if unconditional else None,
+        )
+
+    done = denoise(velocity, start, noise, plan)
+    if not bool(done.latents.isfinite().all()):
+        half = config.precision == "fp16"
+        raise UserError(
+            f"policy.precision: the model's answers in {config.precision} are not finite, "
+            f"so there are no pictures; "
+            f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
+        )
+    return done
+
+
+def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The initial noise, and that of each decision; drawn on the CPU, so alike on any device."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(shape, generator=generator)
+    return start, torch.randn((decisions, *shape), generator=generator)

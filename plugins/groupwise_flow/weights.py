@@ -1,0 +1,40 @@
+"""Weights: a number for each state that trained weights have been in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from torch import nn
+
+
+class Weights:
+    """Tells whether the weights of a module are those that they were.
+
+    Whatever writes to a parameter in place (an optimizer, a checkpoint that is read) makes a new
+    number. Other weights that are only lent, and give way to the former ones, do not.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._numbers = module, count()
+        self._written: int | None = None
+        self._number = 0
+
+    @property
+    def number(self) -> int:
+        """Of the present state."""
+        written = self._writes()
+        if written != self._written:
+            self._written, self._number = written, next(self._numbers)
+        return self._number
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Inside there are other weights, with numbers of their own; the former are put back."""
+        before, self._written = self.number, None
+        try:
+            yield
+        finally:
+            self._written, self._number = self._writes(), before
+
+    def _writes(self) -> int:
+        return sum(p._version for p in self._module.parameters() if p.requires_grad)

@@ -1,0 +1,224 @@
+"""An adapter of another family: a U-Net that tells the noise in data + k noise, k up to 157.
+
+Neither transformer, AutoencoderKL nor a flow-matching scheduler; the first sample is scaled. With
+sigma = k / (1 + k) and samples divided by 1 + k it is a flow model, and Euler's steps are the same.
+"""
+
+import warnings
+
+import pytest
+import torch
+from diffusers import (
+    AutoencoderTiny,
+    DiffusionPipeline,
+    EulerDiscreteScheduler,
+    StableDiffusionPipeline,
+    UNet2DConditionModel,
+)
+from PIL import Image
+
+import groupwise
+from groupwise.errors import UserError
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.frames import Frames
+from groupwise_flow.policy import FlowPolicy
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+ROWS = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
+SEEDS = [5, 6]
+
+
+class Denoiser(Adapter):
+    """diffusers' `StableDiffusionPipeline` with an Euler scheduler."""
+
+    trained = "unet"
+    targets = ("to_q", "to_k", "to_v")
+
+    @property
+    def usual(self):
+        return self.model.config.sample_size * self.side
+
+    @property
+    def latent_shape(self):
+        return (self.model.config.in_channels, self.down, self.across)
+
+    def encode(self, rows):
+        prompts = [row["prompt"] for row in rows]
+        embeds, _ = self.pipeline.encode_prompt(prompts, self.device, 1, False)
+        return {"embeds": embeds}
+
+    def velocity(self, model, latents, sigma, conditions, *, guidance):
+        k = (sigma / (1 - sigma)).view(-1, 1, 1, 1)
+        x = latents * (1 + k)
+        time = self.time(k.flatten())
+        noise = model(x / (k.square() + 1).sqrt(), time, conditions["embeds"]).sample
+        return noise - (x - k * noise)
+
+    def time(self, k):
+        """Linear in k between whole times, as the scheduler has it."""
+        kept = self.pipeline.scheduler.alphas_cumprod.to(k)
+        levels = ((1 - kept) / kept).sqrt()
+        after = torch.searchsorted(levels, k).clamp(1, len(levels) - 1)
+        low, high = levels[after - 1], levels[after]
+        return after - 1 + (k - low) / (high - low)
+
+    def sigmas(self, steps):
+        self.pipeline.scheduler.set_timesteps(steps)
+        k = self.pipeline.scheduler.sigmas
+        return k / (1 + k)
+
+    def noise_scale(self, steps):
+        scheduler = self.pipeline.scheduler
+        scheduler.set_timesteps(steps)
+        return float(scheduler.init_noise_sigma / (1 + scheduler.sigmas[0]))
+
+    def decode(self, latents):
+        return self.pipeline.vae.decode(latents).sample / 2 + 0.5
+
+    def call(self, *, guidance, negative_prompt):
+        return {"guidance_scale": guidance, "negative_prompt": negative_prompt}
+
+
+def denoiser(lab):
+    words, encoder = lab.clip()
+    unet = UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=8,
+        attention_head_dim=4,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    )
+    return StableDiffusionPipeline(
+        unet=lab.awake(unet),
+        vae=AutoencoderTiny(
+            encoder_block_out_channels=(8, 8),
+            decoder_block_out_channels=(8, 8),
+            num_encoder_blocks=(1, 1),
+            num_decoder_blocks=(1, 1),
+            latent_channels=4,
+        ),
+        text_encoder=encoder,
+        tokenizer=words,
+        scheduler=EulerDiscreteScheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+@pytest.fixture
+def folder(lab, tmp_path):
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        denoiser(lab).save_pretrained(tmp_path / "unet")
+    return tmp_path / "unet"
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_its_latents_are_the_pipelines_own(lab, folder, guidance):
+    policy = lab.policy(model=str(folder), adapter=Denoiser, guidance=guidance)
+    assert 0.9 < float(policy.sigmas[0]) < 1
+    latents, completions = [], policy.adapter.completions
+    policy.adapter.completions = lambda x: latents.append(x) or completions(x)
+    policy.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    expected = lab.pipelines_images(pipeline, policy, ROWS, SEEDS, "latent")
+    assert (latents[0] - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert (expected[0] - expected[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, tmp_path, lora):
+    policy = lab.policy(
+        model=str(folder), adapter=Denoiser, guidance=3.0, steps=4, noise_level=0.3, lora=lora
+    )
+    names = {name.partition(".")[0] for name, p in policy.named_parameters() if p.requires_grad}
+    assert names == {"unet"}
+    start = lab.images_of(policy.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate"))
+    rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
+    torch.testing.assert_close(
+        policy(rollouts).log_probs.detach(), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+    )
+    groupwise.train(
+        policy=policy,
+        algorithm={"name": "flow_grpo", "beta": 0.1},
+        prompts=ROWS,
+        rewards=[lab.redness],
+        train={"steps": 2, "groups_per_step": 2, "group_size": 3, "learning_rate": 1e-2},
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    pipeline = DiffusionPipeline.from_pretrained(folder if lora else tmp_path / "run" / "model")
+    if lora:
+        pipeline.load_lora_weights(tmp_path / "run" / "model")
+    end = lab.images_of(policy.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate"))
+    saved = lab.pipelines_images(pipeline, policy, ROWS, SEEDS)
+    assert (saved - end).abs().max() < 1e-4
+    assert (end - start).abs().max() > 1e-3
+
+
+def test_its_memory_is_estimated_but_for_activations(lab, folder):
+    settings = lab.settings(model=str(folder), adapter=Denoiser)
+    counts = {"decisions": 8, "rollouts": 8, "sampled": 8, "training": True}
+    told = FlowPolicy.estimate(settings, **counts, reference=False, averages=1)
+    assert told.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
+
+
+class Untargeted(Denoiser):
+    targets = ()
+
+
+def test_lora_needs_to_know_where_to_go(lab, folder):
+    settings = {"model": str(folder), "adapter": Untargeted}
+    with pytest.raises(UserError, match=r"policy\.lora\.targets: the model's adapter names no"):
+        lab.policy(**settings, lora={"rank": 2})
+    assert lab.trained(lab.policy(**settings, lora={"rank": 2, "targets": ["to_q"]}))
+
+
+class Untranslated(Denoiser):
+    def sigmas(self, steps):
+        return super(Denoiser, self).sigmas(steps)
+
+
+def test_levels_of_another_family_that_are_not_translated_are_refused(lab, folder):
+    with pytest.raises(UserError, match=r"EulerDiscreteScheduler fall from 157\.\d* to 0, where"):
+        lab.policy(model=str(folder), adapter=Untranslated)
+
+
+class Video(Denoiser):
+    """Two frames of each latent."""
+
+    def decode(self, latents):
+        picture = super().decode(latents)
+        return torch.stack([picture, 1 - picture], dim=1)
+
+
+def test_frames_are_lists_of_pictures_and_saved_as_an_animation(lab, folder, tmp_path):
+    policy = lab.policy(model=str(folder), adapter=Video, steps=3, evaluation_steps=3)
+
+    def second(completions, images):
+        assert all(isinstance(frames, Frames) and len(frames) == 2 for frames in completions)
+        assert images[0].shape == (2, 3, 16, 16)
+        return lab.redness([frames[1] for frames in completions])
+
+    groupwise.train(
+        policy=policy,
+        algorithm="flow_grpo",
+        prompts=[*ROWS, {"prompt": "no bird"}],
+        rewards=[second],
+        train={"steps": 1, "groups_per_step": 1, "group_size": 2},
+        evaluation={"prompts": 1, "samples": 1},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    (saved,) = (tmp_path / "run" / "samples" / "after").iterdir()
+    with Image.open(saved) as animation:
+        assert animation.n_frames == 2

@@ -1,0 +1,82 @@
+"""Which adapter a pipeline gets: that registered for its class, or the one that is named."""
+
+import pytest
+
+from groupwise.errors import UserError
+from groupwise.plugins.registry import Entry, Registry, installed
+from groupwise_flow import loading, settings
+from groupwise_flow.flux import FluxAdapter
+from groupwise_flow.sd3 import SD3Adapter
+
+
+class Mine(SD3Adapter):
+    targets = ("attn.to_q",)
+
+
+def entry(name, target, plugin="mine"):
+    return Entry(
+        kind="adapters", name=name, target=target, extra=None, plugin=plugin, distribution="mine"
+    )
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """registered(*entries): what is installed besides nothing."""
+
+    def register(*entries):
+        registry = Registry(entries=list(entries), failures={"broken": "ImportError: no voice"})
+        for module in (loading, settings):
+            monkeypatch.setattr(module, "installed", lambda: registry)
+
+    return register
+
+
+def test_ours_are_registered_as_anybodys():
+    entries = [entry for entry in installed().entries if entry.kind == "adapters"]
+    assert {(entry.name, entry.plugin) for entry in entries} >= {
+        ("StableDiffusion3Pipeline", "flow"),
+        ("FluxPipeline", "flow"),
+    }
+
+
+def test_a_pipeline_gets_the_adapter_of_its_class(lab, registered, monkeypatch):
+    assert type(lab.policy("sd3").adapter) is SD3Adapter
+    assert type(lab.policy("flux").adapter) is FluxAdapter
+    monkeypatch.setattr("groupwise_flow.sd3.Mine", Mine, raising=False)
+    registered(entry("StableDiffusion3Pipeline", "groupwise_flow.sd3:Mine"))
+    assert type(lab.policy("sd3").adapter) is Mine
+
+
+def test_a_class_that_two_plugins_know(lab, registered):
+    one = entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter", plugin="one")
+    registered(one, entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter", plugin="two"))
+    with pytest.raises(UserError, match="'FluxPipeline' is registered twice"):
+        lab.policy("flux")
+    assert type(lab.policy("flux", adapter="two/FluxPipeline").adapter) is FluxAdapter
+
+
+def test_a_class_that_nobody_knows(lab, registered):
+    registered(entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter"))
+    told = (
+        r"policy\.model: no adapter for StableDiffusion3Pipeline; registered are adapters for "
+        r"FluxPipeline \(could not be loaded: plugin 'broken': ImportError: no voice\)\. One of "
+        r"your own, written as docs/plugins\.md shows, is named by policy\.adapter"
+    )
+    with pytest.raises(UserError, match=told):
+        lab.policy("sd3")
+
+
+def test_an_adapter_for_another_pipeline(lab):
+    for adapter in ("FluxPipeline", FluxAdapter):
+        with pytest.raises(
+            UserError, match=r"policy\.adapter: FluxAdapter is for FluxPipeline, .* holds a Stable"
+        ):
+            lab.policy("sd3", adapter=adapter)
+
+
+@pytest.mark.parametrize("value", ["groupwise_flow.sde:step", "groupwise_flow.sde:SdeStep", 3])
+def test_what_is_no_adapter(lab, value):
+    with pytest.raises(
+        ValueError, match=r"expected a subclass of groupwise_flow\.adapter\.Adapter"
+    ):
+        lab.settings(adapter=value)
