@@ -120,7 +120,7 @@ def test_more_processes_than_groups_are_told(config):
 
 def test_options_of_the_default_algorithm_need_no_name(config):
     config["algorithm"] = {"beta": 0.1}
-    assert "beta > 0" in check(config).stdout
+    assert "asks a reference" in check(config).stdout
     assert "did you mean 'beta'?" in check({**config, "algorithm": {"betta": 0.1}}).stderr
 
 
@@ -161,26 +161,20 @@ def test_messages_in_a_csv_file_are_messages(tmp_path):
         read(str(messages))
 
 
-def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config):
+def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config, monkeypatch):
     """What it probes of itself it must probe where it will run."""
     from accelerate import Accelerator
 
     from groupwise.config.load import parse_config
     from groupwise.run.build import build_policy
     from groupwise.run.parts import build_parts
-
-    seen = []
-    parts = build_parts(parse_config(config), {})
+    from groupwise_llm.policy import LanguageModel
 
     class Meta(Accelerator):
         device = torch.device("meta")
 
-    from groupwise_llm.policy import LanguageModel
-
-    original = LanguageModel.check_prompts
-    LanguageModel.check_prompts = lambda self, rows: seen.append(self.device)
-    try:
-        build_policy(parts, Meta())
-    finally:
-        LanguageModel.check_prompts = original
-    assert seen == [torch.device("meta")]
+    calls = []
+    monkeypatch.setattr(LanguageModel, "place", lambda self, device: calls.append(device))
+    monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
+    build_policy(build_parts(parse_config(config), {}), Meta())
+    assert calls == [torch.device("meta"), "prompts"]

@@ -55,6 +55,13 @@ class Policy(nn.Module, Sampler):
         self._kept: dict[str, dict[str, Tensor]] = {}
         self.changes: dict[str, int] = {}
 
+    def place(self, device: torch.device | str) -> None:
+        """Move to the device of the run, and find out there what depends on it.
+
+        Called once, before anything else is asked of the policy.
+        """
+        self.to(device)
+
     # ---- sampling: `sample` is `Sampler.sample`
 
     def follow(self, policy: nn.Module, name: str, version: int) -> None:

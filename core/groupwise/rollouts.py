@@ -121,15 +121,16 @@ class Rollouts:
         index = torch.as_tensor(rows)
         if index.dtype == torch.bool:
             index = index.nonzero().flatten()
-        chosen = index.tolist()
-        index = index.to(dtype=torch.int64, device=self.mask.device)
+        host = index.to(dtype=torch.int64, device="cpu")
+        chosen, index = host.tolist(), host.to(self.mask.device)
         mask = self.mask[index]
         longest = int(self.extents[index].max()) if len(chosen) else 0
 
         def pick(column: Any) -> Any:
             if not isinstance(column, Tensor):
                 return [column[row] for row in chosen]
-            column = column[index]
+            # `versions` stay in CPU memory, where reading them waits for nothing.
+            column = column[index if column.device == index.device else host]
             return column[:, :longest] if column.ndim > 1 else column
 
         return Rollouts(

@@ -44,7 +44,7 @@ class Adapter(ABC):
 
     pipelines: ClassVar[Sequence[str]] = ()
     trained: ClassVar[str] = "transformer"
-    targets: ClassVar[Sequence[str]]
+    targets: ClassVar[Sequence[str]] = ()
     float32: ClassVar[Sequence[str]] = ("vae",)
     reads: ClassVar[Sequence[str]] = ("prompt",)
     by_token: ClassVar[Sequence[str]] = ()

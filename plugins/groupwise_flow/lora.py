@@ -19,6 +19,8 @@ def add_lora(model: Any, lora: Lora, targets: Sequence[str]) -> None:
     _check_options(lora.options)
     options = {"lora_dropout": 0.0, "init_lora_weights": "gaussian", **lora.options}
     targets = list(lora.targets or targets)
+    if not targets:
+        raise UserError("policy.lora.targets: the model's adapter names no modules; set it")
     try:
         config = LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha or 2 * lora.rank, target_modules=targets, **options

@@ -11,6 +11,8 @@ from groupwise_llm.settings import Lora
 
 OWN = {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets"}
 """Arguments of peft that have a setting of their own."""
+ZERO = re.compile(r"lora_(B|embedding_A)\b")
+"""Weights of adapters that are zero where these begin as nothing, and not by another scheme."""
 REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
 """What peft says of a module that it cannot give adapters."""
 
@@ -36,6 +38,16 @@ def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any
         refused = REFUSED.search(str(error))
         hint = " (lora.options: {exclude_modules: [...]} leaves modules out)" if refused else ""
         raise UserError(f"policy.lora: {error}{hint}") from error
+
+
+def are_idle(model: Any) -> bool:
+    """Whether the model answers as it would without its adapters, and what is trained of it is left
+    out with them. False without adapters."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return hasattr(model, "peft_config") and all(
+        "modules_to_save" in name or ("lora_" in name and not (ZERO.search(name) and p.any()))
+        for name, p in trained.items()
+    )
 
 
 def _config(model: Any, lora: Lora) -> Any:

@@ -77,6 +77,8 @@ def load(settings: Settings) -> Loaded:
     if settings.lora is not None:
         model = with_adapters(model, settings.lora, revision=settings.loading.get("revision"))
     notes += _hold_exactly(model, settings)
+    if settings.gradient_checkpointing:
+        checkpoint_activations(model)
     return Loaded(model=model.eval(), tokenizer=tokenizer, quieted=quieted, notes=notes)
 
 

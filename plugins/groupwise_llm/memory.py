@@ -6,7 +6,8 @@ code runs on tensors without data, and every tensor that autograd keeps is added
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -14,15 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from groupwise.errors import first_line
 from groupwise_llm import modes
-from groupwise_llm.body import Body
+from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run, head_is_linear
 from groupwise_llm.likelihood import TOKENS, VOCABULARY
 from groupwise_llm.loading import checkpoint_activations, outline, positions_of
-from groupwise_llm.probes import TOLERANCE
 from groupwise_llm.settings import Settings
+from groupwise_llm.trial import TOLERANCE
 
 LOGITS = "logits in the backward pass"
 
@@ -38,12 +40,21 @@ class Shape:
 
 
 def estimate(
-    config: Any, settings: Settings, *, budget: int, rollouts: int, training: bool
+    config: Any,
+    settings: Settings,
+    *,
+    budget: int,
+    rollouts: int,
+    training: bool,
+    reference: bool,
+    averages: int,
 ) -> Mapping[str, int]:
-    """Bytes of weights, gradients, optimizer, activations, logits and the sampler's cache.
+    """Bytes of weights, gradients, optimizer, activations, logits, kept weights and the sampler's
+    cache.
 
     config: transformers' configuration; budget: tokens in one micro-batch; rollouts: completions
-    sampled together at the most.
+    sampled together at the most; reference: whether one is kept, of which adapters need no copy;
+    averages: how many moving averages are.
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -51,9 +62,13 @@ def estimate(
     if training:
         block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
         sizes |= {"gradients": trained, "optimizer": 2 * trained, LOGITS: 4 * 3 * block}
+    if reference and settings.lora is None:
+        sizes["reference"] = trained
+    if averages:
+        sizes["moving average"] = averages * trained
     try:
-        with _without_data(model, settings) as body:
-            sizes |= _counted(body, config, settings, budget if training else 0, rollouts)
+        with _without_data(model, settings) as causal:
+            sizes |= _counted(causal, config, settings, budget if training else 0, rollouts)
     except Exception as error:  # of code that looks at values, which there are none of
         reason = shorten(first_line(error), 60, placeholder=" ...")
         sizes[f"activations and cache: not counted ({reason})"] = 0
@@ -61,11 +76,12 @@ def estimate(
 
 
 def _counted(
-    body: Body, config: Any, settings: Settings, budget: int, rollouts: int
+    model: CausalModel, config: Any, settings: Settings, budget: int, rollouts: int
 ) -> Mapping[str, int]:
     """What runs of the model's code tell: a micro-batch of `budget` tokens, and a row's cache."""
     sizes = {}
-    body.plain_head = body.plain_head and _only_multiplies(body)
+    plain = head_is_linear(model.causal) and _only_multiplies(model)
+    numerics = Numerics(precision=settings.precision, plain_head=plain)
     prompt, completion = _lengths(config, settings)
     checkpoints = settings.gradient_checkpointing
     if budget:
@@ -73,28 +89,35 @@ def _counted(
         tokens = budget if checkpoints else budget - prompt
         rows = max(1, tokens // (completion + (prompt if checkpoints else 0)))
         shape = Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
-        sizes["activations"] = saved(body, shape, checkpoints=checkpoints)
+        sizes["activations"] = saved(model, numerics, shape, checkpoints=checkpoints)
         if checkpoints:
             layers = config.get_text_config().num_hidden_layers
-            body_alone = saved(body, shape, checkpoints=False, head=False)
-            sizes["activations of a layer"] = body_alone // layers
-        if not body.plain_head:
+            all_of_them = saved(model, numerics, shape, checkpoints=False, head=False)
+            sizes["activations of a layer"] = all_of_them // layers
+        if not plain:
             # Those of the log-probs and of the logits that they are taken of.
             vocabulary = config.get_text_config().vocab_size
             sizes[LOGITS] = 4 * 2 * rows * completion * vocabulary
-    if body.cache_argument is not None:
+    if model.cache_argument is not None:
         rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
-        sizes["cache of the sampler"] = rows * cached(body, prompt + completion)
+        sizes["cache of the sampler"] = rows * cached(model, numerics, prompt + completion)
     return sizes
 
 
-def saved(body: Body, shape: Shape, *, checkpoints: bool, head: bool = True) -> int:
+def saved(
+    model: CausalModel,
+    numerics: Numerics,
+    shape: Shape,
+    *,
+    checkpoints: bool,
+    head: bool = True,
+) -> int:
     """Bytes that a micro-batch's pass keeps for the backward pass, weights not counted.
 
     checkpoints: whether activations are recomputed; then prompts are not shared.
     head: whether log-probs are taken, or the pass ends with hidden states.
     """
-    own = {t.untyped_storage()._cdata for t in (*body.model.parameters(), *body.model.buffers())}
+    own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
     sizes: dict[int, int] = {}
     alive = []  # a storage that is freed could give its number to another
 
@@ -105,15 +128,17 @@ def saved(body: Body, shape: Shape, *, checkpoints: bool, head: bool = True) -> 
             alive.append(tensor)
         return tensor
 
-    modes.set_training(body.model, checkpoints)
-    plain, body.plain_head = body.plain_head, body.plain_head or not head
+    model.train(checkpoints)
+    run: Run = partial(_whole, shape=shape)
+    if not checkpoints:
+        run = partial(_shared, shape=shape, cache=model.new_cache())
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        answers = _whole(body, shape) if checkpoints else _shared(body, shape)
         if head:
             tokens = _ids(shape.rows, shape.completion).flatten()
-            answers = body.likelihood(answers.flatten(0, 1), tokens, temperature=1.0)[0]
+            answers = model(run, numerics, tokens, temperature=1.0)[0]
+        else:
+            answers = model.hidden(run, replace(numerics, plain_head=True))
     del answers
-    body.plain_head = plain
     return sum(sizes.values())
 
 
@@ -125,13 +150,13 @@ class _Hidden(BaseModelOutput):
             raise AttributeError(name)
 
 
-def _only_multiplies(body: Body) -> bool:
+def _only_multiplies(model: CausalModel) -> bool:
     """Whether logits are the head's product and no more, as `probes` finds with weights.
 
     The model's own code is given hidden states with values, and a small head with values; the
     layers before it are left out.
     """
-    causal, head = body.causal, body.causal.get_output_embeddings()
+    causal, head = model.causal, model.causal.get_output_embeddings()
     layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
     with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -152,36 +177,36 @@ def _only_multiplies(body: Body) -> bool:
         return bool(gap.abs().max() <= TOLERANCE[1])
 
 
-def cached(body: Body, tokens: int) -> int:
+def cached(model: CausalModel, numerics: Numerics, tokens: int) -> int:
     """Bytes of the cache of one row of so many tokens."""
-    cache = body.new_cache()
+    cache = model.new_cache()
     with torch.no_grad():
-        body.hidden(_ids(1, tokens), cache=cache, keep=1)
+        model(lambda hidden: hidden(_ids(1, tokens), cache=cache, keep=1)[:, -1], numerics)
     states = [value for layer in cache.layers for value in _tensors(vars(layer))]
     return sum(state.nbytes for state in states if state.ndim > 1)
 
 
-def _shared(body: Body, shape: Shape) -> Tensor:
+def _shared(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
     """As `passes.shared`, for prompts and completions of one length each."""
-    seen, cache = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64), body.new_cache()
+    seen = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64)
     positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
     ids = _ids(shape.prompts, shape.prompt)
     which = torch.arange(shape.rows) % shape.prompts
-    first = body.hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)[which]
+    first = hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)[which]
     cache.reorder_cache(which)
     length = shape.prompt + shape.completion - 1
-    rest = body.hidden(
+    rest = hidden(
         _ids(shape.rows, shape.completion - 1),
         attention=torch.ones(shape.rows, length, dtype=torch.int64),
         positions=torch.arange(shape.prompt, length).expand(shape.rows, -1),
         cache=cache,
     )
-    return torch.cat([first, rest], dim=1)
+    return torch.cat([first, rest], dim=1).flatten(0, 1)
 
 
-def _whole(body: Body, shape: Shape) -> Tensor:
+def _whole(hidden: Hidden, shape: Shape) -> Tensor:
     ids = _ids(shape.rows, shape.prompt + shape.completion - 1)
-    return body.hidden(ids, keep=shape.completion)
+    return hidden(ids, keep=shape.completion).flatten(0, 1)
 
 
 def _ids(rows: int, tokens: int) -> Tensor:
@@ -208,14 +233,14 @@ def _lengths(config: Any, settings: Settings) -> tuple[int, int]:
 
 
 @contextmanager
-def _without_data(model: Any, settings: Settings) -> Iterator[Body]:
-    """A body of the model on tensors that have shapes and no values, of a CPU in name."""
+def _without_data(model: Any, settings: Settings) -> Iterator[CausalModel]:
+    """The model on tensors that have shapes and no values, of a CPU in name."""
     modes.quieten(model.eval())
     if settings.gradient_checkpointing:
         checkpoint_activations(model)
     with FakeTensorMode(allow_non_fake_inputs=True), _Grouped(), _overwritten():
         model.to_empty(device="cpu")
-        yield Body(model, precision=settings.precision)
+        yield CausalModel(model)
 
 
 @contextmanager

@@ -1,11 +1,69 @@
 """The passes that give completions' hidden states: with the group's prompt shared, or plainly."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
-from groupwise_llm.body import Body
+from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """Prompts and what follows them, and the places in it that are asked about.
+
+    prompts: n tensors of token ids; ids: [n, t] what follows, padded on the right.
+    attention: [n, t] bool, which of ids are tokens: those a row begins with.
+    rows, steps: [k] each; decision i is token ids[rows[i], steps[i]], predicted by all before it.
+    """
+
+    prompts: Sequence[Tensor]
+    ids: Tensor
+    attention: Tensor
+    rows: Tensor
+    steps: Tensor
+
+    @staticmethod
+    def of(
+        prompts: Sequence[Tensor],
+        ids: Tensor,
+        attention: Tensor,
+        decisions: tuple[Tensor, ...],
+    ) -> "Sequences":
+        """attention: [n, t] bool, which places of ids hold tokens; its gaps are closed.
+        decisions: rows and places [k] of those asked about."""
+        steps, width = attention.cumsum(dim=1) - 1, ids.shape[1]
+        closed = ids.new_zeros(len(ids), width + 1)  # what is no token goes where none is read
+        closed.scatter_(1, steps.where(attention, width), ids)
+        return Sequences(
+            prompts=prompts,
+            ids=closed[:, :width],
+            attention=torch.arange(width, device=ids.device) <= steps[:, -1:],
+            rows=decisions[0],
+            steps=steps[decisions],
+        )
+
+
+def likelihood(
+    model: CausalModel,
+    numerics: Numerics,
+    sequences: Sequences,
+    *,
+    groups: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies [k] of the decisions.
+
+    groups: [n], the same number for the same prompt, where prompts are shared; else None.
+    """
+    run: Run = partial(plain, sequences=sequences)
+    if groups is not None:
+        run = partial(shared, sequences=sequences, groups=groups, cache=model.new_cache())
+    tokens = sequences.ids[sequences.rows, sequences.steps]
+    return model(run, numerics, tokens, temperature=temperature)
 
 
 def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,45 +89,42 @@ def right_padded(
     return ids.to(device), lengths.to(device)
 
 
-def shared(
-    body: Body, prompts: Sequence[Tensor], groups: Tensor, ids: Tensor, mask: Tensor
-) -> Tensor:
-    """Hidden states [k, h] from which each of the mask's k completion tokens is predicted.
+def shared(hidden: Hidden, sequences: Sequences, *, groups: Tensor, cache: DynamicCache) -> Tensor:
+    """Hidden states [k, h] from which each of the k decisions is predicted.
 
     Each group's prompt runs once; its keys and values, gradients included, are repeated for
-    the group.
+    the group. cache: empty.
     """
+    ids = sequences.ids
     _, which = groups.cpu().unique(return_inverse=True)
     first = {int(group): row for row, group in reversed(list(enumerate(which.tolist())))}
-    heads = [prompts[first[group]] for group in range(len(first))]
+    heads = [sequences.prompts[first[group]] for group in range(len(first))]
     which = which.to(ids.device)
     prompt_ids, attention, positions = left_padded(heads, ids.device)
-    cache = body.new_cache()
-    hidden = body.hidden(prompt_ids, attention=attention, positions=positions, cache=cache, keep=1)[
-        which
-    ]
+    states = hidden(prompt_ids, attention=attention, positions=positions, cache=cache, keep=1)
+    states = states[which]
     if ids.shape[1] > 1:
         cache.reorder_cache(which)
-        attention = torch.cat([attention[which], mask[:, :-1].to(attention.dtype)], dim=1)
+        seen = sequences.attention[:, :-1].to(attention.dtype)
+        attention = torch.cat([attention[which], seen], dim=1)
         steps = torch.arange(1, ids.shape[1], device=ids.device)
         positions = positions[which, -1:] + steps
-        rest = body.hidden(ids[:, :-1], attention=attention, positions=positions, cache=cache)
-        hidden = torch.cat([hidden, rest], dim=1)
-    return hidden[mask.nonzero(as_tuple=True)]
+        rest = hidden(ids[:, :-1], attention=attention, positions=positions, cache=cache)
+        states = torch.cat([states, rest], dim=1)
+    return states[sequences.rows, sequences.steps]
 
 
-def plain(body: Body, prompts: Sequence[Tensor], ids: Tensor, mask: Tensor) -> Tensor:
+def plain(hidden: Hidden, sequences: Sequences) -> Tensor:
     """The same by one pass over prompt and completion of each rollout.
 
     Rows are padded on the right, where no token of a causal model looks: so no attention mask is
     needed, and models whose recurrent layers know none are right, too.
     """
-    sequences, starts = right_padded(prompts, ids.device, room=ids.shape[1])
-    steps = torch.arange(ids.shape[1], device=ids.device)
-    sequences.scatter_(1, starts.unsqueeze(1) + steps, ids)
-    width = max(1, int((starts + mask.sum(dim=1)).max()) - 1)
+    prompts, ids = sequences.prompts, sequences.ids
+    whole, starts = right_padded(prompts, ids.device, room=ids.shape[1])
+    whole.scatter_(1, starts.unsqueeze(1) + torch.arange(ids.shape[1], device=ids.device), ids)
+    width = max(1, int((starts + sequences.attention.sum(dim=1)).max()) - 1)
     shortest = min(len(prompt) for prompt in prompts)
-    keep = width - shortest + 1
-    hidden = body.hidden(sequences[:, :width], keep=keep)
-    rows, steps = mask.nonzero(as_tuple=True)
-    return hidden[rows, starts[rows] - shortest + steps]
+    states = hidden(whole[:, :width], keep=width - shortest + 1)
+    rows = sequences.rows
+    return states[rows, starts[rows] - shortest + sequences.steps]

@@ -1,22 +1,22 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from transformers import StopStringCriteria
 
+from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.sampler import Purpose
-from groupwise_llm import drawing, modes, passes, probes, sampling
-from groupwise_llm.body import Body
+from groupwise.sampler import Purpose, Sampler
+from groupwise_llm import adapters, drawing, passes, probes, sampling
 from groupwise_llm.card import card_of
+from groupwise_llm.causal import CausalModel
 from groupwise_llm.loading import (
-    checkpoint_activations,
     config_of,
     end_tokens,
     load,
@@ -27,14 +27,24 @@ from groupwise_llm.loading import (
 )
 from groupwise_llm.memory import estimate
 from groupwise_llm.packing import pack
+from groupwise_llm.passes import Sequences
 from groupwise_llm.prompts import Prompts, decode
 from groupwise_llm.settings import Settings
 
+CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
+"""Settings by which tokens are drawn of another distribution than that of the log-probs."""
+
 
 class LanguageModel(Policy):
-    """Log-probs are those of the full softmax of logits / temperature, sampled or trained."""
+    """Log-probs are those of the full softmax of logits / temperature, sampled or trained.
 
-    provides = frozenset({"log_probs", "entropy", "reference"})
+    trajectory: `prompt_ids`, a tensor of token ids each; `completion_ids` [B, T], all tokens that
+        follow, a tool's among them; `attention` [B, T] bool, which places hold a token at all. What
+        of them is the model's own says `Rollouts.mask`: the rest is attended to and never trained
+        on.
+    """
+
+    provides = frozenset({"log_probs", "entropy"})
     facts = frozenset({"completion_ids", "kept_mass"})
     logged = frozenset({"kept_mass"})
     unit = "tokens"
@@ -44,41 +54,66 @@ class LanguageModel(Policy):
         super().__init__()
         self.config = config
         self._loaded = load(config)
-        self.model, self.tokenizer = self._loaded.model, self._loaded.tokenizer
+        self.causal, self.tokenizer = CausalModel(self._loaded.model), self._loaded.tokenizer
+        self._ability: probes.Ability | None = None
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.max_decisions = config.max_new_tokens
         self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
         self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
-        if config.gradient_checkpointing:
-            checkpoint_activations(self.model)
-        self.body = Body(self.model, precision=config.precision)
         # Frozen weights in float16 pass gradients on in float16.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
-        self._answering = self.body
-        self._reference: Body | None = None
-        self._ability: tuple[torch.device, probes.Ability] | None = None
 
     # ---- how this model may be run
 
+    def place(self, device: torch.device | str) -> None:
+        """Move there, and try what the model allows there: a kernel may run on one device alone."""
+        super().place(device)
+        self._ability = probes.ability(
+            self.causal,
+            precision=self.config.precision,
+            share=self.config.share_prompt,
+            checkpoints=self.config.gradient_checkpointing,
+            name=str(self.config.model),
+        )
+
     @property
     def ability(self) -> probes.Ability:
-        """What the model allows where it lies; tried at the first use there."""
-        if self._ability is None or self._ability[0] != self.device:
-            tried = probes.ability(
-                self.body,
-                share=self.config.share_prompt,
-                checkpoints=self.config.gradient_checkpointing,
-                name=str(self.config.model),
-            )
-            modes.set_training(self.model, self.training)
-            self._ability = (self.device, tried)
-        return self._ability[1]
+        """What the model allows where it lies."""
+        if self._ability is None:
+            raise RuntimeError("LanguageModel: place(device) comes before its use")
+        return self._ability
+
+    @property
+    def model(self) -> Any:
+        """The model as transformers or peft made it."""
+        return self.causal.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.causal.device
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
         """Of loading and of `check_prompts`, and what the model does not allow where it lies."""
         return [*self._notes, *self.ability.notes]
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """In float32: sampling and training are one function, and a batch changes its rounding."""
+        return not self.causal.rounds(self.config.precision)
+
+    def check_sampler(self, sampler: Sampler) -> None:
+        """Raise UserError for another sampler, where tokens are drawn of a part of the softmax."""
+        usual = Settings.model_fields
+        cuts = [name for name in CUTS if getattr(self.config, name) != usual[name].default]
+        if sampler is not self and cuts:
+            chosen = ", ".join(f"policy.{name} {getattr(self.config, name)}" for name in cuts)
+            raise UserError(
+                f"{chosen}: {type(sampler).__name__} states log-probs of the distribution so cut, "
+                f"and training is on those of the full one; leave {', '.join(cuts)} unset, or "
+                f"leave out the section sampler"
+            )
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._notes += self.prompts.check(rows)
@@ -93,12 +128,6 @@ class LanguageModel(Policy):
         outline(config, model)
         positions = positions_of(model)
         return Prompts(tokenizer_of(config), config, positions=positions).check(rows)
-
-    def train(self, mode: bool = True) -> Self:
-        """Dropout stays off; only gradient checkpointing needs the model's training mode."""
-        super().train(mode)
-        modes.set_training(self.model, mode)
-        return self
 
     # ---- sampling
 
@@ -143,14 +172,16 @@ class LanguageModel(Policy):
             trajectory={
                 "prompt_ids": [ids[group] for group in groups.tolist()],
                 "completion_ids": sampled.ids,
+                "attention": sampled.mask,
             },
         )
 
     def _decoder(self, purpose: Purpose) -> sampling.Decoder:
         choice = self.config if purpose == "train" else self.config.for_evaluation()
         return sampling.Decoder(
+            model=self.causal,
+            numerics=self.ability.numerics,
             way=self.ability.decoding,
-            body=self._answering,
             filters=drawing.filters_for(choice),
             ends=torch.tensor(self.ends, device=self.device),
             stop=self._stop,
@@ -164,19 +195,24 @@ class LanguageModel(Policy):
     # ---- log-probs
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs and entropy [b, t] of completion tokens; prompts only give them context."""
-        completions = rollouts.tensor("completion_ids")
-        prompts = list(rollouts.trajectory["prompt_ids"])
-        stop = decisions.indices(completions.shape[1])[1]
-        ids = completions[:, :stop].to(self.device)
-        mask = rollouts.mask[:, :stop].to(self.device)
-        shares, body = self.ability.shared_training, self._answering
-        if shares:
-            hidden = passes.shared(body, prompts, rollouts.groups, ids, mask)
-        else:
-            hidden = passes.plain(body, prompts, ids, mask)
+        """Log-probs and entropy [b, t] of decisions; all else only gives them context."""
+        stop = decisions.indices(rollouts.mask.shape[1])[1]
+        ids, attention, mask = [
+            tensor[:, :stop].to(self.device)
+            for tensor in (
+                rollouts.tensor("completion_ids"),
+                rollouts.tensor("attention"),
+                rollouts.mask,
+            )
+        ]
         places = mask.nonzero(as_tuple=True)  # once: a mask as an index is looked at at every use
-        answers = body.likelihood(hidden, ids[places], temperature=self.config.temperature)
+        answers = passes.likelihood(
+            self.causal,
+            self.ability.numerics,
+            Sequences.of(list(rollouts.trajectory["prompt_ids"]), ids, attention, places),
+            groups=rollouts.groups if self.ability.shared_training else None,
+            temperature=self.config.temperature,
+        )
         log_probs, entropy = [
             torch.zeros(ids.shape, device=ids.device).index_put(places, values)
             for values in answers
@@ -190,8 +226,8 @@ class LanguageModel(Policy):
         *,
         cut_decisions: bool,
     ) -> Sequence[Microbatch]:
-        """Rollouts of like length together; the budget counts their prompts' tokens, too."""
-        lengths = rollouts.lengths.cpu()
+        """Rollouts of like length together; the budget counts all their tokens, prompts' too."""
+        lengths = rollouts.extents.cpu()
         prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
         parts = pack(
             lengths,
@@ -205,36 +241,26 @@ class LanguageModel(Policy):
 
     # ---- other weights, saving, memory
 
-    @property
-    def device(self) -> torch.device:
-        return self.body.device
-
     def keep(self, name: str) -> None:
-        """Keep the present weights as the reference; adapters need no copy."""
-        if name == "reference" and self.config.lora is None:
-            frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
-            # A body is no module, so nn.Module does not count its weights.
-            self._reference = Body(frozen, precision=self.config.precision)
-
-    @contextmanager
-    def using(self, name: str) -> Iterator[None]:
-        """ "reference": the kept copy, or the model with its adapters switched off."""
-        if name != "reference":
-            with super().using(name):
-                yield
-        elif self.config.lora is not None:
-            with self.model.disable_adapter():
-                yield
+        """As `Policy.keep`; but of a reference that is the model without its adapters no copy."""
+        if name == "reference" and adapters.are_idle(self.model):
+            self._kept[name] = {}
+            self._changed(name)
         else:
-            if self._reference is None:
-                raise RuntimeError("using('reference') before keep('reference')")
-            self._reference.model.to(self.device)
-            self._reference.plain_head = self.body.plain_head
-            self._answering = self._reference
-            try:
-                yield
-            finally:
-                self._answering = self.body
+            super().keep(name)
+
+    def using(self, name: str) -> AbstractContextManager[None]:
+        """The weights kept as `name`; where there is no copy of them, adapters switched off."""
+        if self._weights(name):
+            return super().using(name)
+        off: AbstractContextManager[None] = self.model.disable_adapter()
+        return off
+
+    def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        """As `Policy.restore`; a reference may have become a copy after training began."""
+        if weights and not self._weights(name):
+            super().keep(name)
+        super().restore(name, weights)
 
     def save_pretrained(self, path: Path) -> None:
         """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""
@@ -247,9 +273,23 @@ class LanguageModel(Policy):
 
     @classmethod
     def estimate(
-        cls, config: Settings, *, decisions: int, rollouts: int, sampled: int, training: bool
+        cls,
+        config: Settings,
+        *,
+        decisions: int,
+        rollouts: int,
+        sampled: int,
+        training: bool,
+        reference: bool,
+        averages: int,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
         return estimate(
-            config_of(config), config, budget=decisions, rollouts=sampled, training=training
+            config_of(config),
+            config,
+            budget=decisions,
+            rollouts=sampled,
+            training=training,
+            reference=reference,
+            averages=averages,
         )

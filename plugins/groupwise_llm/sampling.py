@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from groupwise_llm import drawing
-from groupwise_llm.body import Body
+from groupwise_llm.causal import CausalModel, Numerics
 from groupwise_llm.passes import left_padded
 from groupwise_llm.stepping import Way, begin
 
@@ -51,7 +51,8 @@ class Decoder:
     looks: tokens from one look at which rows are alive to the next.
     """
 
-    body: Body
+    model: CausalModel
+    numerics: Numerics
     way: Way
     filters: LogitsProcessorList
     ends: Tensor
@@ -70,7 +71,7 @@ def decode(
     """`group_size` completions for each prompt; `draws` [N, T] uniforms, or None for greedy."""
     order, parts = [], []
     # Held open for all steps, so that a weight is cast once and not at every token.
-    with decoder.body.computing():
+    with decoder.numerics.computing(decoder.ends.device):
         for batch in batches(decoder, [len(prompt) for prompt in prompts], group_size):
             rows = [row for part in batch for row in part]
             heads = [prompts[part.start // group_size] for part in batch]
@@ -128,7 +129,8 @@ class _Batch:
         copies: Sequence[int],
         draws: Tensor | None,
     ) -> None:
-        self.decoder, self.rows = decoder, begin(decoder.body, prompts, copies, decoder.way)
+        self.decoder = decoder
+        self.rows = begin(decoder.model, decoder.numerics, prompts, copies, decoder.way)
         device, limit = decoder.ends.device, decoder.max_new_tokens
         size = sum(copies)
         self.draws = None if draws is None else draws.to(drawing.place(device))
@@ -145,9 +147,9 @@ class _Batch:
         self.kept = torch.zeros(size, dtype=torch.float32, device=device)
 
     def run(self) -> Sampled:
-        hidden = self.rows.start()
+        logits = self.rows.start()
         for step in range(self.decoder.max_new_tokens):
-            tokens = self._choose(hidden, step)
+            tokens = self._choose(logits, step)
             if step + 1 == self.decoder.max_new_tokens:
                 break
             if (step + 1) % self.decoder.looks == 0:
@@ -156,7 +158,7 @@ class _Batch:
                     break
                 if len(living) <= COMPACT_AT * len(self.alive):
                     tokens = self._drop(living, tokens)
-            hidden = self.rows.advance(tokens)
+            logits = self.rows.advance(tokens)
         longest = int(self.length.max())
         mask = torch.arange(longest, device=self.ids.device) < self.length.unsqueeze(1)
         return Sampled(
@@ -167,10 +169,10 @@ class _Batch:
             kept=self.kept / self.length.clamp(min=1),
         )
 
-    def _choose(self, hidden: Tensor, step: int) -> Tensor:
-        """Pick the next token of every row in the batch and record it for the living."""
+    def _choose(self, raw: Tensor, step: int) -> Tensor:
+        """Pick the next token of every row in the batch, of logits [n, v], and record it for the
+        living."""
         decoder, alive = self.decoder, self.alive
-        raw = decoder.body.logits(hidden)
         logits = raw / decoder.temperature
         powers, total, normaliser = drawing.softmax(logits)
         kept, weights = torch.ones_like(total), powers

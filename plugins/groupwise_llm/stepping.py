@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from groupwise_llm.body import Body
+from groupwise_llm.causal import CausalModel, Hidden, Numerics
 from groupwise_llm.passes import left_padded, right_padded
 
 
@@ -35,28 +35,34 @@ class Cached:
     """Rows with a cache of what they have seen; of each prompt as many rows as `copies` says."""
 
     def __init__(
-        self, body: Body, prompts: Sequence[Tensor], copies: Sequence[int], way: Way
+        self,
+        model: CausalModel,
+        numerics: Numerics,
+        prompts: Sequence[Tensor],
+        copies: Sequence[int],
+        way: Way,
     ) -> None:
-        self._body, self._prompts, self._copies, self._way = body, prompts, copies, way
+        self._model, self._numerics, self._way = model, numerics, way
+        self._prompts, self._copies = prompts, copies
 
     def start(self) -> Tensor:
-        """[n, h] the last hidden states of the prompts."""
-        device = self._body.device
+        """[n, v] the logits of each row's first token."""
+        device = self._model.device
         prompts = self._prompts if self._way.shared else repeated(self._prompts, self._copies)
         ids, attention, positions = left_padded(prompts, device)
-        self._cache = self._body.new_cache()
+        self._cache = self._model.new_cache()
         self._attention = attention if self._way.padded else None
         self._position = positions[:, -1]
-        hidden = self._pass(ids, positions)
+        logits = self._pass(ids, positions)
         if self._way.shared and max(self._copies) > 1:
             copies = torch.tensor(self._copies, device=device)
             rows = torch.arange(len(prompts), device=device).repeat_interleave(copies)
             self.keep(rows)
-            hidden = hidden[rows]
-        return hidden
+            logits = logits[rows]
+        return logits
 
     def advance(self, tokens: Tensor) -> Tensor:
-        """[n, h] the hidden states of one more token [n] of each row."""
+        """[n, v] the logits after one more token [n] of each row."""
         self._position = self._position + 1
         if self._attention is not None:
             seen = self._attention.new_ones(len(tokens), 1)
@@ -71,24 +77,25 @@ class Cached:
             self._attention = self._attention[rows]
 
     def _pass(self, ids: Tensor, positions: Tensor) -> Tensor:
-        return self._body.hidden(
-            ids, attention=self._attention, positions=positions, cache=self._cache, keep=1
-        )[:, -1]
+        seen = {"attention": self._attention, "positions": positions, "cache": self._cache}
+        return self._model(lambda hidden: hidden(ids, **seen, keep=1)[:, -1], self._numerics)
 
 
 class Recomputed:
     """Rows computed from their first token at every step; the same three methods."""
 
-    def __init__(self, body: Body, prompts: Sequence[Tensor], copies: Sequence[int]) -> None:
-        self._body = body
-        self._ids, self._lengths = right_padded(repeated(prompts, copies), body.device)
+    def __init__(
+        self,
+        model: CausalModel,
+        numerics: Numerics,
+        prompts: Sequence[Tensor],
+        copies: Sequence[int],
+    ) -> None:
+        self._model, self._numerics = model, numerics
+        self._ids, self._lengths = right_padded(repeated(prompts, copies), model.device)
 
     def start(self) -> Tensor:
-        shortest = int(self._lengths.min())
-        keep = self._ids.shape[1] - shortest + 1
-        hidden = self._body.hidden(self._ids, keep=keep)
-        rows = torch.arange(len(hidden), device=hidden.device)
-        return hidden[rows, self._lengths - shortest]
+        return self._model(self._last, self._numerics)
 
     def advance(self, tokens: Tensor) -> Tensor:
         if int(self._lengths.max()) == self._ids.shape[1]:
@@ -101,12 +108,25 @@ class Recomputed:
         self._lengths = self._lengths[rows]
         self._ids = self._ids[rows, : int(self._lengths.max())]
 
+    def _last(self, hidden: Hidden) -> Tensor:
+        """[n, h] the hidden states of each row's last token."""
+        shortest = int(self._lengths.min())
+        states = hidden(self._ids, keep=self._ids.shape[1] - shortest + 1)
+        rows = torch.arange(len(states), device=states.device)
+        return states[rows, self._lengths - shortest]
+
 
 def begin(
-    body: Body, prompts: Sequence[Tensor], copies: Sequence[int], way: Way
+    model: CausalModel,
+    numerics: Numerics,
+    prompts: Sequence[Tensor],
+    copies: Sequence[int],
+    way: Way,
 ) -> Cached | Recomputed:
     """The rows of these prompts, as the model allows."""
-    return Cached(body, prompts, copies, way) if way.cached else Recomputed(body, prompts, copies)
+    if way.cached:
+        return Cached(model, numerics, prompts, copies, way)
+    return Recomputed(model, numerics, prompts, copies)
 
 
 def repeated(prompts: Sequence[Tensor], copies: Sequence[int]) -> list[Tensor]:

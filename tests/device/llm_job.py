@@ -73,8 +73,8 @@ def decoding(device: Device, policies: Sequence[LanguageModel]) -> float:
     waits = []
     for policy in policies:
         policy.ends = [-1]  # no completion ends before
-        call = partial(policy.to("cuda").sample, ROWS[:2], group_size=4, seeds=range(8))
-        call()  # what a policy finds out at its first use
+        policy.place("cuda")
+        call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
         waits.append(device.during(call).waits)
     few, many = (policy.config.max_new_tokens for policy in policies)
     return (waits[1] - waits[0]) / (many - few)
@@ -92,7 +92,8 @@ def costs(model: Path) -> Mapping[str, float]:
         for name, pair in pairs.items():
             cost[f"token, {name}"] = decoding(device, pair)
         for name, policy in policies.items():
-            rollouts = policy.to("cuda").sample(ROWS[:4], group_size=4, seeds=range(16))
+            policy.place("cuda")
+            rollouts = policy.sample(ROWS[:4], group_size=4, seeds=range(16))
             cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
             reference = {"reference_log_probs": rollouts.sampler_log_probs.cpu()}
             cost[f"micro-batch, {name}"] = per_microbatch(
@@ -109,8 +110,8 @@ def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
         for length in (1, 9):
             policy = make(model, lora=lora, precision="bf16", max_new_tokens=length)
             policy.ends = [-1]
+            policy.place("cpu")
             call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
-            call()
             with Casts(policy) as casts:
                 call()
             counted[name].append(dict(casts.counts))

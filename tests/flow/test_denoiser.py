@@ -172,6 +172,17 @@ def test_its_memory_is_estimated_but_for_activations(lab, folder):
     assert told.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
 
 
+class Untargeted(Denoiser):
+    targets = ()
+
+
+def test_lora_needs_to_know_where_to_go(lab, folder):
+    settings = {"model": str(folder), "adapter": Untargeted}
+    with pytest.raises(UserError, match=r"policy\.lora\.targets: the model's adapter names no"):
+        lab.policy(**settings, lora={"rank": 2})
+    assert lab.trained(lab.policy(**settings, lora={"rank": 2, "targets": ["to_q"]}))
+
+
 class Untranslated(Denoiser):
     def sigmas(self, steps):
         return super(Denoiser, self).sigmas(steps)

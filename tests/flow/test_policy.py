@@ -509,6 +509,18 @@ def test_the_unconditional_branch_is_kept_until_weights_change(lab, lora, change
     assert sizes == [24]
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_the_unconditional_branch_of_other_weights_is_not_the_policys(lab, lora):
+    policy = lab.policy(lora=lora, guidance=4.0)
+    policy.keep("average")
+    lab.nudge(policy)
+    with policy.using("average"):
+        drawn = sample(policy)
+    for _ in range(3):  # as many writes as putting the average in and out took, and others
+        assert torch.equal(answers(policy, drawn), answers(policy, forgetful(drawn)))
+        lab.nudge(policy, size=0.01)
+
+
 def test_log_probs_and_means_carry_gradient_and_the_unconditional_branch_none(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 1, "start": 1})
     rollouts = sample(policy)

@@ -133,6 +133,42 @@ def test_the_reference_is_asked_once_for_a_steps_rollouts(lab, tmp_path):
     assert len(sizes) == 2 * a_step
 
 
+def test_guard_measures_from_where_the_step_began(lab, tmp_path):
+    """In a step's first update that is where it stands; for the others it is asked before."""
+    policy, twin = (lab.policy(window={"kind": "fixed", "size": 2}) for _ in range(2))
+    drawn, sample = [], policy.sample
+    policy.sample = lambda *args, **more: drawn.append(sample(*args, **more)) or drawn[-1]
+    batches, algorithm = [], FlowGRPO(FlowGRPO.Config(guard=True, clip_low=0.1))
+    loss = algorithm.loss
+    algorithm.loss = lambda current, batch: batches.append((current, batch)) or loss(current, batch)
+    groupwise.train(
+        policy=policy,
+        algorithm=algorithm,
+        prompts=[{"prompt": f"{letter} cat"} for letter in "ab"],
+        rewards=[lab.redness],
+        train={
+            "steps": 1,
+            "groups_per_step": 2,
+            "group_size": 2,
+            "updates_per_rollout": 2,
+            "learning_rate": 1e-3,
+        },
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    assert len(batches) == 4  # two updates, a decision at a time
+    for current, batch in batches[:2]:
+        assert torch.equal(current.extra["mean"], batch["old_mean"])
+    with torch.no_grad():
+        began = twin(drawn[0]).extra["mean"].flatten(0, 1).flatten(1)
+    for current, batch in batches[2:]:
+        assert (current.extra["mean"] - batch["old_mean"]).abs().max() > 1e-4
+        apart = torch.cdist(batch["old_mean"].flatten(0, 1).flatten(1), began)
+        assert apart.amin(dim=1).max() < 1e-3
+        assert apart.amax(dim=1).min() > 1
+
+
 @pytest.mark.parametrize("form", ["plain", "flux", "lora"])
 def test_every_trained_weight_gets_a_gradient(lab, form):
     """Processes that train together must all have one for each."""

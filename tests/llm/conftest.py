@@ -98,6 +98,11 @@ def saved(tmp_path_factory):
     return save
 
 
+def placed(policy, device="cpu"):
+    policy.place(device)
+    return policy
+
+
 @pytest.fixture
 def make(saved):
     """make(architecture, model={...}, **settings) -> a fresh policy."""
@@ -106,7 +111,7 @@ def make(saved):
         folder = saved(architecture, **(model or {}))
         torch.manual_seed(0)
         settings = {"max_new_tokens": 12, **settings}
-        return LanguageModel(Settings(model=str(folder), **settings)).to(device)
+        return placed(LanguageModel(Settings(model=str(folder), **settings)), device)
 
     return policy
 
@@ -121,7 +126,7 @@ def make_of(tmp_path):
             AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
         (tokenizer or make_tokenizer()).save_pretrained(tmp_path / "model")
         settings = {"max_new_tokens": 12, **settings}
-        return LanguageModel(Settings(model=str(tmp_path / "model"), **settings))
+        return placed(LanguageModel(Settings(model=str(tmp_path / "model"), **settings)))
 
     return policy
 
@@ -134,10 +139,9 @@ def allow():
         ability = policy.ability
         if shared_training is None:
             shared_training = ability.shared_training
-        changed = replace(
+        policy._ability = replace(
             ability, decoding=replace(ability.decoding, **way), shared_training=shared_training
         )
-        policy._ability = (policy.device, changed)
 
     return change
 
@@ -150,15 +154,15 @@ def plain():
         filled = torch.zeros(rollouts.mask.shape)
         for row in range(len(rollouts)):
             prompt = rollouts.trajectory["prompt_ids"][row].to(policy.device)
-            count = int(rollouts.lengths[row])
-            answer = rollouts.trajectory["completion_ids"][row, :count].to(policy.device)
+            tokens = rollouts.trajectory["attention"][row]
+            answer = rollouts.trajectory["completion_ids"][row, tokens].to(policy.device)
             ids = torch.cat([prompt, answer]).unsqueeze(0)
             logits = (
                 policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
             )
             scores = (logits / policy.config.temperature).log_softmax(-1)
-            filled[row, :count] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
-        return filled
+            filled[row, tokens] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
+        return filled * rollouts.mask.cpu()
 
     return log_probs
 

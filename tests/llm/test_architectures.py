@@ -31,7 +31,7 @@ def test_sampled_and_trained_log_probs_are_those_of_each_row_alone(policy, plain
     torch.testing.assert_close(rollouts.sampler_log_probs, truth, rtol=0, atol=2e-4)
     torch.testing.assert_close(trained.detach(), truth, rtol=0, atol=2e-4)
     (trained * rollouts.mask).sum().backward()
-    assert policy.body.plain_head == (name not in OWN_HEADS)
+    assert policy.ability.numerics.plain_head == (name not in OWN_HEADS)
     if name in ATTENTION:
         assert policy.ability.shared_training
         assert policy.ability.decoding == type(policy.ability.decoding)()

@@ -111,7 +111,7 @@ def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", changed)
     policy = make("llama")
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
-    assert not policy.body.plain_head
+    assert not policy.ability.numerics.plain_head
     torch.testing.assert_close(
         rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4
     )

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from groupwise.rollouts import Rollouts
-from groupwise_llm import body, passes
+from groupwise_llm import causal, passes
+from groupwise_llm.causal import CausalModel, Numerics
 
 SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
 
@@ -26,6 +27,7 @@ def hand_made(vocabulary=200):
         trajectory={
             "prompt_ids": [prompts[g] for g in (0, 0, 1, 1, 2, 2)],
             "completion_ids": ids.masked_fill(~mask, 0),
+            "attention": mask,
         },
     )
 
@@ -114,15 +116,17 @@ def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, plain):
 def test_only_rollouts_without_decisions(make):
     policy, rollouts = make(), hand_made()
     silent = Rollouts(**{**vars(rollouts), "mask": torch.zeros_like(rollouts.mask)})
-    log_probs = policy(silent).log_probs
-    log_probs.sum().backward()
-    assert not log_probs.any()
+    for piece in (silent, silent.select([2, 3])):  # the second has no places at all
+        log_probs = policy(piece).log_probs
+        log_probs.sum().backward()
+        assert log_probs.shape == piece.mask.shape
+        assert not log_probs.any()
 
 
 def test_softcapped_logits_take_the_models_own_head(make):
     policy = make("gemma2")
     assert any("own logits" in note for note in policy.notes)
-    assert not policy.body.plain_head
+    assert not policy.ability.numerics.plain_head
     assert make("gemma3").notes == []
 
 
@@ -131,13 +135,8 @@ def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
     monkeypatch.setattr(
         policy.model.lm_head, "forward", lambda hidden: kept.append(hidden.shape) or hidden
     )
-    policy.body.plain_head = False
-    passes.plain(
-        policy.body,
-        rollouts.trajectory["prompt_ids"],
-        rollouts.trajectory["completion_ids"],
-        rollouts.mask,
-    )
+    with pytest.raises(RuntimeError):  # what is kept instead of logits are hidden states
+        policy(rollouts)
     # The longest row has 11 + 9 tokens, of which the last predicts nothing; the shortest prompt 2.
     assert kept[0][:2] == (6, 11 + 9 - 1 - (2 - 1))
 
@@ -145,19 +144,18 @@ def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
 def test_large_logits_in_bf16_still_take_the_plain_head(make):
     policy = make("llama", model={"initializer_range": 1.0}, precision="bf16")
     assert policy.notes == []
-    assert policy.body.plain_head
-    assert policy.body.precision == "bf16"
+    assert policy.ability.numerics == Numerics(precision="bf16", plain_head=True)
 
 
 @pytest.mark.parametrize("error", [ValueError("no cache here"), None])
 def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, monkeypatch, error):
-    class Bad(body.DynamicCache):
+    class Bad(causal.DynamicCache):
         def reorder_cache(self, rows):
             if error:
                 raise error
             super().reorder_cache(rows.flip(0))
 
-    monkeypatch.setattr(body, "DynamicCache", Bad)
+    monkeypatch.setattr(causal, "DynamicCache", Bad)
     policy = make()
     training, sampling = policy.notes
     assert training.startswith("prompts are not shared in training: ")
@@ -176,14 +174,15 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
 
 
 def test_a_head_that_cannot_be_had_apart_is_left_to_the_model(make, plain, monkeypatch):
-    policy, original = make(), body.Body.hidden
+    original = CausalModel._layers
 
-    def hidden(self, *args, **options):
-        if self.plain_head:
+    def layers(self, ids, *, plain, **options):
+        if plain:
             raise AttributeError("no such part")
-        return original(self, *args, **options)
+        return original(self, ids, plain=plain, **options)
 
-    monkeypatch.setattr(body.Body, "hidden", hidden)
+    monkeypatch.setattr(CausalModel, "_layers", layers)
+    policy = make()
     assert "own logits" in policy.notes[0]
     rollouts = hand_made()
     torch.testing.assert_close(

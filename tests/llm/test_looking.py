@@ -11,8 +11,8 @@ def sample(policy, rows, looks, monkeypatch):
     """What is sampled with a look every `looks` tokens, and how many tokens the model was given."""
     tokens = []
 
-    def note(module, given, hidden):
-        tokens.append(given[0].numel())
+    def note(module, inputs, hidden):
+        tokens.append(inputs[0].numel())
 
     hook = policy.model.get_input_embeddings().register_forward_hook(note)
     with monkeypatch.context() as patch:
@@ -28,16 +28,15 @@ def sample(policy, rows, looks, monkeypatch):
 @pytest.mark.parametrize("looks", [3, 7, 100])
 def test_rows_that_ended_are_decoded_on_without_effect(make, rows, monkeypatch, settings, looks):
     policy = make(model={"eos_token_id": list(range(40))}, max_new_tokens=24, **settings)
-    sample(policy, rows, 1, monkeypatch)  # what a policy finds out at its first use
     expected, tokens = sample(policy, rows, 1, monkeypatch)
     assert len(set(expected.lengths.tolist())) > 2
-    found, more = sample(policy, rows, looks, monkeypatch)
+    seldom, more = sample(policy, rows, looks, monkeypatch)
     assert more > tokens
-    assert found.facts["completion_ids"] == expected.facts["completion_ids"]
-    assert found.facts["kept_mass"] == pytest.approx(expected.facts["kept_mass"], abs=1e-5)
-    assert torch.equal(found.mask, expected.mask)
-    assert torch.equal(found.truncated, expected.truncated)
-    torch.testing.assert_close(found.log_probs, expected.log_probs)
+    assert seldom.facts["completion_ids"] == expected.facts["completion_ids"]
+    assert seldom.facts["kept_mass"] == pytest.approx(expected.facts["kept_mass"], abs=1e-5)
+    assert torch.equal(seldom.mask, expected.mask)
+    assert torch.equal(seldom.truncated, expected.truncated)
+    torch.testing.assert_close(seldom.sampler_log_probs, expected.sampler_log_probs)
 
 
 def test_the_trial_drops_ended_rows_however_seldom_the_run_looks(make, rows, monkeypatch):

@@ -10,8 +10,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
 from groupwise_llm import loading, memory, modes, passes
 from groupwise_llm.adapters import with_adapters
-from groupwise_llm.body import Body
+from groupwise_llm.causal import CausalModel, Numerics
 from groupwise_llm.memory import Shape
+from groupwise_llm.passes import Sequences
 from groupwise_llm.settings import Settings
 
 TABLES = run_path(str(Path(__file__).with_name("architectures.py")))
@@ -34,11 +35,9 @@ def built(name, settings):
     return with_adapters(model, settings.lora) if settings.lora else model
 
 
-def measured(body, shape, *, checkpoints):
+def measured(model, numerics, shape, *, checkpoints):
     """Bytes that autograd keeps in the passes of training, on real tensors."""
-    weights = {
-        t.untyped_storage()._cdata for t in (*body.model.parameters(), *body.model.buffers())
-    }
+    weights = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
     kept = {}
 
     def pack(tensor):
@@ -53,13 +52,11 @@ def measured(body, shape, *, checkpoints):
     rows = [prompts[group] for group in groups.tolist()]
     ids = torch.full((shape.rows, shape.completion), 9)
     mask = torch.ones_like(ids, dtype=torch.bool)
+    sequences = Sequences.of(rows, ids, mask, mask.nonzero(as_tuple=True))
+    groups = None if checkpoints else groups
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        if checkpoints:
-            hidden = passes.plain(body, rows, ids, mask)
-        else:
-            hidden = passes.shared(body, rows, groups, ids, mask)
-        answers = body.likelihood(hidden, ids[mask], temperature=1.0)
-    del hidden, answers
+        answers = passes.likelihood(model, numerics, sequences, groups=groups, temperature=1.0)
+    del answers
     return sum(storage.nbytes() for storage in kept.values())
 
 
@@ -73,15 +70,13 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     modes.quieten(model.eval())
     if checkpoints:
         loading.checkpoint_activations(model)
-        modes.set_training(model, True)
-    body = Body(model, precision=settings.precision)
-    body.plain_head = name != "gemma2"
-    truth = measured(body, shape, checkpoints=checkpoints)
+    numerics = Numerics(precision=settings.precision, plain_head=name != "gemma2")
+    truth = measured(CausalModel(model).train(), numerics, shape, checkpoints=checkpoints)
     with torch.device("meta"):
         model = built(name, settings)
-    with memory._without_data(model, settings) as body:
-        body.plain_head = memory._only_multiplies(body)
-        counted = memory.saved(body, shape, checkpoints=checkpoints)
+    with memory._without_data(model, settings) as causal:
+        assert memory._only_multiplies(causal) == numerics.plain_head
+        counted = memory.saved(causal, numerics, shape, checkpoints=checkpoints)
     assert counted == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
 
 
@@ -103,7 +98,9 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
 def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
-    sizes = memory.estimate(config, settings, budget=860, rollouts=4, training=True)
+    sizes = memory.estimate(
+        config, settings, budget=860, rollouts=4, training=True, reference=False, averages=0
+    )
     logits = 4 * 800 * config.vocab_size
     assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
     # A body without layers to speak of: hidden states of 32, logits of 258.
@@ -113,15 +110,16 @@ def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, p
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3_text"])
 def test_the_cache_is_that_of_decoding(name):
     settings = Settings(model="m")
-    body = Body(built(name, settings).eval(), precision="float32")
-    cache = body.new_cache()
+    causal, numerics = CausalModel(built(name, settings)).eval(), Numerics("float32", True)
+    cache = causal.new_cache()
     with torch.no_grad():
-        body.hidden(torch.ones(3, 40, dtype=torch.int64), cache=cache)
+        ids = torch.ones(3, 40, dtype=torch.int64)
+        causal.hidden(lambda hidden: hidden(ids, cache=cache), numerics)
     truth = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
     with torch.device("meta"):
         model = built(name, settings)
-    with memory._without_data(model, settings) as body:
-        assert 3 * memory.cached(body, 40) == truth
+    with memory._without_data(model, settings) as causal:
+        assert 3 * memory.cached(causal, numerics, 40) == truth
 
 
 CONFIG = Qwen2Config(**TABLE["qwen2"])
@@ -129,7 +127,15 @@ CONFIG = Qwen2Config(**TABLE["qwen2"])
 
 def estimate(budget=1000, rollouts=100, training=True, **settings):
     settings = Settings(**{"model": "m", "max_new_tokens": 40, "max_prompt_tokens": 60, **settings})
-    return memory.estimate(CONFIG, settings, budget=budget, rollouts=rollouts, training=training)
+    return memory.estimate(
+        CONFIG,
+        settings,
+        budget=budget,
+        rollouts=rollouts,
+        training=training,
+        reference=False,
+        averages=0,
+    )
 
 
 def test_the_dtype_of_loading_holds_for_what_is_frozen():
@@ -164,5 +170,5 @@ def test_a_model_that_does_not_run_without_data_is_said_not_to_be_counted(monkey
     def looks(*_, **__):
         raise RuntimeError("a value is looked at")
 
-    monkeypatch.setattr(Body, "hidden", looks)
+    monkeypatch.setattr(CausalModel, "_layers", looks)
     assert estimate()["activations and cache: not counted (a value is looked at)"] == 0

@@ -41,7 +41,9 @@ def folder():
 def policy(folder):
     torch.manual_seed(0)
     settings = {"loading": {"gguf_file": "model.gguf"}, "lora": {"rank": 8}, "max_new_tokens": 16}
-    return LanguageModel(Settings(model=str(folder), **settings))
+    policy = LanguageModel(Settings(model=str(folder), **settings))
+    policy.place("cpu")
+    return policy
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def rollouts(policy):
 
 def test_it_is_used_as_intended(policy):
     assert policy.notes == []
-    assert policy.body.plain_head
+    assert policy.ability.numerics.plain_head
     assert policy.ability.shared_training
 
 

@@ -270,10 +270,11 @@ def test_a_bound_on_the_cache_changes_no_completion(make, allow, rows_seen, cach
     expected = sample(make(), rows, 3)
     policy = make(cache_tokens=cache_tokens)
     allow(policy, **way)
-    shapes = rows_seen(policy, probed=False)
+    shapes = rows_seen(policy)
     rollouts = sample(policy, rows, 3)
     assert ids_of(rollouts) == ids_of(expected)
-    torch.testing.assert_close(rollouts.sampler_log_probs, expected.log_probs, rtol=0, atol=1e-4)
+    log_probs = expected.sampler_log_probs
+    torch.testing.assert_close(rollouts.sampler_log_probs, log_probs, rtol=0, atol=1e-4)
     longest = max(len(ids) for ids in rollouts.trajectory["prompt_ids"])
     widest = max(rows for rows, _ in shapes)
     assert widest == 1 or widest * 14 <= cache_tokens
@@ -342,15 +343,14 @@ def test_a_stop_string_ends_a_completion_and_the_prompt_does_not_count(make):
 def rows_seen(monkeypatch):
     """The shape of every batch of tokens that the model is given."""
 
-    def watch(policy, probed=True):
-        assert not probed or policy.notes == []
-        shapes, original = [], policy.body.hidden
+    def watch(policy):
+        shapes, original = [], policy.causal._layers
 
-        def hidden(ids, *rest, **options):
+        def layers(ids, **options):
             shapes.append(tuple(ids.shape))
-            return original(ids, *rest, **options)
+            return original(ids, **options)
 
-        monkeypatch.setattr(policy.body, "hidden", hidden)
+        monkeypatch.setattr(policy.causal, "_layers", layers)
         return shapes
 
     return watch

@@ -27,7 +27,7 @@ def build_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     policy: Policy = make_part(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
     parts.check_policy(policy)
     policy.needed = parts.algorithm.answers
-    policy.to(accelerator.device)
+    policy.place(accelerator.device)
     policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):
         prompts.skips = policy.skips

@@ -1,0 +1,160 @@
+"""Rollouts with tokens that are not the model's own: attended to, and never trained on."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from groupwise import Sampler, train
+
+TURNS = [(2, 3, 1), (1, 7, 2), (4, 1, 3), (3, 0, 0), (1, 2, 4), (2, 5, 2)]
+"""Of each rollout how many tokens of its own, of a tool's, and of its own again."""
+ROWS = [{"prompt": "a longer prompt: 12+34="}, {"prompt": "Hi"}, {"prompt": "7-5"}]
+
+
+@pytest.fixture
+def policy(request, make):
+    return make(getattr(request, "param", "qwen2"), max_new_tokens=10)
+
+
+def answered(policy, gap=0):
+    """What a policy sampled, with a tool's answer in the middle of each rollout, from `gap` places
+    of nothing on."""
+    rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
+    width = 12 + gap
+    ids = torch.randint(2, 200, (6, width), generator=torch.Generator().manual_seed(3))
+    mask, attention = torch.zeros(2, 6, width, dtype=torch.bool)
+    for row, (first, tool, second) in enumerate(TURNS):
+        start = first + gap
+        mask[row, :first] = mask[row, start + tool : start + tool + second] = True
+        attention[row] = mask[row]
+        attention[row, start : start + tool] = True
+    own = rollouts.trajectory["completion_ids"]
+    kept = min(width, own.shape[1])
+    ids[:, :kept] = torch.where(mask[:, :kept], own[:, :kept], ids[:, :kept])
+    trajectory = {**rollouts.trajectory, "completion_ids": ids, "attention": attention}
+    return replace(rollouts, mask=mask, sampler_log_probs=None, trajectory=trajectory)
+
+
+def gradient(policy, total):
+    policy.zero_grad(set_to_none=True)
+    total.backward()
+    return torch.cat([p.grad.flatten() for p in policy.parameters()]).double()
+
+
+def slopes(rollouts):
+    return torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
+
+
+def close(ours, theirs):
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("gap", [0, 2])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("policy", ["qwen2", "gpt2", "gemma2", "gemma3"], indirect=True)
+def test_decisions_are_scored_after_all_that_came_before(policy, plain, allow, share, gap):
+    allow(policy, shared_training=share)
+    rollouts = answered(policy, gap)
+    ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert (ours[rollouts.mask] < 0).all()
+    assert not ours[~rollouts.mask].any()
+    # Without regard to the mask: what no decision is adds no gradient.
+    weights = slopes(rollouts)
+    close(gradient(policy, (weights * ours).sum()), gradient(policy, (weights * theirs).sum()))
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_no_split_changes_the_gradient(make, share):
+    policy = make(share_prompt=share, temperature=0.7)
+    rollouts, gradients = answered(policy), []
+    splits = [policy.microbatches(rollouts, n, cut_decisions=True) for n in (1, 24, 40, 10_000)]
+    for parts in splits:
+        assert sorted(row for rows, _ in parts for row in rows.tolist()) == list(range(6))
+    # Through a tool's answer and behind a row's end, too.
+    cuts = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 12)]
+    splits.append([(rows, cut) for rows in torch.tensor([[5, 0, 2], [1, 4, 3]]) for cut in cuts])
+    for parts in splits:
+        total = 0.0
+        for rows, decisions in parts:
+            piece = rollouts.select(rows)
+            log_probs = policy(piece, decisions).log_probs
+            weights = slopes(rollouts)[rows, : piece.mask.shape[1]][:, decisions]
+            total = total + (weights * log_probs).sum()
+        gradients.append(gradient(policy, total))
+    for other in gradients[:-1]:
+        close(other, gradients[-1])
+
+
+def test_the_budget_counts_a_tools_tokens(policy):
+    rollouts = answered(policy)
+    prompts = [len(ids) for ids in rollouts.trajectory["prompt_ids"]]
+    parts = policy.microbatches(rollouts, 40, cut_decisions=True)
+    for rows, decisions in parts:
+        tokens = len(rows) * int(rollouts.extents[rows].max())
+        heads = {int(rollouts.groups[row]): prompts[row] for row in rows}
+        assert decisions.stop == int(rollouts.extents[rows].max())
+        assert len(rows) == 1 or tokens + len(heads) * max(heads.values()) <= 40
+    assert len(parts) > 2
+
+
+def test_what_was_sampled_alone_attends_to_its_decisions(policy):
+    rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
+    assert torch.equal(rollouts.trajectory["attention"], rollouts.mask)
+    assert rollouts.facts["completion_ids"] == [
+        row[own].tolist()
+        for row, own in zip(rollouts.trajectory["completion_ids"], rollouts.mask, strict=True)
+    ]
+
+
+class WithTool(Sampler):
+    """The policy's own words, with a tool's answer after the first of them."""
+
+    def __init__(self, policy):
+        self.policy, self.version = policy, -1
+
+    def follow(self, policy, name, version):
+        self.version = version
+
+    def sample(self, prompts, **options):
+        rollouts = self.policy.sample(prompts, **options)
+
+        def widened(column, answer):
+            between = torch.full((len(column), 4), answer, dtype=column.dtype)
+            return torch.cat([column[:, :1], between, column[:, 1:]], dim=1)
+
+        own = rollouts.trajectory["completion_ids"]
+        trajectory = {
+            **rollouts.trajectory,
+            "completion_ids": widened(own, 9),
+            "attention": widened(rollouts.mask, True),
+        }
+        rollouts = replace(
+            rollouts,
+            mask=widened(rollouts.mask, False),
+            sampler_log_probs=None,
+            versions=torch.full((len(rollouts),), self.version),
+            trajectory=trajectory,
+        )
+        return replace(rollouts, sampler_log_probs=self.policy(rollouts).log_probs)
+
+
+def test_a_run_trains_on_what_is_the_models_own(policy, tmp_path):
+    train(
+        policy=policy,
+        sampler=WithTool(policy),
+        prompts=ROWS,
+        rewards=[lambda completions, **_: [float(len(set(text))) for text in completions]],
+        train={"steps": 2, "groups_per_step": 2, "group_size": 4, "microbatch": 60},
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+        **{"prompts.held_out": 0.0},
+    )
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    for step in map(json.loads, lines):
+        assert step["mismatch/max"] < 1e-4
+        assert step["grad_norm"] > 0
+        assert step["trained_decisions"] == step["length"] * 8
