@@ -139,4 +139,5 @@ def test_check_estimates_what_it_takes(folder, policy):
 
 def test_it_keeps_the_laws_of_adapters(folder, policy):
     pipeline = DiffusionPipeline.from_pretrained(folder)
-    groupwise.testing.check_adapter(type(policy().adapter), pipeline, rows=ROWS)
+    adapter = type(policy().adapter)
+    groupwise.testing.check_adapter(adapter, pipeline, rows=ROWS, height=16, width=16)

@@ -25,7 +25,7 @@ def test_no_other_is_registered(registered):
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 def test_architectures(make, architecture):
     policy = make(architecture)
-    testing.check_policy(policy, ROWS, load=loaded(policy))
+    testing.check_policy(policy, ROWS, group_size=8, load=loaded(policy))
     testing.check_sampler(policy, policy, ROWS)
 
 

@@ -20,8 +20,7 @@ def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None 
         that give [b, t, ...].
     """
     extras = extras or {}
-    asked = algorithm.needs | algorithm.old | algorithm.reference
-    missing = asked - Toy(spread=0.0, extras=extras).provides
+    missing = algorithm.answers - Toy(spread=0.0, extras=extras).provides
     if missing:
         name = sorted(missing)[0]
         raise ValueError(

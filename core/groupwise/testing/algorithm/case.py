@@ -32,7 +32,7 @@ class Case:
     def toy(self, *, spread: float = 0.5) -> Toy:
         """Which answers only what the algorithm says that it needs."""
         toy = Toy(spread=spread, extras=self.extras)
-        toy.needed = self.algorithm.needs | self.algorithm.old | self.algorithm.reference
+        toy.needed = self.algorithm.answers
         return toy
 
     def update(
