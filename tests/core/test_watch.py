@@ -211,7 +211,7 @@ def test_check_knows_the_section(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "checked_toys.py").write_text(
-        "class Toy:\n    greedy = False\n\n\n"
+        "from groupwise import Policy\n\n\nclass Toy(Policy):\n    greedy = False\n\n\n"
         "def a(completions): ...\n\n\n"
         "def b(completions, x=1): ...\n"
     )
