@@ -115,10 +115,14 @@ def test_the_plugins_of_the_guide_accept_its_configuration(folder: Path) -> None
         ("rewards", ("rewards", 0), config.rewards[0]),
         ("algorithms", ("algorithm",), config.algorithm),
         ("callbacks", ("callbacks", 0), config.callbacks[0]),
+        ("samplers", ("sampler",), config.sampler),
     ]
+    made: dict[str, Any] = {}
     for kind, path, section in sections:
         target = installed().load(kind, section.name)
-        assert build(loaded, path, target, section.name, section.options) is not None
+        beside = [made["policies"]] if kind == "samplers" else []
+        made[kind] = build(loaded, path, target, section.name, section.options, *beside)
+        assert made[kind] is not None
 
 
 def test_every_hook_is_in_the_guide() -> None:

@@ -7,7 +7,7 @@ from groupwise.hookspecs import hookimpl
 from groupwise.version import __version__
 
 if TYPE_CHECKING:
-    from groupwise import advantages, objective
+    from groupwise import advantages, objective, testing
     from groupwise.algorithm import Algorithm
     from groupwise.callback import Callback
     from groupwise.policy import Policy
@@ -27,6 +27,7 @@ _LAZY = {
     "Rollouts": "groupwise.rollouts:Rollouts",
     "Sampler": "groupwise.sampler:Sampler",
     "RunResult": "groupwise.run.record:RunResult",
+    "testing": "groupwise.testing",
     "train": "groupwise.run.train:train",
 }
 
@@ -42,6 +43,7 @@ __all__ = [
     "advantages",
     "hookimpl",
     "objective",
+    "testing",
     "train",
 ]
 

@@ -220,3 +220,10 @@ class Adapter(ABC):
         and latents; for the card of what is saved, and for tests."""
         negative = {"negative_prompt": negative_prompt} if negative_prompt else {}
         return {"guidance_scale": guidance, "max_sequence_length": self.prompt_tokens, **negative}
+
+    @classmethod
+    def check(cls, pipeline: Any, **options: Any) -> None:
+        """The laws of adapters, for `groupwise.testing.check_adapter`; options: of `laws.check`."""
+        from groupwise_flow import laws
+
+        laws.check(cls, pipeline, **options)

@@ -239,6 +239,12 @@ def test_plugins_lists_everything() -> None:
     assert "'right_too' in rewards is registered by several plugins: good, rival" in result.stdout
 
 
+def test_plugins_that_are_switched_off_are_named(registry: plugins.Registry) -> None:
+    registry.switched_off.append("loud")
+    assert "switched off by GROUPWISE_WITHOUT: loud" in call("plugins").stdout
+    assert json.loads(call("plugins", "--json").stdout)["switched_off"] == ["loud"]
+
+
 def test_plugins_as_json() -> None:
     record = json.loads(call("plugins", "--json").stdout)
     heavy = {

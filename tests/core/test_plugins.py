@@ -164,6 +164,46 @@ def test_duplicates_name_both_plugins(install):
     assert registry.load("rewards", "other")([]) == ["three"]
 
 
+def test_one_of_two_is_reached_by_its_plugin(install):
+    points = [good(install, plugin, "same") for plugin in ("one", "two")]
+    registry = discover(iter(points))
+    for plugin in ("one", "two"):
+        assert registry.load("rewards", f"{plugin}/same")([]) == [plugin]
+    with pytest.raises(UserError, match="name one of them as 'one/same' or 'two/same'"):
+        registry.load("rewards", "same")
+    with pytest.raises(UserError, match="'three/same' is no reward's name"):
+        registry.load("rewards", "three/same")
+    assert discover(iter(points[:1])).load("rewards", "one/same")([]) == ["one"]
+
+
+def test_a_registered_name_goes_before_that_of_a_plugin(install):
+    plain, clashing = good(install, "one", "same"), good(install, "two", "one/same")
+    registry = discover(iter([plain, clashing]))
+    assert registry.load("rewards", "one/same")([]) == ["two"]
+
+
+@pytest.mark.parametrize("without", ["two", " two , three", "two,,"])
+def test_plugins_are_switched_off(install, monkeypatch, without):
+    monkeypatch.setenv(plugins.SWITCHED_OFF, without)
+    points = [
+        good(install, "one", "first"),
+        install("two", "raise RuntimeError('it was imported')"),
+    ]
+    registry = discover(iter(points))
+    assert names(registry) == [("rewards", "first", "one")]
+    assert registry.failures == {}
+    assert registry.switched_off == ["two"]
+    told = "registered are first\n  plugin 'two' is switched off by GROUPWISE_WITHOUT and may bring"
+    with pytest.raises(UserError, match=told):
+        registry.load("rewards", "second")
+
+
+def test_switching_one_off_settles_whose_name_it_is(install, monkeypatch):
+    points = [good(install, plugin, "same") for plugin in ("one", "two")]
+    monkeypatch.setenv(plugins.SWITCHED_OFF, "one")
+    assert discover(iter(points)).load("rewards", "same")([]) == ["two"]
+
+
 def test_a_name_may_be_of_two_kinds(install):
     source = """
     from groupwise import hookimpl

@@ -135,3 +135,9 @@ def test_check_estimates_what_it_takes(folder, policy):
         "reference",
     }
     assert FlowPolicy.examine(config, ROWS) == ()
+
+
+def test_it_keeps_the_laws_of_adapters(folder, policy):
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    adapter = type(policy().adapter)
+    groupwise.testing.check_adapter(adapter, pipeline, rows=ROWS, height=16, width=16)

@@ -22,6 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from groupwise import testing
 from groupwise.rewards import SampleErrors
 from groupwise_verifiable.text.reward_model import RewardModel
 
@@ -109,6 +110,11 @@ def test_texts_score_as_each_does_alone(kind: str, request: pytest.FixtureReques
     rough = reward(folder, precision="bf16")(PROMPTS, COMPLETIONS)
     assert rough == pytest.approx(expected, abs=0.2)
     assert rough != expected
+
+
+def test_it_keeps_the_laws_of_rewards(bert: Path) -> None:
+    rows = [{"prompt": prompt} for prompt in PROMPTS]
+    testing.check_reward(reward(bert), rows, COMPLETIONS)
 
 
 def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(llama: Path) -> None:

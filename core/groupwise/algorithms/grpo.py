@@ -135,13 +135,7 @@ class GRPO(Algorithm):
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """Clip fraction, and importance weights, KL and entropy where there are any."""
-        clipped = objective.is_clipped(
-            self.log_ratio(current, batch),
-            batch["advantages"],
-            low=self.config.clip_low,
-            high=self.clip_high,
-        )
-        measured = {"clip_fraction": clipped.to(torch.float32)}
+        measured = {"clip_fraction": self.is_clipped(current, batch).to(torch.float32)}
         if "sampler_log_probs" in batch and self.corrects:
             measured["importance"] = self.importance(batch)
         if self.config.beta > 0:
@@ -176,6 +170,15 @@ class GRPO(Algorithm):
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the clipped objective of each decision, unweighted; variants override this."""
         return objective.clipped(
+            self.log_ratio(current, batch),
+            batch["advantages"],
+            low=self.config.clip_low,
+            high=self.clip_high,
+        )
+
+    def is_clipped(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t] bool: the decisions whose gradient `surrogate` cuts; variants override both."""
+        return objective.is_clipped(
             self.log_ratio(current, batch),
             batch["advantages"],
             low=self.config.clip_low,

@@ -176,7 +176,7 @@ def report(run: RunFolder) -> None:
 def plugins(
     as_json: Annotated[bool, typer.Option("--json", help="as JSON, for other programs")] = False,
 ) -> None:
-    """List what is installed: policies, rewards, algorithms, prompt sources, callbacks."""
+    """List what is installed: policies, samplers, rewards, algorithms, callbacks and others."""
     from groupwise.plugins.registry import installed
 
     registry = installed()
@@ -214,6 +214,7 @@ def _registry_record(registry: "Registry") -> dict[str, Any]:
             for entry in registry.entries
         ],
         "failures": dict(registry.failures),
+        "switched_off": list(registry.switched_off),
         "duplicates": _duplicates(registry),
     }
 
@@ -221,7 +222,7 @@ def _registry_record(registry: "Registry") -> dict[str, Any]:
 def _print_registry(registry: "Registry") -> None:
     from rich.console import Console
 
-    from groupwise.plugins.registry import KINDS
+    from groupwise.plugins.registry import KINDS, SWITCHED_OFF
 
     console = Console()
     if not console.is_terminal:
@@ -233,6 +234,8 @@ def _print_registry(registry: "Registry") -> None:
             console.print(_kind_table(kind, entries))
     for plugin, reason in registry.failures.items():
         console.print(f"plugin {plugin!r} could not be loaded: {reason}", style="red", markup=False)
+    if registry.switched_off:
+        console.print(f"switched off by {SWITCHED_OFF}: {', '.join(registry.switched_off)}")
     for twice in _duplicates(registry):
         console.print(
             f"{twice['name']!r} in {twice['kind']} is registered by several plugins: "

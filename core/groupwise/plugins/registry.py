@@ -50,10 +50,15 @@ class Entry:
 
 @dataclass
 class Registry:
-    """All registered names, and the plugins that could not be loaded with the reason."""
+    """All registered names.
+
+    failures: the plugins that could not be loaded, with the reason. switched_off: those that were
+    not, because GROUPWISE_WITHOUT names them.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    switched_off: list[str] = field(default_factory=list)
 
     def named(self, kind: str, name: str) -> list[Entry]:
         """The entries that a name may mean: `name` itself, or `plugin/name` where two share one."""
@@ -98,9 +103,13 @@ class Registry:
             f"\n  plugin {plugin!r} could not be loaded and may bring it: {reason}"
             for plugin, reason in self.failures.items()
         )
+        absent = "".join(
+            f"\n  plugin {plugin!r} is switched off by {SWITCHED_OFF} and may bring it"
+            for plugin in self.switched_off
+        )
         return (
             f"unknown {SINGULAR[kind]} {name!r}{did_you_mean(name, known)}; "
-            f"registered are {', '.join(known) or 'none'}{broken}"
+            f"registered are {', '.join(known) or 'none'}{broken}{absent}"
         )
 
 
@@ -140,6 +149,7 @@ def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
     without = {name.strip() for name in os.environ.get(SWITCHED_OFF, "").split(",")}
     for point in points if points is not None else entry_points(group=hookspecs.PROJECT):
         if point.name in without:
+            registry.switched_off.append(point.name)
             continue
         # Whatever a stranger's module does at import, it is told and the rest goes on.
         try:

@@ -42,8 +42,8 @@ def test_a_run_by_name(tmp_path: Path) -> None:
     assert result.after["rewards/arrives"] > result.before["rewards/arrives"] + 0.2
     assert len((tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()) == 21
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    errors = [json.loads(line).get("ratio_error", 0.0) for line in metrics]
-    assert max(errors) < 1e-4
+    gaps = [json.loads(line).get("mismatch/max", 0.0) for line in metrics]
+    assert max(gaps) < 1e-4
 
 
 def test_a_kl_to_the_reference_and_a_second_epoch(tmp_path: Path) -> None:

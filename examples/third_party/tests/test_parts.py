@@ -1,7 +1,8 @@
-"""Prompts, rewards, algorithm, callback: each by itself."""
+"""Policy, prompts, rewards, algorithm, callback: each by itself."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,58 @@ from groupwise_controller.callback import ExplorationLog
 from groupwise_controller.policy import Controller
 from groupwise_controller.prompts import Targets
 from groupwise_controller.rewards import SmoothControl, arrives
-from groupwise_controller.world import World
+from groupwise_controller.world import ARENA, RADIUS, World
 from torch import nn
 
 from groupwise import LogProbs, Rollouts
 from groupwise.rewards import Scores
+
+Rows = list[dict[str, Any]]
+
+
+def sampled(policy: Controller, rows: Rows, **options: Any) -> Rollouts:
+    with torch.no_grad():
+        return policy.sample(rows, group_size=4, seeds=list(range(4 * len(rows))), **options)
+
+
+def test_log_probs_are_the_normal_density(policy: Controller, rows: Rows) -> None:
+    """Restated in float64, from what the policy put on record."""
+    policy.double()
+    rollouts = sampled(policy, rows)
+    actions, observations = rollouts.trajectory["actions"], rollouts.trajectory["observations"]
+    std = policy.log_std.exp()
+    z = (actions - policy.network(observations)) / std
+    density = (-z.square() / 2 - std.log() - math.log(2 * math.pi) / 2).sum(dim=-1)
+    answer = policy(rollouts)
+    torch.testing.assert_close(answer.log_probs, density)
+    entropy = (std.log() + (1 + math.log(2 * math.pi)) / 2).sum()
+    torch.testing.assert_close(answer.entropy, entropy.expand_as(density))
+
+
+def test_greedy_takes_the_mean(policy: Controller, rows: Rows) -> None:
+    rollouts = sampled(policy, rows, purpose="greedy")
+    mean = policy.network(rollouts.trajectory["observations"])
+    torch.testing.assert_close(rollouts.trajectory["actions"], mean)
+    torch.testing.assert_close(*(rollouts.trajectory["actions"][row] for row in (0, 3)))
+
+
+def test_mask_and_truncated_tell_how_a_rollout_ended(policy: Controller, rows: Rows) -> None:
+    rollouts = sampled(policy, rows)
+    assert rollouts.groups.tolist() == [g for g in range(len(rows)) for _ in range(4)]
+    assert len(rollouts.lengths.unique()) > 3
+    assert rollouts.truncated.any()
+    for number, completion in enumerate(rollouts.completions):
+        length = int(rollouts.lengths[number])
+        assert rollouts.mask[number].tolist() == [t < length for t in range(rollouts.mask.shape[1])]
+        assert (len(completion["pushes"]), len(completion["path"])) == (length, length + 1)
+        ended = [
+            math.dist(point, rollouts.prompts[number]["goal"]) <= RADIUS
+            or max(map(abs, point)) > ARENA
+            for point in completion["path"][1:]
+        ]
+        assert not any(ended[:-1])
+        assert ended[-1] != bool(rollouts.truncated[number])
+        assert ended[-1] or length == policy.max_decisions
 
 
 def test_targets_are_functions_of_seed_and_index() -> None:

@@ -1,8 +1,7 @@
 """The policy: a Gaussian controller whose decisions are pushes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +26,9 @@ class Controller(Policy):
     where `path` has one point more than there are pushes.
     """
 
-    provides = frozenset({"log_probs", "entropy", "reference"})
+    provides = frozenset({"log_probs", "entropy"})
     unit = "pushes"
+    exact = True
 
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,7 +53,6 @@ class Controller(Policy):
                 nn.Linear(config.hidden, 2),
             )
         self.log_std = nn.Parameter(torch.full((2,), config.std).log())
-        self._kept: dict[str, dict[str, Tensor]] = {}
 
     def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
         """[..., 2] and [..., 2] to [...]: one decision is both components of a push.
@@ -110,20 +109,6 @@ class Controller(Policy):
         log_probs = self.log_prob(self.network(observations), actions)
         entropy = (self.log_std + (1 + LOG_2PI) / 2).sum()
         return LogProbs(log_probs=log_probs, entropy=entropy.expand_as(log_probs))
-
-    def keep(self, name: str) -> None:
-        self._kept[name] = {key: value.clone() for key, value in self.state_dict().items()}
-
-    @contextmanager
-    def using(self, name: str) -> Iterator[None]:
-        if name not in self._kept:
-            raise ValueError(f"Controller keeps no {name!r} weights; it keeps {sorted(self._kept)}")
-        present = {key: value.clone() for key, value in self.state_dict().items()}
-        self.load_state_dict(self._kept[name])
-        try:
-            yield
-        finally:
-            self.load_state_dict(present)
 
 
 def _start(rows: Sequence[Mapping[str, Any]], *, like: Tensor) -> World:

@@ -1,0 +1,30 @@
+"""For authors: the laws that a part of a run must keep, checked on a part of your own.
+
+Each check raises AssertionError, which names the law that is broken, with numbers, and what to look
+at. They belong into the tests of a plugin:
+
+    from groupwise import testing
+
+    def test_laws():
+        testing.check_policy(MyPolicy(MyPolicy.Config()), rows)
+"""
+
+from groupwise.testing import compare
+from groupwise.testing.adapter import check_adapter
+from groupwise.testing.algorithm import check_algorithm
+from groupwise.testing.law import Law, hold, law
+from groupwise.testing.policy import check_policy
+from groupwise.testing.reward import check_reward
+from groupwise.testing.sampler import check_sampler
+
+__all__ = [
+    "Law",
+    "check_adapter",
+    "check_algorithm",
+    "check_policy",
+    "check_reward",
+    "check_sampler",
+    "compare",
+    "hold",
+    "law",
+]

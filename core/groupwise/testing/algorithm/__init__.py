@@ -1,0 +1,30 @@
+"""check_algorithm: what an update builds on in an algorithm, on a policy known by heart."""
+
+from collections.abc import Mapping
+
+from groupwise.algorithm import Algorithm
+from groupwise.testing.algorithm import loss, record, targets
+from groupwise.testing.algorithm.case import Case
+from groupwise.testing.algorithm.toy import Extra, Toy
+from groupwise.testing.law import hold
+
+LAWS = (*targets.LAWS, *loss.LAWS, *record.LAWS)
+
+
+def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None = None) -> None:
+    """Check an algorithm on a toy policy. Raises AssertionError, naming the law that is broken.
+
+    The toy provides log_probs, entropy, mean, std, interval and value.
+
+    extras: what else the algorithm needs of a policy, by name, as functions of the log-probs [b, t]
+        that give [b, t, ...].
+    """
+    extras = extras or {}
+    missing = algorithm.answers - Toy(spread=0.0, extras=extras).provides
+    if missing:
+        name = sorted(missing)[0]
+        raise ValueError(
+            f"check_algorithm: {type(algorithm).__name__} needs {name!r}, which the toy policy "
+            f"does not provide; say what it may be: extras={{{name!r}: lambda log_probs: ...}}"
+        )
+    hold(type(algorithm).__name__, LAWS, Case(algorithm, extras))

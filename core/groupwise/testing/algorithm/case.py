@@ -1,0 +1,110 @@
+"""Case: an algorithm, and the updates it makes of a toy's rollouts."""
+
+import copy
+from collections.abc import Mapping
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.algorithm import Algorithm
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+from groupwise.testing import compare
+from groupwise.testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
+from groupwise.training.update import Updater
+
+LIMIT = 1e-5
+"""By how much of their norm gradients may be apart: the toy is in float64, targets in float32."""
+WHOLE = 10**9
+REWARDS = (1.0, 0.0, 0.3, 2.0, 0.0, 0.0, 1.0, 0.7, 3.0, 1.0, 0.1, 0.2)
+
+
+class Case:
+    """An algorithm and the updates it makes; each is made by a copy, as algorithms may have a
+    state."""
+
+    def __init__(self, algorithm: Algorithm, extras: Mapping[str, Extra]) -> None:
+        self.algorithm, self.extras = algorithm, extras
+
+    def toy(self, *, spread: float = 0.5) -> Toy:
+        """Which answers only what the algorithm says that it needs."""
+        toy = Toy(spread=spread, extras=self.extras)
+        toy.needed = self.algorithm.answers
+        return toy
+
+    def update(
+        self,
+        rewards: Any = REWARDS,
+        *,
+        toy: Toy | None = None,
+        rollouts: Rollouts | None = None,
+        budget: int = WHOLE,
+        first: bool = False,
+        everything: bool = False,
+        algorithm: Algorithm | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The gradient of an update, and what was measured.
+
+        first: that of a step's first; else the old answers are of other weights.
+        everything: also of what `active` leaves out.
+        algorithm: which makes the update, and may change by it; a copy of ours if unset.
+        """
+        toy = toy or self.toy()
+        rollouts = toy_rollouts(toy) if rollouts is None else rollouts
+        algorithm = algorithm or copy.deepcopy(self.algorithm)
+        algorithm.prepare(toy)
+        if everything:
+            algorithm.active = lambda targets: torch.ones(len(targets["weights"])).bool()  # type: ignore[method-assign]
+        updater = updater_of(toy, algorithm, budget)
+        toy.zero_grad()
+        measured = updater.backward(
+            rollouts,
+            toy_scores(rewards),
+            self.answers(updater, toy, rollouts, first=first),
+            first=first,
+            corrected=algorithm.corrects,
+        )
+        return compare.gradient(toy), measured
+
+    def answers(
+        self, updater: Updater, toy: Toy, rollouts: Rollouts, *, first: bool = False
+    ) -> dict[str, Tensor]:
+        """What the policy said before the first update and what the reference says."""
+        algorithm = updater.algorithm
+        seen = {name.removeprefix("old_") for name in algorithm.sees if name.startswith("old_")}
+        answers: dict[str, Tensor] = {}
+        with nullcontext() if first else compare.nudged(toy, seed=1):
+            names = seen if first else algorithm.old | seen
+            old = updater.answers(rollouts, names) if names else {}
+            answers |= {f"old_{name}": value for name, value in old.items()}
+        with compare.nudged(toy, seed=2):
+            says = updater.answers(rollouts, algorithm.reference) if algorithm.reference else {}
+            answers |= {f"reference_{name}": value for name, value in says.items()}
+        return answers
+
+    def targets(self, scores: Scores, rollouts: Rollouts, toy: Toy) -> Mapping[str, Tensor]:
+        algorithm = copy.deepcopy(self.algorithm)
+        algorithm.prepare(toy)
+        updater = updater_of(toy, algorithm, WHOLE)
+        return updater.targets(scores, rollouts, self.answers(updater, toy, rollouts))
+
+
+def updater_of(toy: Toy, algorithm: Algorithm, budget: int) -> Updater:
+    """The core's own, in this process and on the CPU, whatever device a run would take."""
+    alone = SimpleNamespace(
+        device=torch.device("cpu"),
+        num_processes=1,
+        process_index=0,
+        no_sync=lambda _: nullcontext(),
+    )
+    return Updater(
+        policy=toy,
+        model=toy,
+        algorithm=algorithm,
+        accelerator=alone,
+        budget=budget,
+        backpropagate=lambda loss: loss.backward(),
+    )

@@ -1,0 +1,190 @@
+"""Laws of the loss: what a decision costs."""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from groupwise import objective
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.testing import compare
+from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
+from groupwise.testing.algorithm.toy import Toy, toy_rollouts, toy_scores
+from groupwise.testing.law import law
+
+
+@law(
+    "micro-batches change no gradient",
+    look="`loss`: plain sums of weighted decisions; no mean over a micro-batch, no number of rows",
+)
+def microbatches(case: Case) -> str | None:
+    return _same_gradient(case, cuts=False, budgets=(1, 7, 13))
+
+
+@law(
+    "decisions may be cut apart where the loss allows",
+    look="`couples_decisions`: True where one decision's loss depends on others of its rollout",
+)
+def cut_apart(case: Case) -> str | None:
+    return _same_gradient(case, cuts=True, budgets=(1, 13, WHOLE))
+
+
+def _same_gradient(case: Case, *, cuts: bool, budgets: tuple[int, ...]) -> str | None:
+    for first in (True, False):
+        toy = case.toy()
+        whole, _ = case.update(toy=toy, first=first)
+        if float(whole.norm()) == 0:
+            return "the gradient of a whole update is 0"
+        toy.cuts = cuts
+        for budget in budgets:
+            found, _ = case.update(toy=toy, budget=budget, first=first)
+            apart = compare.direction_gap(found, whole)
+            if apart > LIMIT:
+                return (
+                    f"in micro-batches of {budget} decisions the gradient of the "
+                    f"{'first' if first else 'second'} update differs by {apart:.2g} of its norm"
+                )
+    return None
+
+
+@law(
+    "padding reaches nothing",
+    look="`loss`: values outside the mask may be any; select with torch.where, as 0 x inf is NaN",
+)
+def padding(case: Case) -> str | None:
+    expected, _ = case.update()
+    for behind in (1e4, -1e4):
+        toy = case.toy()
+        toy.behind = behind
+        apart = compare.direction_gap(case.update(toy=toy)[0], expected)
+        if apart > LIMIT:
+            return (
+                f"with {behind:g} added to all answers outside the mask the gradient differs by "
+                f"{apart:.2g} of its norm"
+            )
+    return None
+
+
+@law(
+    "the loss is finite where padding is not",
+    look="`loss`: log-probs are masked before the exponential, as by `objective.token_log_ratio`; "
+    "afterwards the gradient is NaN",
+)
+def infinite(case: Case) -> str | None:
+    toy = case.toy()
+    expected, _ = case.update(toy=toy)
+    toy.infinite = True
+    found, measured = case.update(toy=toy)
+    apart = compare.direction_gap(found, expected)
+    if apart > LIMIT:
+        return (
+            f"with infinite log-probs outside the mask the gradient differs by {apart:.2g} of its "
+            f"norm, and the loss is {measured['loss']:g}"
+        )
+    return None
+
+
+@law(
+    "holes: every decision has its gradient",
+    look="`loss`, `targets`: places by `mask`, not by `lengths`, which count decisions",
+)
+def holes(case: Case) -> str | None:
+    toy = case.toy()
+    rollouts = toy_rollouts(toy)
+    answers = _leaves(case, toy, rollouts)
+    sizes = torch.stack([_size(value.grad, rollouts.mask) for value in answers.values()]).sum(dim=0)
+    outside = float(sizes.masked_fill(rollouts.mask, 0.0).abs().max())
+    if outside > 0:
+        return f"places outside the mask have a gradient of up to {outside:.3g}"
+    taught = (sizes > 0).any(dim=1) & (rollouts.lengths < rollouts.extents)
+    places = torch.arange(rollouts.mask.shape[1])
+    far = rollouts.mask & (places >= rollouts.lengths.unsqueeze(1)) & taught.unsqueeze(1)
+    if bool(far.any()) and not bool((sizes[far] > 0).any()):
+        return f"none of {int(far.sum())} decisions behind holes has a gradient, others have"
+    return None
+
+
+def _leaves(case: Case, toy: Toy, rollouts: Rollouts) -> dict[str, Tensor]:
+    """What the policy answers in a first update, with the loss's gradient of each answer."""
+    algorithm = copy.deepcopy(case.algorithm)
+    algorithm.prepare(toy)
+    updater = updater_of(toy, algorithm, WHOLE)
+    given = case.answers(updater, toy, rollouts, first=True)
+    targets = updater.targets(toy_scores(REWARDS), rollouts, given)
+    with torch.no_grad():
+        said = compare.answers(toy(rollouts))
+    leaves = {name: value.clone().requires_grad_() for name, value in said.items()}
+    extra = {name: leaves[name] for name in leaves if name not in ("log_probs", "entropy")}
+    current = LogProbs(
+        log_probs=leaves.get("log_probs"), entropy=leaves.get("entropy"), extra=extra
+    )
+    batch = {**targets, "mask": rollouts.mask, **given}
+    batch |= {f"old_{name}": said[name] for name in algorithm.old}
+    loss = algorithm.loss(current, batch)
+    if loss.shape != rollouts.mask.shape:
+        raise ValueError(
+            f"the loss is {list(loss.shape)}, expected {list(rollouts.mask.shape)}, one number a "
+            f"decision"
+        )
+    loss.sum().backward()
+    return leaves
+
+
+def _size(grad: Tensor | None, mask: Tensor) -> Tensor:
+    """[b, t]: how large a gradient [b, t, ...] is at each place."""
+    if grad is None:
+        return torch.zeros(mask.shape, dtype=torch.float64)
+    return grad.abs() if grad.ndim == 2 else grad.flatten(2).abs().sum(dim=2)
+
+
+@law(
+    "what is left out has no gradient",
+    look="`active`: False only where the loss of a rollout cannot have a gradient",
+)
+def left_out(case: Case) -> str | None:
+    rewards = (*REWARDS[:4], 0.5, 0.5, 0.5, 0.5, *REWARDS[8:])
+    some, _ = case.update(rewards)
+    everything, _ = case.update(rewards, everything=True)
+    apart = compare.direction_gap(some, everything)
+    if apart > LIMIT:
+        return f"without what `active` leaves out the gradient differs by {apart:.2g} of its norm"
+    return None
+
+
+@law(
+    "what was rewarded becomes likelier",
+    look="the signs of advantages and loss: a loss is descended",
+)
+def improves(case: Case) -> str | None:
+    if "log_probs" not in case.algorithm.needs:
+        return None
+    toy = case.toy(spread=0.0)  # it draws what it scores
+    rollouts = toy_rollouts(toy)
+    case.update(toy=toy, rollouts=rollouts, first=True)
+    before = _likely(toy, rollouts)
+    with torch.no_grad():
+        for parameter in toy.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(
+                    parameter.grad, alpha=1e-3 / max(float(parameter.grad.norm()), 1e-30)
+                )
+    total = torch.tensor(REWARDS, dtype=torch.float64).view(3, 4)
+    better = (total - total.mean(dim=1, keepdim=True)).flatten()
+    gain = float((better * (_likely(toy, rollouts) - before)).sum())
+    if not gain > 0:
+        return (
+            f"after a small step the sum over rollouts of (reward - mean of its group) x change of "
+            f"its log-prob is {gain:.3g}, expected above 0"
+        )
+    return None
+
+
+@torch.no_grad()
+def _likely(toy: Toy, rollouts: Rollouts) -> Tensor:
+    """[B]: the mean log-prob of each rollout's decisions."""
+    log_probs = toy(rollouts).log_probs
+    assert log_probs is not None
+    return (objective.weights(rollouts.mask, normalize="sequence").double() * log_probs).sum(dim=1)
+
+
+LAWS = (microbatches, cut_apart, padding, infinite, holes, left_out, improves)

@@ -1,0 +1,83 @@
+"""Laws of targets: what an update aims at."""
+
+from dataclasses import replace
+
+import torch
+
+from groupwise.rollouts import Rollouts
+from groupwise.testing.algorithm.case import REWARDS, Case
+from groupwise.testing.algorithm.toy import toy_rollouts, toy_scores
+from groupwise.testing.law import law
+
+
+@law(
+    "it asks for all that it uses",
+    look="`needs`, `old`, `reference`, `sees`: a policy leaves out what none of them names",
+)
+def asks(case: Case) -> str | None:
+    for first in (True, False):
+        case.update(first=first)
+    return None
+
+
+@law(
+    "targets are of the whole update",
+    look="`targets`: `weights` [B, T] and others [B] or [B, T], float32, finite",
+)
+def shapes(case: Case) -> str | None:
+    toy = case.toy()
+    rollouts = toy_rollouts(toy)
+    targets = case.targets(toy_scores(REWARDS), rollouts, toy)
+    if "weights" not in targets:
+        return f"there are no `weights` among {sorted(targets)}"
+    if targets["weights"].shape != rollouts.mask.shape:
+        shape = list(targets["weights"].shape)
+        return f"weights are {shape}, expected {list(rollouts.mask.shape)}"
+    for name, value in targets.items():
+        if value.shape not in (rollouts.mask.shape, rollouts.mask.shape[:1]):
+            return f"{name} is {list(value.shape)}, expected [B] or [B, T]"
+        if value.dtype != torch.float32:
+            return f"{name} is {value.dtype}, expected torch.float32"
+        if not bool(value.isfinite().all()):
+            return f"{name} is not finite everywhere"
+    return None
+
+
+@law(
+    "weights know the whole update",
+    look="`weights`: they divide by what is counted over all rollouts of the update, as those of "
+    "`objective.weights`, so that the loss is a plain sum",
+)
+def weights(case: Case) -> str | None:
+    toy = case.toy()
+    once = toy_rollouts(toy)
+    twice = Rollouts.concat([once, replace(once, groups=once.groups + len(once))])
+    single, double = (
+        float(case.targets(toy_scores(rewards), rollouts, toy)["weights"].double().abs().sum())
+        for rewards, rollouts in ((REWARDS, once), (REWARDS * 2, twice))
+    )
+    if abs(double - single) > 1e-4 * single:
+        return (
+            f"they sum up to {single:.4g}, and to {double:.4g} over the same rollouts twice; "
+            f"expected the same"
+        )
+    return None
+
+
+@law(
+    "it learns nothing from equal rewards",
+    look="`advantages`: relative to the group, also where all rewards are the same number",
+)
+def equal_rewards(case: Case) -> str | None:
+    if case.algorithm.sees:
+        return None  # what it sees, a value say, is a baseline of its own
+    toy = case.toy()
+    rollouts = toy_rollouts(toy)
+    targets = case.targets(toy_scores([0.3] * len(rollouts)), rollouts, toy)
+    if "advantages" not in targets:
+        return None
+    most = float(targets["advantages"].abs().max())
+    return f"equal rewards have advantages up to {most:.3g}, expected 0" if most > 1e-6 else None
+
+
+LAWS = (asks, shapes, weights, equal_rewards)

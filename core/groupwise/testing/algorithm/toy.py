@@ -1,0 +1,142 @@
+"""Toy: a policy small enough to know everything about, which answers whatever an algorithm asks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.policy import Decisions, Microbatch, Policy
+from groupwise.rewards import Scores
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.sampler import Purpose
+
+Extra = Callable[[Tensor], Tensor]
+"""[b, t] log-probs to [b, t, ...]: what the toy answers by a name of its own."""
+
+SYMBOLS, PLACES, WIDTH = 3, 6, 4
+HOLE = slice(2, 4)
+"""Places of every longer rollout that are no decisions, as what a tool answered."""
+
+
+class Toy(Policy):
+    """Draws one of three symbols at each place, in float64, and answers by tables.
+
+    Rollouts have 1 to 6 places; at those of `HOLE` longer ones have no decisions. Symbols are drawn
+    evenly, which the policy does, too, as long as `spread` is 0.
+
+    Beside log-probs and entropy it answers `mean` [b, t, 4], `std` and `interval` [b, t], which do
+    not depend on weights, `value` [b, t], and `extras`. Of all these only what is `needed`.
+
+    cuts: whether `microbatches` cuts decisions apart where that is allowed. behind: what is added
+    to answers at places that are no decisions; `infinite`: to their log-probs, infinity.
+    """
+
+    unit = "symbols"
+
+    def __init__(self, *, spread: float, extras: Mapping[str, Extra]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+
+        def table(*shape: int) -> nn.Parameter:
+            return nn.Parameter(
+                spread
+                * torch.randn(PLACES, SYMBOLS, *shape, generator=generator, dtype=torch.float64)
+            )
+
+        self.logits = nn.Parameter(
+            spread * torch.randn(PLACES, SYMBOLS, generator=generator, dtype=torch.float64)
+        )
+        self.means, self.values = table(WIDTH), table()
+        self.max_decisions = PLACES
+        self.extras = extras
+        self.cuts, self.behind, self.infinite = False, 0.0, False
+
+    @property
+    def provides(self) -> frozenset[str]:  # type: ignore[override]
+        """What it can answer."""
+        own = {"log_probs", "entropy", "mean", "std", "interval", "value"}
+        return frozenset(own | set(self.extras))
+
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+    ) -> Rollouts:
+        rows = [row for row in prompts for _ in range(group_size)]
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        symbols = torch.stack([torch.randint(SYMBOLS, (PLACES,), generator=g) for g in generators])
+        lengths = torch.stack([torch.randint(1, PLACES + 1, (), generator=g) for g in generators])
+        places = torch.arange(PLACES)
+        mask = places < lengths.unsqueeze(1)
+        # A rollout that ends within the hole or before it has none: its last place is a decision.
+        mask[lengths > HOLE.stop, HOLE] = False
+        even = -torch.tensor(float(SYMBOLS)).log()
+        return Rollouts(
+            prompts=rows,
+            completions=["".join(map(str, row)) for row in symbols.tolist()],
+            groups=torch.arange(len(prompts)).repeat_interleave(group_size),
+            mask=mask,
+            truncated=lengths == PLACES,
+            sampler_log_probs=torch.where(mask, even, 0.0),
+            trajectory={"symbols": symbols, "places": places.expand_as(symbols)},
+        )
+
+    def forward(self, rollouts: Rollouts, decisions: Decisions = slice(None)) -> LogProbs:
+        symbols, places, mask = (
+            value[:, decisions]
+            for value in (rollouts.tensor("symbols"), rollouts.tensor("places"), rollouts.mask)
+        )
+        every = self.logits.log_softmax(dim=-1)[places]  # [b, t, symbols]
+        log_probs = every.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
+        answers = {
+            "log_probs": log_probs,
+            "entropy": -(every.exp() * every).sum(dim=-1),
+            "mean": self.means[places, symbols],
+            "std": 0.5 + 0.1 * places.double(),
+            "interval": 0.1 + 0.01 * places.double(),
+            "value": self.values[places, symbols],
+            **{name: extra(log_probs) for name, extra in self.extras.items()},
+        }
+        if self.needed is not None:
+            answers = {name: value for name, value in answers.items() if name in self.needed}
+        for name, value in answers.items():
+            # Added, not filled in: a gradient that is not finite there goes on into the weights.
+            odd = torch.inf if self.infinite and name == "log_probs" else self.behind
+            there = mask.view(*mask.shape, *[1] * (value.ndim - 2))
+            answers[name] = value + torch.where(there, 0.0, odd)
+        extra = {name: answers[name] for name in answers if name not in ("log_probs", "entropy")}
+        return LogProbs(
+            log_probs=answers.get("log_probs"), entropy=answers.get("entropy"), extra=extra
+        )
+
+    def microbatches(
+        self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
+    ) -> Sequence[Microbatch]:
+        parts = super().microbatches(rollouts, budget, cut_decisions=cut_decisions)
+        if not (self.cuts and cut_decisions):
+            return parts
+        return [
+            (rows, slice(start, min(start + 2, decisions.stop)))
+            for rows, decisions in parts
+            for start in range(0, decisions.stop, 2)
+        ]
+
+
+def toy_rollouts(toy: Toy, *, groups: int = 3, size: int = 4) -> Rollouts:
+    """Rollouts with holes, of unequal lengths."""
+    rows = [{"prompt": f"question {number}"} for number in range(groups)]
+    return toy.sample(rows, group_size=size, seeds=range(groups * size))
+
+
+def toy_scores(values: Sequence[float]) -> Scores:
+    """Scores of a single reward."""
+    return Scores(
+        names=("reward",),
+        weights=(1.0,),
+        values=torch.tensor(values, dtype=torch.float64).unsqueeze(1),
+        failed=torch.zeros(len(values), dtype=torch.bool),
+    )

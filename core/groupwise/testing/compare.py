@@ -1,0 +1,117 @@
+"""Comparing answers, rollouts and completions by one number each."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groupwise.policy import Policy
+from groupwise.rollouts import LogProbs, Rollouts
+
+
+def gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference, relative where values are above 1; inf for other shapes and NaN."""
+    if one.shape != other.shape:
+        return math.inf
+    if not one.numel():
+        return 0.0
+    one, other = one.detach().double().cpu(), other.detach().double().cpu()
+    apart = float((one - other).abs().max()) / max(1.0, float(other.abs().max()))
+    return apart if math.isfinite(apart) else math.inf
+
+
+def completions_gap(one: Any, other: Any) -> float:
+    """0 for equal completions, the largest relative difference of numbers, inf for others."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one.keys() != other.keys():
+            return math.inf
+        return max((completions_gap(one[key], other[key]) for key in one), default=0.0)
+    texts = isinstance(one, str | bytes) or isinstance(other, str | bytes)
+    if isinstance(one, Sequence) and isinstance(other, Sequence) and not texts:
+        if len(one) != len(other):
+            return math.inf
+        pairs = zip(one, other, strict=True)
+        return max((completions_gap(a, b) for a, b in pairs), default=0.0)
+    values, others = _numbers(one), _numbers(other)
+    if texts or values is None or others is None:
+        return 0.0 if one == other else math.inf
+    most = 255.0 if values.dtype == torch.uint8 else 1.0  # pixels
+    return gap(values / most, others / most)
+
+
+def _numbers(value: Any) -> Tensor | None:
+    """A number, an array or a picture as a tensor; None for anything else."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    array = np.asarray(value)
+    return torch.from_numpy(array.copy()) if array.dtype.kind in "biuf" else None
+
+
+def answers(current: LogProbs) -> dict[str, Tensor]:
+    """All that a policy answered, by name."""
+    named = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def at_decisions(value: Tensor, mask: Tensor) -> Tensor:
+    """The values [n, ...] at decisions, on the CPU."""
+    return value.detach().cpu()[mask.cpu()]
+
+
+def rollouts_gap(one: Rollouts, other: Rollouts) -> tuple[float, str]:
+    """How far two batches are apart, and in what; 0 for the same samples."""
+    size, width = one.mask.shape[0], max(one.mask.shape[1], other.mask.shape[1])
+    if size != len(other):
+        return math.inf, "the number of rollouts"
+    masks = [
+        torch.nn.functional.pad(r.mask.cpu(), (0, width - r.mask.shape[1])) for r in (one, other)
+    ]
+    if not torch.equal(*masks):
+        return math.inf, "mask"
+    parts = {
+        "completions": max(map(completions_gap, one.completions, other.completions), default=0.0),
+        "truncated": gap(one.truncated, other.truncated),
+    }
+    if one.sampler_log_probs is not None and other.sampler_log_probs is not None:
+        said = [at_decisions(r.sampler_log_probs, r.mask) for r in (one, other)]  # type: ignore[arg-type]
+        parts["sampler_log_probs"] = gap(*said)
+    worst = max(parts, key=lambda name: parts[name])
+    return parts[worst], worst
+
+
+@contextmanager
+def nudged(policy: Policy, seed: int = 0, size: float = 0.1) -> Iterator[None]:
+    """Other trained weights, apart by `size` of their usual size; the same come back."""
+    generator = torch.Generator().manual_seed(seed)
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    with torch.no_grad():
+        for p in trained:
+            noise = torch.randn(p.shape, generator=generator).to(p)
+            p.add_(size * (p.abs().mean() + 0.1) * noise)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, value in zip(trained, before, strict=True):
+                p.copy_(value)
+
+
+def gradient(policy: Policy) -> Tensor:
+    """The gradients of all trained weights as one vector in float64, zeros where there is none."""
+    grads = [
+        torch.zeros_like(p) if p.grad is None else p.grad
+        for p in policy.parameters()
+        if p.requires_grad
+    ]
+    return torch.cat([grad.detach().double().cpu().flatten() for grad in grads])
+
+
+def direction_gap(one: Tensor, other: Tensor) -> float:
+    """|one - other| / |other| of gradients; inf where anything is not finite."""
+    apart = float((one - other).norm() / other.norm().clamp(min=1e-30))
+    return apart if math.isfinite(apart) else math.inf

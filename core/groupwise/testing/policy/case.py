@@ -1,0 +1,63 @@
+"""Case: a policy, rows, what it samples for them, and what it says of that."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.policy import Policy
+from groupwise.rollouts import Rollouts
+from groupwise.testing import compare
+from groupwise.testing.draws import Draws, Rows
+
+EVERY = slice(None)
+
+
+class Case(Draws):
+    """load: makes a policy of what `save_pretrained` wrote, where that is not the default."""
+
+    def __init__(
+        self, policy: Policy, rows: Rows, size: int, load: Callable[[Path], Policy] | None
+    ) -> None:
+        super().__init__(policy, rows, size)
+        self.policy, self.load = policy, load
+
+    @cached_property
+    def rollouts(self) -> Rollouts:
+        """One sample of all rows, which most laws look at."""
+        return self.sample()
+
+    @torch.no_grad()
+    def answers(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
+        """What the policy says, by name; copies, as an answer may be a view of a weight."""
+        said = compare.answers(self.policy(rollouts, decisions))
+        return {name: value.clone() for name, value in said.items()}
+
+    @cached_property
+    def whole(self) -> dict[str, Tensor]:
+        """What the policy says of all its rollouts at once."""
+        return self.answers(self.rollouts)
+
+    def apart(
+        self,
+        said: Mapping[str, Tensor],
+        mask: Tensor | None = None,
+        *,
+        rows: Any = EVERY,
+        columns: slice = EVERY,
+    ) -> str | None:
+        """How answers differ from what `whole` has for these rows and decisions.
+
+        mask: which of them are decisions; that of all rollouts if unset.
+        """
+        mask = self.rollouts.mask if mask is None else mask
+        for name, value in said.items():
+            expected = self.whole[name].cpu()[rows][:, columns]
+            part = value.cpu()[:, : expected.shape[1]]
+            apart = compare.gap(*(compare.at_decisions(v, mask) for v in (part, expected)))
+            if apart > self.limit:
+                return f"{name} differ by {apart:.2g}, at most {self.limit:g} is allowed"
+        return None

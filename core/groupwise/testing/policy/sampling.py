@@ -1,0 +1,68 @@
+"""Laws of what a policy samples."""
+
+import torch
+
+from groupwise.testing import compare
+from groupwise.testing.law import law
+from groupwise.testing.policy.case import Case
+
+
+@law(
+    "rollouts are what was asked for",
+    look="`sample`: `group_size` rollouts a row, adjacent and in order; `groups` 0, 1, ...; all "
+    "`facts`; no more decisions than `max_decisions`",
+)
+def asked_for(case: Case) -> str | None:
+    policy, rollouts = case.policy, case.rollouts
+    policy.check_prompts(case.rows)
+    wrong = case.misplaced(rollouts)
+    if wrong is not None:
+        return wrong
+    if bool((rollouts.lengths == 0).all()):
+        return "no rollout has a decision"
+    if policy.max_decisions is not None and int(rollouts.lengths.max()) > policy.max_decisions:
+        most = int(rollouts.lengths.max())
+        return f"a rollout has {most} decisions, and `max_decisions` is {policy.max_decisions}"
+    missing = policy.facts - set(rollouts.facts)
+    return f"facts lack {sorted(missing)}" if missing else None
+
+
+@law(
+    "seeds name samples",
+    look="a generator of its own for each rollout, seeded by its seed alone; nothing may be drawn "
+    "for a whole batch, or depend on the width of a batch",
+)
+def seeds(case: Case) -> str | None:
+    return case.apart_alone(case.rollouts)
+
+
+@law("other seeds, other samples", look="whether `seeds` reach what is drawn")
+def other_seeds(case: Case) -> str | None:
+    other = case.sample(first=10_000)
+    same = map(compare.completions_gap, case.rollouts.completions, other.completions)
+    if all(apart == 0 for apart in same):
+        return f"{len(other)} rollouts are the same with other seeds"
+    return None
+
+
+@law(
+    "the global generator is left alone",
+    look="draws without `generator=`, dropout, and modules that are initialised while sampling",
+)
+def global_generator(case: Case) -> str | None:
+    before = torch.get_rng_state()
+    case.sample()
+    same = torch.equal(before, torch.get_rng_state())
+    return None if same else "sampling has drawn from torch's global generator"
+
+
+@law("greedy takes no chances", look="purpose == 'greedy'; or say `greedy = False`")
+def greedy(case: Case) -> str | None:
+    if not case.policy.greedy:
+        return None
+    one, other = (case.sample(first=first, purpose="greedy") for first in (0, 10_000))
+    apart, what = compare.rollouts_gap(one, other)
+    return f"two seeds differ in {what} by {apart:.2g}" if apart > case.limit else None
+
+
+LAWS = (asked_for, seeds, other_seeds, global_generator, greedy)

@@ -1,0 +1,20 @@
+"""The laws of `groupwise.testing`, kept by all that this plugin registers."""
+
+import pytest
+
+from groupwise import testing
+
+NAMES = ["clip_similarity", "aesthetic", "preference"]
+
+
+def test_no_other_is_registered(registered):
+    assert set(registered("clip")) == {("rewards", name) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rewards(registered, folder, head, pictures, pil, *, name):
+    kind = registered("clip")["rewards", name]
+    more = {"head": str(head(24, 1))} if name == "aesthetic" else {}
+    reward = kind(kind.Config(model=str(folder), **more))
+    rows = [{"prompt": text} for text in ("a red disk", "two dogs", "three")]
+    testing.check_reward(reward, rows, pil(pictures(*range(6))), group_size=2)

@@ -1,0 +1,45 @@
+"""The laws of `groupwise.testing`, kept by all that the core registers."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from groupwise import testing
+
+TESTS = Path(__file__).parents[1]
+LAWS_OF = {
+    "groupwise": "core",
+    "language_model": "llm",
+    "flow": "flow",
+    "verifiable": "verifiable",
+    "clip": "clip",
+}
+"""Which folder has the `test_laws.py` of a plugin: a test of all that it registers."""
+SETTINGS = {
+    "as it is": {},
+    "with KL and entropy": {"beta": 0.1, "entropy": 0.05},
+    "of whole sequences": {"importance": "sequence", "importance_mode": "mask"},
+    "without the truncated": {"mask_truncated": True, "scale": "batch", "kl": "k2", "beta": 0.1},
+}
+
+
+def test_every_plugin_has_its_laws_tested():
+    project = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(project["entry-points"]["groupwise"]) == set(LAWS_OF)
+    for folder in LAWS_OF.values():
+        assert (TESTS / folder / "test_laws.py").exists()
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_algorithms(registered, settings):
+    ours = registered("groupwise")
+    assert {kind for kind, _ in ours} == {"algorithms"}  # another kind needs a test here
+    for kind in ours.values():
+        testing.check_algorithm(kind(kind.Config(**SETTINGS[settings])))
+
+
+def test_policies_of_the_tests(lab):
+    policy = lab.Tabular()
+    testing.check_policy(policy, lab.rows(4))
+    testing.check_sampler(policy, policy, lab.rows(4))

@@ -1,0 +1,368 @@
+"""The checks of policies and samplers: each law holds of a toy, and fails of one that breaks it."""
+
+import copy
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective, testing
+from groupwise.advantages import group_relative
+from groupwise.testing import policy as of_policies
+from groupwise.testing import sampler as of_samplers
+
+# ---- policies: a table, whose longer rollouts have holes
+
+
+def policy_of(lab, *broken, **settings):
+    """A table with holes, and with what breaks a law and none before it."""
+    return type("Toy", (*broken, Holes, lab.Tabular), {})(**settings)
+
+
+class Holes:
+    """Longer rollouts have two places that are no decisions."""
+
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        mask = rollouts.mask.clone()
+        mask[rollouts.extents > 3, 1:3] = False
+        return replace(rollouts, mask=mask)
+
+
+class Ungrouped:
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        return replace(rollouts, groups=rollouts.groups * 0)
+
+
+class ByBatch:
+    def sample(self, prompts, *, seeds, **options):
+        return super().sample(prompts, seeds=[s + len(prompts) for s in seeds], **options)
+
+
+class Deaf:
+    def sample(self, prompts, *, seeds, **options):
+        return super().sample(prompts, seeds=[7] * len(seeds), **options)
+
+
+class Global:
+    def sample(self, prompts, **options):
+        torch.rand(1)
+        return super().sample(prompts, **options)
+
+
+class NeverGreedy:
+    def sample(self, prompts, *, purpose="train", **options):
+        return super().sample(prompts, purpose="train", **options)
+
+
+class Promises:
+    provides = frozenset({"log_probs", "entropy", "value"})
+
+
+class Sharper:
+    def _draw(self, *rest):
+        self.table.data *= 4
+        drawn = super()._draw(*rest)
+        self.table.data /= 4
+        return drawn
+
+
+class SeesPadding:
+    def forward(self, rollouts, decisions=slice(None)):
+        total = rollouts.trajectory["symbols"].sum(dim=1, keepdim=True)
+        return changed(super().forward(rollouts, decisions), 1e-3 * total)
+
+
+class ByPlace:
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        places = {"row": list(torch.arange(len(rollouts)))}
+        return replace(rollouts, trajectory={**rollouts.trajectory, **places})
+
+    def forward(self, rollouts, decisions=slice(None)):
+        said = super().forward(rollouts, decisions)
+        if "row" not in rollouts.trajectory:
+            return said
+        moved = torch.arange(len(rollouts)) - torch.stack(rollouts.trajectory["row"])
+        return changed(said, 1e-3 * moved.unsqueeze(1))
+
+
+class ByLengths:
+    def microbatches(self, rollouts, budget, *, cut_decisions):
+        return [(torch.arange(len(rollouts)), slice(0, int(rollouts.lengths.max())))]
+
+
+class NoContext:
+    def forward(self, rollouts, decisions=slice(None)):
+        symbols = rollouts.trajectory["symbols"][:, decisions]
+        cut = {**rollouts.trajectory, "symbols": symbols}
+        mask = rollouts.mask[:, decisions]
+        return super().forward(replace(rollouts, mask=mask, trajectory=cut, sampler_log_probs=None))
+
+
+class DetachesOne:
+    def forward(self, rollouts, decisions=slice(None)):
+        said = super().forward(rollouts, decisions)
+        if len(rollouts) > 1:
+            return said
+        return LogProbs(log_probs=said.log_probs.detach(), entropy=said.entropy)
+
+
+class NeverBack:
+    def _exchanged(self, kept):
+        held = super()._exchanged(kept)
+
+        class Once:
+            def __enter__(self):
+                held.__enter__()
+
+            def __exit__(self, kind, *_):
+                if kind is None:
+                    held.__exit__(None, None, None)
+
+        return Once()
+
+
+class Forgets:
+    def state_dict(self, *rest, **more):
+        state = super().state_dict(*rest, **more)
+        return {name: torch.zeros_like(value) for name, value in state.items()}
+
+
+class Biased:
+    def __init__(self):
+        super().__init__(bias=2e-4)
+
+
+POLICIES = {
+    "rollouts are what was asked for": Ungrouped,
+    "seeds name samples": ByBatch,
+    "other seeds, other samples": Deaf,
+    "the global generator is left alone": Global,
+    "greedy takes no chances": NeverGreedy,
+    "the forward answers what is provided": Promises,
+    "the ratio is one": Biased,
+    "what is scored is what was drawn from": Sharper,
+    "padding reaches nothing": SeesPadding,
+    "selecting and joining keeps what was sampled": ByPlace,
+    "holes: every decision is in one micro-batch": ByLengths,
+    "decisions may be cut apart where the loss allows": NoContext,
+    "micro-batches change no gradient": DetachesOne,
+    "kept weights come back": NeverBack,
+    "saving and loading keeps the weights": Forgets,
+}
+
+
+def changed(said, by):
+    return LogProbs(log_probs=said.log_probs + by, entropy=said.entropy, extra=said.extra)
+
+
+def names(laws):
+    return [law.name for law in laws]
+
+
+def breaks(name):
+    return pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": ')
+
+
+def test_a_policy_that_keeps_all_laws(lab):
+    policy = policy_of(lab)
+    before = policy.table.detach().clone()
+    testing.check_policy(policy, lab.rows(3))
+    assert torch.equal(policy.table, before)
+    assert not policy._kept
+    assert list(POLICIES) == names(of_policies.LAWS)
+
+
+@pytest.mark.parametrize("name", names(of_policies.LAWS))
+def test_a_policy_that_breaks_a_law(lab, name):
+    with breaks(name):
+        testing.check_policy(policy_of(lab, POLICIES[name]), lab.rows(3))
+
+
+def test_a_loaded_policy_is_compared(lab):
+    testing.check_policy(policy_of(lab), lab.rows(3), load=lambda path: policy_of(lab))
+    with breaks("saving and loading keeps the weights"):
+        testing.check_policy(policy_of(lab), lab.rows(3), load=lambda path: policy_of(lab, seed=1))
+
+
+# ---- samplers: an engine with a copy of the weights
+
+
+class Engine(Sampler):
+    def __init__(self, policy, bias=0.02):
+        self.policy, self.copy, self.bias, self.version = policy, copy.deepcopy(policy), bias, -1
+
+    def follow(self, policy, name, version):
+        self.copy.load_state_dict(policy.state_dict())
+        self.version = version
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        rollouts = self.copy.sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
+        return replace(
+            rollouts,
+            sampler_log_probs=rollouts.sampler_log_probs + self.bias,
+            versions=torch.full((len(rollouts),), self.version),
+        )
+
+
+class Unfit(Engine):
+    requires = frozenset({"tokens"})
+
+
+class Ungrouped(Engine):
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        return replace(rollouts, groups=rollouts.groups * 0)
+
+
+class OldVersions(Engine):
+    def follow(self, policy, name, version):
+        super().follow(policy, name, version)
+        self.version = 1
+
+
+class ByBatch(Engine):
+    def sample(self, prompts, *, seeds, **options):
+        return super().sample(prompts, seeds=[s + len(prompts) for s in seeds], **options)
+
+
+class Borrows(Engine):
+    def follow(self, policy, name, version):
+        self.copy, self.version = policy, version
+
+
+class NeverListens(Engine):
+    def follow(self, policy, name, version):
+        self.version = version
+
+
+ENGINES = [
+    ("it fits the policy", Unfit),
+    ("rollouts are what was asked for", Ungrouped),
+    ("versions are those followed", OldVersions),
+    ("what it says is what the policy says", lambda policy: Engine(policy, bias=0.06)),
+    ("seeds name samples", ByBatch),
+    ("a sampler that copies draws with what it was told", Borrows),
+    ("a sampler that copies draws with what it was told", NeverListens),
+]
+
+
+def test_a_sampler_that_keeps_all_laws(lab):
+    policy = lab.Tabular()
+    before = policy.table.detach().clone()
+    for sampler in (Engine(policy), policy):
+        testing.check_sampler(sampler, policy, lab.rows(3))
+    assert torch.equal(policy.table, before)
+    assert list(dict.fromkeys(name for name, _ in ENGINES)) == names(of_samplers.LAWS)
+
+
+@pytest.mark.parametrize(("name", "engine"), ENGINES)
+def test_a_sampler_that_breaks_a_law(lab, name, engine):
+    policy = lab.Tabular()
+    with breaks(name):
+        testing.check_sampler(engine(policy), policy, lab.rows(3))
+
+
+def test_log_probs_that_are_called_exact_are_held_to_it(lab):
+    policy = lab.Tabular()
+    engine = Engine(policy, bias=2e-4)
+    engine.exact = True
+    with breaks("what it says is what the policy says"):
+        testing.check_sampler(engine, policy, lab.rows(3))
+
+
+def test_one_row_is_too_few(lab):
+    with pytest.raises(ValueError, match="needs two rows or more, received 1"):
+        testing.check_policy(lab.Tabular(), lab.rows(1))
+
+
+# ---- parts without log-probs
+
+
+class Thrower(Policy):
+    """Throws at something, and says where it aimed and what it hit."""
+
+    provides = frozenset({"aim", "hit"})
+
+    def __init__(self, noise=0.5):
+        super().__init__()
+        self.aim, self.noise = torch.nn.Parameter(torch.zeros(1)), noise
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        rows = [row for row in prompts for _ in range(group_size)]
+        drawn = [torch.randn((), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        noise = 0.0 if purpose == "greedy" else self.noise
+        hits = self.aim.detach() + noise * torch.stack(drawn)
+        return Rollouts(
+            prompts=rows,
+            completions=hits.tolist(),
+            groups=torch.arange(len(prompts)).repeat_interleave(group_size),
+            mask=torch.ones(len(rows), 1, dtype=torch.bool),
+            truncated=torch.zeros(len(rows), dtype=torch.bool),
+            trajectory={"hits": hits.unsqueeze(1)},
+        )
+
+    def forward(self, rollouts, decisions=slice(None)):
+        hits = rollouts.tensor("hits")[:, decisions]
+        return LogProbs(log_probs=None, extra={"aim": self.aim.expand(hits.shape), "hit": hits})
+
+
+class Pull(Algorithm):
+    """Moves the aim towards what was hit, the more the better it was."""
+
+    needs = frozenset({"aim", "hit"})
+    old = frozenset({"aim"})
+
+    def targets(self, scores, rollouts, answers):
+        return {
+            "advantages": group_relative(scores.total, rollouts.groups).float(),
+            "weights": objective.weights(rollouts.mask, normalize="token"),
+        }
+
+    def loss(self, current, batch):
+        aim, better = current.extra["aim"], batch["advantages"].unsqueeze(1)
+        pull = better * (aim - current.extra["hit"]).square() + (aim - batch["old_aim"]).square()
+        return torch.where(batch["mask"], pull * batch["weights"], 0.0)
+
+
+def test_parts_without_log_probs():
+    rows = [{"prompt": "a"}, {"prompt": "b"}]
+    testing.check_policy(Thrower(), rows)
+    with breaks("other seeds, other samples"):
+        testing.check_policy(Thrower(noise=0.0), rows)
+    said = {"aim": lambda log_probs: log_probs / 2, "hit": lambda log_probs: log_probs.detach() + 1}
+    testing.check_algorithm(Pull(), extras=said)
+
+
+# ---- adapters: their laws are their plugin's
+
+
+def test_an_adapter_is_checked_by_its_base_class():
+    seen = []
+
+    class Adapter:
+        @classmethod
+        def check(cls, pipeline, **options):
+            seen.append((cls, pipeline, options))
+
+    class Own(Adapter):
+        pass
+
+    testing.check_adapter(Own, "pipeline", height=8)
+    assert seen == [(Own, "pipeline", {"height": 8})]
+    with pytest.raises(TypeError, match="object has no `check`; an adapter is a subclass of"):
+        testing.check_adapter(object, "pipeline")
+
+
+def test_a_message_has_the_law_the_numbers_and_where_to_look(lab):
+    with pytest.raises(AssertionError) as caught:
+        testing.check_policy(lab.Tabular(bias=0.5), lab.rows(2))
+    broken, look = str(caught.value).splitlines()
+    assert broken == (
+        'Tabular breaks the law "the ratio is one": the largest gap between the forward\'s '
+        "log-probs and the sampler's is 0.5 nats, at most 0.0001 is allowed"
+    )
+    assert look.startswith("  look at: the same code and precision in `sample` and `forward`: ")

@@ -1,0 +1,253 @@
+"""The checks of algorithms and rewards: each law holds of a toy and fails of one that breaks it."""
+
+import copy
+import random
+import re
+
+import pytest
+import torch
+
+from groupwise import testing
+from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.gspo import GSPO
+from groupwise.testing import algorithm as of_algorithms
+from groupwise.testing import reward as of_rewards
+
+
+def names(laws):
+    return [law.name for law in laws]
+
+
+def breaks(name):
+    return pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": ')
+
+
+# ---- algorithms
+
+
+class TakesEntropy(GRPO):
+    def loss(self, current, batch):
+        return super().loss(current, batch) - 0.1 * current.entropy * batch["weights"]
+
+
+class Targets(GRPO):
+    def targets(self, scores, rollouts, answers):
+        return self.change(super().targets(scores, rollouts, answers), scores, rollouts)
+
+
+class InDoubles(Targets):
+    def change(self, targets, scores, rollouts):
+        return {**targets, "weights": targets["weights"].double()}
+
+
+class Sums(Targets):
+    def change(self, targets, scores, rollouts):
+        return {**targets, "weights": targets["weights"] * len(rollouts)}
+
+
+class NoBaseline(Targets):
+    def change(self, targets, scores, rollouts):
+        return {**targets, "advantages": scores.total.float()}
+
+
+class ByRows(GRPO):
+    def loss(self, current, batch):
+        return super().loss(current, batch) / len(batch["mask"])
+
+
+class CutsSequences(GSPO):
+    couples_decisions = False
+
+
+class OverflowsBehind(GRPO):
+    def __init__(self):
+        super().__init__(GRPO.Config(entropy=0.1))
+
+    def loss(self, current, batch):
+        return super().loss(current, batch) + 1e-3 * current.entropy.exp() * batch["weights"]
+
+
+class MasksTooLate(GRPO):
+    def loss(self, current, batch):
+        ratio = (current.log_probs - batch["old_log_probs"]).exp()
+        return -ratio * batch["advantages"].unsqueeze(1) * batch["weights"]
+
+
+class ByLengths(Targets):
+    def change(self, targets, scores, rollouts):
+        places = torch.arange(rollouts.mask.shape[1])
+        return {
+            **targets,
+            "weights": targets["weights"] * (places < rollouts.lengths.unsqueeze(1)),
+        }
+
+
+class OnlyTheGood(GRPO):
+    def active(self, targets):
+        return targets["advantages"] > 0
+
+
+class Climbs(GRPO):
+    def loss(self, current, batch):
+        return -super().loss(current, batch)
+
+
+class MeasuresNothing(GRPO):
+    def measure(self, current, batch):
+        return {"share": current.log_probs * float("nan")}
+
+
+class LosesCount(GRPO):
+    count = 0
+
+    def targets(self, scores, rollouts, answers):
+        self.count += 1
+        return super().targets(scores, rollouts, answers)
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        pass
+
+
+ALGORITHMS = {
+    "it asks for all that it uses": TakesEntropy,
+    "targets are of the whole update": InDoubles,
+    "weights know the whole update": Sums,
+    "it learns nothing from equal rewards": NoBaseline,
+    "micro-batches change no gradient": ByRows,
+    "decisions may be cut apart where the loss allows": CutsSequences,
+    "padding reaches nothing": OverflowsBehind,
+    "the loss is finite where padding is not": MasksTooLate,
+    "holes: every decision has its gradient": ByLengths,
+    "what is left out has no gradient": OnlyTheGood,
+    "what was rewarded becomes likelier": Climbs,
+    "what is measured is one number a decision": MeasuresNothing,
+    "its state comes through a checkpoint": LosesCount,
+}
+
+
+def test_every_law_of_algorithms_has_one_that_breaks_it():
+    assert list(ALGORITHMS) == names(of_algorithms.LAWS)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_that_breaks_a_law(name):
+    with breaks(name):
+        testing.check_algorithm(ALGORITHMS[name]())
+
+
+def test_an_algorithm_that_needs_what_the_toy_has_not():
+    class Hits(GRPO):
+        needs = frozenset({"log_probs", "hit"})
+
+        def __init__(self):
+            super().__init__()
+            self.needs = type(self).needs
+
+        def loss(self, current, batch):
+            return super().loss(current, batch) * current.extra["hit"].exp()
+
+    with pytest.raises(ValueError, match="Hits needs 'hit', which the toy policy does not provide"):
+        testing.check_algorithm(Hits())
+    testing.check_algorithm(Hits(), extras={"hit": lambda log_probs: log_probs.detach().exp()})
+
+
+def test_an_algorithm_that_sees_a_value_has_a_baseline_of_its_own():
+    class Valued(GRPO):
+        sees = frozenset({"old_value"})
+
+        def __init__(self):
+            super().__init__()
+            self.needs = frozenset({"log_probs", "value"})
+
+        def targets(self, scores, rollouts, answers):
+            targets = super().targets(scores, rollouts, answers)
+            less = targets["advantages"].unsqueeze(1) - answers["old_value"].float()
+            return {**targets, "advantages": less}
+
+    testing.check_algorithm(Valued())
+
+
+# ---- rewards
+
+ROWS = [{"prompt": f"word {n}", "number": n, "keys": [2, 1]} for n in range(3)]
+WORDS = ["a", "bbb", "cc"]
+
+
+def length(completions):
+    return [float(len(text)) for text in completions]
+
+
+def one_too_few(completions):
+    return length(completions)[1:]
+
+
+def chance(completions):
+    return [random.random() for _ in completions]
+
+
+def relative(completions):
+    lengths = length(completions)
+    return [each - sum(lengths) / len(lengths) for each in lengths]
+
+
+def in_order(completions, number):
+    return [float(number == sorted(number))] * len(completions)
+
+
+def sorts(completions, keys):
+    for each in keys:
+        each.sort()
+    return length(completions)
+
+
+def only_letters(completions):
+    return [float(ord(text[0])) for text in completions]
+
+
+class Remembers:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, completions):
+        self.calls += 1
+        return length(completions)
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = 0
+
+
+REWARDS = {
+    "the reward gives one value a completion": one_too_few,
+    "the same completion has the same reward": chance,
+    "for any batch": relative,
+    "in any order": in_order,
+    "it changes nothing that it was given": sorts,
+    "any text has a value": only_letters,
+    "its state comes through a checkpoint": Remembers(),
+}
+
+
+def test_a_reward_that_keeps_all_laws():
+    async def slowly(completions, number, **columns):
+        return [text * 0 + n for text, n in zip(length(completions), number, strict=True)]
+
+    def steps(completions):
+        return [[1.0, None, len(text)][: len(text)] for text in completions]
+
+    testing.check_reward(length, ROWS, WORDS)
+    testing.check_reward(slowly, ROWS, WORDS)
+    testing.check_reward(steps, ROWS, WORDS, decisions=[1, 3, 2])
+    testing.check_reward(relative, ROWS, WORDS * 3, group_size=3)
+    assert list(REWARDS) == names(of_rewards.LAWS)
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_reward_that_breaks_a_law(name):
+    with breaks(name):
+        testing.check_reward(REWARDS[name], copy.deepcopy(ROWS), WORDS)

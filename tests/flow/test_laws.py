@@ -1,0 +1,129 @@
+"""The laws of `groupwise.testing`, kept by all that this plugin registers, and broken by toys."""
+
+import re
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from groupwise import testing
+from groupwise_flow import laws
+from groupwise_flow.sd3 import SD3Adapter
+
+ADAPTERS = {
+    "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),
+    "FluxPipeline": ("flux", "flux unguided"),
+}
+ALGORITHMS = [{}, {"beta": 0.1}, {"guard": True, "beta": 0.1}, {"kl": "published", "beta": 0.1}]
+SIZE = {"height": 16, "width": 16, "prompt_tokens": 12}
+
+
+def test_no_other_is_registered(registered):
+    expected = {("policies", "flow"), ("algorithms", "flow_grpo")}
+    assert set(registered("flow")) == expected | {("adapters", name) for name in ADAPTERS}
+
+
+@pytest.mark.parametrize("settings", ALGORITHMS)
+def test_algorithm(registered, settings):
+    kind = registered("flow")["algorithms", "flow_grpo"]
+    testing.check_algorithm(kind(kind.Config(**settings)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"of": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}])
+def test_policy(lab, settings):
+    policy = lab.policy(**settings)
+    lab.nudge(policy)
+    testing.check_policy(policy, lab.rows, group_size=2)
+    testing.check_sampler(policy, policy, lab.rows, group_size=2)
+
+
+@pytest.mark.parametrize("of", [(kind, of) for kind in ADAPTERS for of in ADAPTERS[kind]])
+def test_adapter(lab, registered, of):
+    kind, folder = of
+    adapter = registered("flow")["adapters", kind]
+    testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, **SIZE)
+
+
+def pipeline_of(lab, folder="sd3"):
+    return DiffusionPipeline.from_pretrained(lab.folders[folder])
+
+
+# ---- every law is seen to fail
+
+
+class Elsewhere(SD3Adapter):
+    trained = "unet"
+
+
+class BySelection(SD3Adapter):
+    def encode(self, rows):
+        told = super().encode(rows)
+        return {name: value + 0.1 * len(rows) for name, value in told.items()}
+
+
+class Flat(SD3Adapter):
+    def velocity(self, *rest, **more):
+        return super().velocity(*rest, **more).flatten(1)
+
+
+class Centred(SD3Adapter):
+    def velocity(self, *rest, **more):
+        velocity = super().velocity(*rest, **more)
+        return velocity - velocity.mean(dim=0, keepdim=True)
+
+
+class Unmasked(SD3Adapter):
+    by_token = ("embeds",)
+
+    def encode(self, rows):
+        told = super().encode(rows)
+        mask = torch.ones(told["embeds"].shape[:2], dtype=torch.bool)
+        mask[:, -3:] = False
+        return {**told, "mask": mask}
+
+    @property
+    def tokens(self):
+        return self.prompt_tokens + 16  # T5's and CLIP's
+
+
+class DeafToTime(SD3Adapter):
+    def velocity(self, model, latents, sigma, conditions, **more):
+        return super().velocity(model, latents, sigma * 0, conditions, **more)
+
+
+class GuidesAlways(SD3Adapter):
+    def guide(self, conditional, unconditional, scale):
+        return super().guide(conditional, unconditional, scale + 1)
+
+
+class GuidesOtherwise(SD3Adapter):
+    def guide(self, conditional, unconditional, scale):
+        return super().guide(conditional, unconditional, scale**2)
+
+
+class Turned(SD3Adapter):
+    def decode(self, latents):
+        return super().decode(latents)[..., :8]
+
+
+BROKEN = [
+    ("the trained module is in the pipeline", Elsewhere),
+    ("conditions have one width and a mask", BySelection),
+    ("latents and velocities have the right shapes", Flat),
+    ("batching does not change an answer", Centred),
+    ("what the mask leaves out has no say", Unmasked),
+    ("prompts and noise levels have a say", DeafToTime),
+    ("no guidance is the conditional velocity", GuidesAlways),
+    ("denoising is the pipeline's own", GuidesOtherwise),
+    ("pictures are of the size that was asked for", Turned),
+]
+
+
+def test_every_law_has_an_adapter_that_breaks_it():
+    assert [name for name, _ in BROKEN] == [law.name for law in laws.LAWS]
+
+
+@pytest.mark.parametrize(("name", "adapter"), BROKEN)
+def test_an_adapter_that_breaks_a_law(lab, name, adapter):
+    with pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": '):
+        testing.check_adapter(adapter, pipeline_of(lab), rows=lab.rows, **SIZE)

@@ -1,0 +1,47 @@
+"""The laws of `groupwise.testing`, kept by the language model."""
+
+from pathlib import Path
+
+import pytest
+
+from groupwise import testing
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+# Prompts of unequal length; at this temperature some completions end early.
+ROWS = [{"prompt": "ab"}, {"prompt": "a longer prompt"}, {"prompt": "c"}]
+SETTINGS = {
+    "as it is": {},
+    "of prompts that are not shared": {"share_prompt": False},
+    "at another temperature": {"temperature": 1.7},
+    "of adapters": {"lora": {"rank": 2}},
+}
+
+
+def test_no_other_is_registered(registered):
+    assert registered("language_model") == {("policies", "language_model"): LanguageModel}
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
+def test_architectures(make, architecture):
+    policy = make(architecture)
+    testing.check_policy(policy, ROWS, group_size=8, load=loaded(policy))
+    testing.check_sampler(policy, policy, ROWS)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_settings(make, settings):
+    testing.check_policy(make(**SETTINGS[settings]), ROWS)
+
+
+def loaded(policy):
+    """Makes a policy of what another has saved."""
+
+    def load(path: Path) -> LanguageModel:
+        settings = policy.config.model_copy(update={"model": str(path)})
+        policy.tokenizer.save_pretrained(path)
+        made = LanguageModel(Settings(**settings.model_dump(exclude_unset=True)))
+        made.place("cpu")
+        return made
+
+    return load

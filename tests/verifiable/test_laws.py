@@ -1,0 +1,109 @@
+"""The laws of `groupwise.testing`, kept by every reward that this package registers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from groupwise import testing
+from groupwise_verifiable.puzzles.source import ReasoningGym
+
+sys.path.insert(0, str(Path(__file__).parent))
+from shape_pictures import COLORS, Drawn, picture
+
+SUMS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(3)]
+ANSWERS = [
+    "It is 1.",
+    "7",
+    "<think>1 + 1</think><answer>2</answer>",
+    "\\boxed{2}",
+    "3",
+    "I do not know. I do not know. I do not know.",
+]
+IDS = {"completion_ids": [list(range(1, 2 + len(text))) for text in ANSWERS]}
+
+
+def scene(kind, color, x):
+    return picture(Drawn(kind, COLORS[color], x, 14.0, 10.0))
+
+
+def pictures():
+    return [
+        scene(kind, color, x)
+        for kind, color in (("disk", "red"), ("square", "blue"), ("cross", "red"))
+        for x in (9.0, 19.0)
+    ]
+
+
+SCENES = [
+    {"prompt": f"a red {kind}", "include": [{"class": kind, "count": 1, "color": "red"}]}
+    for kind in ("disk", "square", "cross")
+]
+LETTERS = [{"prompt": text, "text": text} for text in ("one", "two", "red")]
+
+
+def white():
+    return [Image.new("RGB", (64, 32), (255, 255 - 40 * n, 255)) for n in range(6)]
+
+
+TEXTS = {
+    "math": {},
+    "exact_answer": {"extract": "tag"},
+    "numeric_answer": {},
+    "think_answer_format": {},
+    "think_format": {},
+    "tag_count": {},
+    "length": {},
+    "cosine_length": {"max_length": 100},
+    "soft_overlong": {"max_length": 40, "cache": 20},
+    "repetition": {},
+    "language_consistency": {"language": "en"},
+}
+IMAGES = {
+    "image_contents": (SCENES, pictures),
+    "image_text": (LETTERS, white),
+    "jpeg_size": (SCENES, pictures),
+    "image_diversity": (SCENES, pictures),
+}
+MODELS = {"reward_model"}
+"""Those with a model of their own, which test_reward_model.py makes and checks."""
+
+
+@pytest.fixture
+def reward(registered):
+    def make(name, **settings):
+        kind = registered("verifiable")["rewards", name]
+        return kind(kind.Config(**settings)) if settings else kind()
+
+    return make
+
+
+def test_no_other_is_registered(registered):
+    names = {*TEXTS, *IMAGES, *MODELS, "reasoning_gym"}
+    assert set(registered("verifiable")) == {("rewards", name) for name in names}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_rewards_of_texts(reward, name):
+    made = reward(name, **TEXTS[name])
+    testing.check_reward(made, SUMS, ANSWERS, group_size=2, facts=IDS)
+
+
+def test_messages_are_texts(reward):
+    chats = [[{"role": "assistant", "content": text}] for text in ANSWERS]
+    testing.check_reward(reward("numeric_answer"), SUMS, chats, group_size=2)
+
+
+def test_puzzles(reward):
+    source = ReasoningGym(ReasoningGym.Config(task="basic_arithmetic"))
+    rows = [source[number] for number in range(3)]
+    answers = [rows[0]["answer"], "5", f"it is {rows[2]['answer']}"]
+    testing.check_reward(reward("reasoning_gym", tag=None), rows, answers)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_rewards_of_images(reward, name):
+    rows, made = IMAGES[name]
+    images = made()
+    testing.check_reward(reward(name), rows, images, group_size=2)
