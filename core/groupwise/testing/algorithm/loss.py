@@ -15,7 +15,7 @@ from groupwise.testing.law import law
 
 @law(
     "rewards that differ teach something",
-    look="`targets`, `loss`: in a step's first update the old answers are the policy's own, so that "
+    look="`targets`, `loss`: in a step's first update the old answers are the policy's own, and "
     "what only measures the distance to them is flat there",
 )
 def teaches(case: Case) -> str | None:
