@@ -116,7 +116,13 @@ def conditions(case: Case) -> str | None:
         return f"`by_token` names {sorted(missing)}, and there are {sorted(case.conditions)}"
     for number, row in enumerate(rows):
         for name, value in guided.conditions([row]).items():
-            apart = compare.gap(value, case.conditions[name][number : number + 1])
+            beside = case.conditions[name][number : number + 1]
+            if value.shape != beside.shape:
+                return (
+                    f"{name} of row {number} are {list(value.shape)} alone and "
+                    f"{list(beside.shape)} beside others"
+                )
+            apart = compare.gap(value, beside)
             if apart > LIMIT:
                 return f"{name} of row {number} alone and beside others differ by {apart:.2g}"
     return None
@@ -202,14 +208,17 @@ def denoising(case: Case) -> str | None:
                 leaders=rows,
                 training=False,
             )
-        apart = compare.gap(done.latents.flatten(1), _pipelines(case, scale).flatten(1))
+        apart = compare.gap(done.latents.flatten(1), _drawn(case, scale, "latent").flatten(1))
         if apart > LIMIT:
             return f"with guidance {scale:g} latents differ from the pipeline's by {apart:.2g}"
     return None
 
 
-def _pipelines(case: Case, scale: float) -> Tensor:
-    """[n, ...]: what the pipeline's own call makes of the noise that `draw` starts with."""
+def _drawn(case: Case, scale: float, output_type: str) -> Tensor:
+    """[n, ...]: what the pipeline's own call makes of the noise that `draw` starts with.
+
+    output_type: the pipeline's own: "latent", or "pt" for pictures in [0, 1].
+    """
     shape = case.adapter.latent_shape
     start = [
         torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -224,7 +233,7 @@ def _pipelines(case: Case, scale: float) -> Tensor:
         latents=torch.stack(start).to(case.adapter.device),
         height=case.adapter.height,
         width=case.adapter.width,
-        output_type="latent",
+        output_type=output_type,
         return_dict=False,
         **call,
     )[0]
@@ -250,6 +259,19 @@ def pictures(case: Case) -> str | None:
     return None
 
 
+@law(
+    "pictures are the pipeline's own",
+    look="`decode`: what the pipeline does with latents before its autoencoder, and values in "
+    "[0, 1], where autoencoders have [-1, 1]",
+)
+def decoding(case: Case) -> str | None:
+    with torch.no_grad():
+        latents = _drawn(case, 1.0, "latent").view_as(case.start)
+        _, images = case.adapter.completions(latents)
+    apart = compare.gap(images, _drawn(case, 1.0, "pt"))
+    return f"they differ by {apart:.2g}, where white is 1" if apart > LIMIT else None
+
+
 LAWS = (
     trained,
     conditions,
@@ -260,4 +282,5 @@ LAWS = (
     unguided,
     denoising,
     pictures,
+    decoding,
 )

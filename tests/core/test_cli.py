@@ -236,13 +236,20 @@ def test_plugins_lists_everything() -> None:
     assert ["grpo", "groupwise", "(?)", "groupwise.algorithms.grpo:GRPO"] in words
     assert "needs pip install '?[math]'" in result.stdout
     assert "plugin 'broken' could not be loaded: ModuleNotFoundError" in result.stdout
-    assert "'right_too' in rewards is registered by several plugins: good, rival" in result.stdout
+    assert "'right_too' in rewards is registered by several plugins; name one" in result.stdout
+    assert "good/right_too or rival/right_too" in result.stdout
 
 
 def test_plugins_that_are_switched_off_are_named(registry: plugins.Registry) -> None:
     registry.switched_off.append("loud")
     assert "switched off by GROUPWISE_WITHOUT: loud" in call("plugins").stdout
     assert json.loads(call("plugins", "--json").stdout)["switched_off"] == ["loud"]
+
+
+def test_a_misspelt_plugin_is_not_taken_for_switched_off(registry: plugins.Registry) -> None:
+    registry.misnamed["laud"] = ", did you mean 'loud'?"
+    told = "GROUPWISE_WITHOUT names 'laud', and no plugin is called so, did you mean 'loud'?"
+    assert told in call("plugins").stdout
 
 
 def test_plugins_as_json() -> None:

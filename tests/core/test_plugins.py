@@ -171,9 +171,16 @@ def test_one_of_two_is_reached_by_its_plugin(install):
         assert registry.load("rewards", f"{plugin}/same")([]) == [plugin]
     with pytest.raises(UserError, match="name one of them as 'one/same' or 'two/same'"):
         registry.load("rewards", "same")
-    with pytest.raises(UserError, match="'three/same' is no reward's name"):
-        registry.load("rewards", "three/same")
+    with pytest.raises(UserError, match="'somebody/model' is no reward's name"):
+        registry.load("rewards", "somebody/model")
     assert discover(iter(points[:1])).load("rewards", "one/same")([]) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["oen/same", "one/smae"])
+def test_a_misspelt_name_with_its_plugin_gets_a_suggestion(install, name):
+    registry = discover(iter([good(install, "one", "same")]))
+    with pytest.raises(UserError, match=f"unknown reward '{name}', did you mean 'one/same'?"):
+        registry.load("rewards", name)
 
 
 def test_a_registered_name_goes_before_that_of_a_plugin(install):
@@ -196,6 +203,12 @@ def test_plugins_are_switched_off(install, monkeypatch, without):
     told = "registered are first\n  plugin 'two' is switched off by GROUPWISE_WITHOUT and may bring"
     with pytest.raises(UserError, match=told):
         registry.load("rewards", "second")
+
+
+def test_what_is_switched_off_and_not_there_is_noted(install, monkeypatch):
+    monkeypatch.setenv(plugins.SWITCHED_OFF, "ome,,one")
+    points = [good(install, plugin, plugin) for plugin in ("one", "omen")]
+    assert discover(iter(points)).misnamed == {"ome": ", did you mean 'omen'?"}
 
 
 def test_switching_one_off_settles_whose_name_it_is(install, monkeypatch):

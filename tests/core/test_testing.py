@@ -9,6 +9,7 @@ import torch
 
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective, testing
 from groupwise.advantages import group_relative
+from groupwise.algorithms.grpo import GRPO
 from groupwise.testing import policy as of_policies
 from groupwise.testing import sampler as of_samplers
 
@@ -366,3 +367,14 @@ def test_a_message_has_the_law_the_numbers_and_where_to_look(lab):
         "log-probs and the sampler's is 0.5 nats, at most 0.0001 is allowed"
     )
     assert look.startswith("  look at: the same code and precision in `sample` and `forward`: ")
+
+
+def test_what_a_part_raises_is_told_with_the_line_of_its_author():
+    class Slips(GRPO):
+        def loss(self, current, batch):
+            return super().loss(current, batch).view(7, -1)
+
+    with pytest.raises(
+        AssertionError, match=r"`loss`, line \d+ of test_testing.py, raised Runtime"
+    ):
+        testing.check_algorithm(Slips(GRPO.Config()))

@@ -50,6 +50,12 @@ class NoBaseline(Targets):
         return {**targets, "advantages": scores.total.float()}
 
 
+class Flat(GRPO):
+    def loss(self, current, batch):
+        apart = current.log_probs - batch["old_log_probs"]
+        return apart.square() * batch["advantages"].unsqueeze(1) * batch["weights"]
+
+
 class ByRows(GRPO):
     def loss(self, current, batch):
         return super().loss(current, batch) / len(batch["mask"])
@@ -116,6 +122,7 @@ ALGORITHMS = {
     "targets are of the whole update": InDoubles,
     "weights know the whole update": Sums,
     "it learns nothing from equal rewards": NoBaseline,
+    "rewards that differ teach something": Flat,
     "micro-batches change no gradient": ByRows,
     "decisions may be cut apart where the loss allows": CutsSequences,
     "padding reaches nothing": OverflowsBehind,

@@ -106,6 +106,11 @@ class Turned(SD3Adapter):
         return super().decode(latents)[..., :8]
 
 
+class Dark(SD3Adapter):
+    def decode(self, latents):
+        return super().decode(latents) * 2 - 1
+
+
 BROKEN = [
     ("the trained module is in the pipeline", Elsewhere),
     ("conditions have one width and a mask", BySelection),
@@ -116,11 +121,22 @@ BROKEN = [
     ("no guidance is the conditional velocity", GuidesAlways),
     ("denoising is the pipeline's own", GuidesOtherwise),
     ("pictures are of the size that was asked for", Turned),
+    ("pictures are the pipeline's own", Dark),
 ]
 
 
 def test_every_law_has_an_adapter_that_breaks_it():
     assert [name for name, _ in BROKEN] == [law.name for law in laws.LAWS]
+
+
+def test_conditions_of_two_widths_are_told_by_their_shapes(lab):
+    class Wide(SD3Adapter):
+        def encode(self, rows):
+            told = super().encode(rows)
+            return {**told, "embeds": told["embeds"][:, : 4 + len(rows)]}
+
+    with pytest.raises(AssertionError, match=r"embeds of row 0 are \[1, 5, .*\] alone and \[1, 6"):
+        testing.check_adapter(Wide, pipeline_of(lab), rows=lab.rows[:2], **SIZE)
 
 
 @pytest.mark.parametrize(("name", "adapter"), BROKEN)

@@ -236,10 +236,17 @@ def _print_registry(registry: "Registry") -> None:
         console.print(f"plugin {plugin!r} could not be loaded: {reason}", style="red", markup=False)
     if registry.switched_off:
         console.print(f"switched off by {SWITCHED_OFF}: {', '.join(registry.switched_off)}")
-    for twice in _duplicates(registry):
+    for name, hint in registry.misnamed.items():
         console.print(
-            f"{twice['name']!r} in {twice['kind']} is registered by several plugins: "
-            f"{', '.join(twice['plugins'])}",
+            f"{SWITCHED_OFF} names {name!r}, and no plugin is called so{hint}",
+            style="red",
+            markup=False,
+        )
+    for twice in _duplicates(registry):
+        both = [f"{plugin}/{twice['name']}" for plugin in twice["plugins"]]
+        console.print(
+            f"{twice['name']!r} in {twice['kind']} is registered by several plugins; "
+            f"name one of them as {' or '.join(both)}",
             style="red",
             markup=False,
         )

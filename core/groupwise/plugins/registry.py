@@ -53,12 +53,14 @@ class Registry:
     """All registered names.
 
     failures: the plugins that could not be loaded, with the reason. switched_off: those that were
-    not, because GROUPWISE_WITHOUT names them.
+    not, because GROUPWISE_WITHOUT names them. misnamed: what it names and nobody has installed,
+    with the closest plugin.
     """
 
     entries: list[Entry] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     switched_off: list[str] = field(default_factory=list)
+    misnamed: dict[str, str] = field(default_factory=dict)
 
     def named(self, kind: str, name: str) -> list[Entry]:
         """The entries that a name may mean: `name` itself, or `plugin/name` where two share one."""
@@ -92,8 +94,11 @@ class Registry:
         return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
 
     def _unknown(self, kind: str, name: str) -> str:
-        known = sorted({entry.name for entry in self.entries if entry.kind == kind})
-        if kind == "rewards" and ("/" in name or Path(name).exists()):
+        entries = [entry for entry in self.entries if entry.kind == kind]
+        known = sorted({entry.name for entry in entries})
+        full = [f"{entry.plugin}/{entry.name}" for entry in entries]
+        hint = did_you_mean(name, full if "/" in name else known)
+        if kind == "rewards" and not hint and ("/" in name or Path(name).exists()):
             return (
                 f"{name!r} is no reward's name; if it is a model that scores completions, name the "
                 f"reward that calls it and give it the model, as in {{name: preference, model: "
@@ -108,7 +113,7 @@ class Registry:
             for plugin in self.switched_off
         )
         return (
-            f"unknown {SINGULAR[kind]} {name!r}{did_you_mean(name, known)}; "
+            f"unknown {SINGULAR[kind]} {name!r}{hint}; "
             f"registered are {', '.join(known) or 'none'}{broken}{absent}"
         )
 
@@ -146,8 +151,11 @@ def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
     registry = Registry()
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    without = {name.strip() for name in os.environ.get(SWITCHED_OFF, "").split(",")}
-    for point in points if points is not None else entry_points(group=hookspecs.PROJECT):
+    without = {name.strip() for name in os.environ.get(SWITCHED_OFF, "").split(",")} - {""}
+    every = list(points if points is not None else entry_points(group=hookspecs.PROJECT))
+    names = [point.name for point in every]
+    registry.misnamed = {name: did_you_mean(name, names) for name in sorted(without - {*names})}
+    for point in every:
         if point.name in without:
             registry.switched_off.append(point.name)
             continue

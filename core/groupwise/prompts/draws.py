@@ -122,8 +122,9 @@ class Prompts:
         if strict and len(draws) < count:
             raise UserError(
                 f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
-                f"{len(self.source)} rows are held out (held_out: {self.fraction}); "
-                f"lower the one or raise the other"
+                f"{len(self.source)} rows are held out (held_out: {self.fraction})"
+                + (", rows that ask the same counted once" if distinct else "")
+                + "; lower the one or raise the other"
                 + (f". The policy skips {skipped} more of them" if skipped else "")
             )
         return draws

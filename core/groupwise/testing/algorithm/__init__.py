@@ -14,7 +14,7 @@ LAWS = (*targets.LAWS, *loss.LAWS, *record.LAWS)
 def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None = None) -> None:
     """Check an algorithm on a toy policy. Raises AssertionError, naming the law that is broken.
 
-    The toy provides log_probs, entropy, mean, std, interval and value.
+    The toy provides log_probs, entropy, std, interval and value, each [b, t], and mean [b, t, 4].
 
     extras: what else the algorithm needs of a policy, by name, as functions of the log-probs [b, t]
         that give [b, t, ...].
