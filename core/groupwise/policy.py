@@ -179,9 +179,9 @@ class Policy(nn.Module, Sampler):
 
     @torch.no_grad()
     def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Take up what `kept(name)` returned in an earlier run."""
-        for key, value in self._weights(name).items():
-            value.copy_(weights[key])
+        """Take up what `kept(name)` returned in an earlier run, kept in this one before or not."""
+        mine = [(key, p) for key, p in self._trained() if weights]
+        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in mine}
         self._changed(name)
 
     def _changed(self, name: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -10,6 +11,7 @@ from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
+from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 
@@ -67,12 +69,46 @@ class Sampling:
                 rollouts = self.sampler.sample(
                     [draw.row for draw in chunk], group_size=size, seeds=seeds, purpose=purpose
                 )
+            self._check(rollouts, [draw.row for draw in chunk], size, purpose)
             numbers = torch.tensor([draw.number for draw in chunk], device=rollouts.groups.device)
             yield replace(
                 rollouts,
                 groups=numbers.repeat_interleave(size),
                 versions=self._versions(rollouts, version),
             )
+
+    def _check(self, rollouts: Any, rows: Sequence[Row], size: int, purpose: Purpose) -> None:
+        """Raise UserError where these are not the rollouts that were asked for.
+
+        A policy that samples itself is trusted with more: to look would be to wait for the device.
+        """
+        kind, wanted = f"sampler {type(self.sampler).__name__}", len(rows) * size
+        if not isinstance(rollouts, Rollouts):
+            raise UserError(f"{kind} returned {type(rollouts).__name__}, not groupwise.Rollouts")
+        if len(rollouts) != wanted:
+            raise UserError(
+                f"{kind} returned {len(rollouts)} rollouts for {len(rows)} prompts, and group_size "
+                f"was {size}: {wanted} are due"
+            )
+        if self.sampler is self.policy:
+            return
+        numbers = torch.arange(len(rows)).repeat_interleave(size)
+        answered = [row.get("prompt") for row in rollouts.prompts]
+        if answered != [rows[number]["prompt"] for number in numbers.tolist()] or not torch.equal(
+            rollouts.groups.cpu(), numbers
+        ):
+            raise UserError(
+                f"{kind} returned rollouts in another order than that of the prompts: those of a "
+                f"prompt must be adjacent, and `Rollouts.groups` number the prompts 0, 1, ..."
+            )
+        said = rollouts.sampler_log_probs
+        if purpose == "train" and said is not None:
+            bad = ~said.isfinite() & rollouts.mask.to(said.device)
+            if bool(bad.any()):
+                raise UserError(
+                    f"{kind}: sampler_log_probs of {int(bad.sum())} of {int(rollouts.mask.sum())} "
+                    f"decisions are not finite, the first is {float(said[bad][0])}"
+                )
 
     def _versions(self, rollouts: Rollouts, followed: int) -> torch.Tensor:
         """[B] int64 on the CPU, all of them the version that is followed."""
