@@ -71,6 +71,8 @@ class Policy(nn.Module, Sampler):
     def check_sampler_class(cls, sampler: type[Sampler]) -> None:
         """Raise UserError where it draws for other policies, or builds on what this one has not."""
         kind = sampler.policy_class
+        if issubclass(sampler, Policy):
+            raise UserError(f"sampler: {sampler.__name__} is a policy, which draws for itself alone")
         if not issubclass(cls, kind):
             raise UserError(
                 f"sampler: {sampler.__name__} draws for {kind.__name__}, and the policy is a "
