@@ -72,7 +72,7 @@ class Policy(nn.Module, Sampler):
         """Raise UserError where it draws for other policies, or builds on what this one has not."""
         kind = sampler.policy_class
         if issubclass(sampler, Policy):
-            raise UserError(f"sampler: {sampler.__name__} is a policy, which draws for itself alone")
+            raise UserError(f"sampler: {sampler.__name__} is a policy, and draws for itself alone")
         if not issubclass(cls, kind):
             raise UserError(
                 f"sampler: {sampler.__name__} draws for {kind.__name__}, and the policy is a "
@@ -142,9 +142,10 @@ class Policy(nn.Module, Sampler):
         return ()
 
     def begin(self, step: int) -> None:
-        """Called before each training step with the number of steps done, for what depends on it.
+        """Called before a training step's rollouts are sampled, with the number of steps before it.
 
-        A resumed run calls it with the same numbers, so it needs no state of its own.
+        For what depends on it in sampling: with `train.ahead` the step before is learned from
+        afterwards. A resumed run calls it with the same numbers, so it needs no state of its own.
         """
 
     # ---- other weights than the newest
@@ -160,6 +161,11 @@ class Policy(nn.Module, Sampler):
     def blend(self, name: str, decay: float) -> None:
         """kept <- decay x kept + (1 - decay) x present: a moving average, if called repeatedly."""
         kept = list(self._weights(name).values())
+        if not kept:
+            raise UserError(
+                f"{type(self).__name__} needs no copy of the weights kept as {name!r}, so they "
+                f"cannot be blended; `keep` others by another name"
+            )
         torch._foreach_lerp_(kept, [p for _, p in self._trained()], 1 - decay)
         self._changed(name)
 

@@ -135,7 +135,7 @@ def test_checked_trained_resumed_and_evaluated(call, tmp_path):
     ("words", "message"),
     [
         ("sampler=mine:ForOther", "ForOther draws for Other, and the policy is a Thrower"),
-        ("sampler=mine:Other", "Other is a policy, which draws for itself alone"),
+        ("sampler=mine:Other", "Other is a policy, and draws for itself alone"),
         ("sampler.ulr=x", "did you mean 'url'?"),
         ("sampler=mine:Engin", "did you mean"),
         ("sampler=engin", "sampler"),

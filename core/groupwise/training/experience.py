@@ -74,6 +74,7 @@ class Experience:
         return self.place
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.drop()
         self.prompts.load_state_dict(state)
         self.place = self.prompts.state_dict()
         self.sampling.forget()
