@@ -68,6 +68,8 @@ def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
         yield f"microbatch {train.microbatch}: decisions, not rollouts; so few make many passes"
     if train.steps and train.warmup_steps >= train.steps:
         yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
+    if train.ahead and loaded.config.sampler is None:
+        yield "ahead 1 without a sampler: the policy draws before the update, which gains no time"
     if train.learning_rate == 0:
         yield "learning_rate 0: nothing will be learned"
     if evaluation.count and evaluation.source is None and prompts.held_out == 0:
