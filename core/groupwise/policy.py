@@ -71,7 +71,7 @@ class Policy(nn.Module, Sampler):
     def check_sampler_class(cls, sampler: type[Sampler]) -> None:
         """Raise UserError where it draws for other policies, or builds on what this one has not."""
         kind = sampler.policy_class
-        if issubclass(sampler, Policy):
+        if issubclass(sampler, Policy) and sampler is not cls:
             raise UserError(f"sampler: {sampler.__name__} is a policy, and draws for itself alone")
         if not issubclass(cls, kind):
             raise UserError(
