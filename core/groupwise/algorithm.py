@@ -28,14 +28,14 @@ class Algorithm(ABC):
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
         they are the present ones without gradient, so a ratio is 1 there and nothing is computed.
     reference: what the weights kept as "reference" say: `reference_log_probs`, `reference_mean`.
-    sees: names among those that `targets` receives, too ("old_value"); old ones then take a pass
-        of their own before the first update.
+    sees: what `targets` receives: "old_" and a name ("old_value"), for which a pass of its own is
+        made before the first update, or "reference_" and one of those in `reference`.
     couples_decisions: True when the loss of one decision depends on others of its rollout (a
         sequence-level ratio), so that a micro-batch must hold whole rollouts.
     refills: True to replace groups of equal reward by fresh ones while sampling.
     corrects: True when the loss weighs decisions by how likely the policy was to take them against
-        the sampler that took them (`sampler_log_probs` in the batch); rollouts of older weights
-        require it.
+        the sampler that took them (`sampler_log_probs` in the batch, which a sampler other than
+        the policy must then state); rollouts of older weights require it.
     samples_with: the name of kept weights to draw training rollouts with; None for the present.
     mismatch_limit: nats by which the sampler's log-probs may be from the policy's, on average over
         decisions, before the run warns.

@@ -71,6 +71,8 @@ class Policy(nn.Module, Sampler):
     def check_sampler_class(cls, sampler: type[Sampler]) -> None:
         """Raise UserError where it draws for other policies, or builds on what this one has not."""
         kind = sampler.policy_class
+        if issubclass(sampler, Policy) and sampler is not cls:
+            raise UserError(f"sampler: {sampler.__name__} is a policy, and draws for itself alone")
         if not issubclass(cls, kind):
             raise UserError(
                 f"sampler: {sampler.__name__} draws for {kind.__name__}, and the policy is a "
@@ -140,9 +142,10 @@ class Policy(nn.Module, Sampler):
         return ()
 
     def begin(self, step: int) -> None:
-        """Called before each training step with the number of steps done, for what depends on it.
+        """Called before a training step's rollouts are sampled, with the number of steps before it.
 
-        A resumed run calls it with the same numbers, so it needs no state of its own.
+        For what depends on it in sampling: with `train.ahead` the step before is learned from
+        afterwards. A resumed run calls it with the same numbers, so it needs no state of its own.
         """
 
     # ---- other weights than the newest
@@ -158,6 +161,11 @@ class Policy(nn.Module, Sampler):
     def blend(self, name: str, decay: float) -> None:
         """kept <- decay x kept + (1 - decay) x present: a moving average, if called repeatedly."""
         kept = list(self._weights(name).values())
+        if not kept:
+            raise UserError(
+                f"{type(self).__name__} needs no copy of the weights kept as {name!r}, so they "
+                f"cannot be blended; `keep` others by another name"
+            )
         torch._foreach_lerp_(kept, [p for _, p in self._trained()], 1 - decay)
         self._changed(name)
 
@@ -179,9 +187,9 @@ class Policy(nn.Module, Sampler):
 
     @torch.no_grad()
     def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Take up what `kept(name)` returned in an earlier run."""
-        for key, value in self._weights(name).items():
-            value.copy_(weights[key])
+        """Take up what `kept(name)` returned in an earlier run, kept in this one before or not."""
+        mine = [(key, p) for key, p in self._trained() if weights]
+        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in mine}
         self._changed(name)
 
     def _changed(self, name: str) -> None:

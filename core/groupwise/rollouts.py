@@ -57,6 +57,18 @@ class Rollouts:
     trajectory: Trajectory = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, value, shape, dtype in (
+            ("groups", self.groups, "[B]", torch.int64),
+            ("truncated", self.truncated, "[B]", torch.bool),
+            ("versions", self.versions, "[B]", torch.int64),
+            ("mask", self.mask, "[B, T]", torch.bool),
+        ):
+            dimensions = 2 if shape == "[B, T]" else 1
+            if value is not None and (value.ndim != dimensions or value.dtype != dtype):
+                raise ValueError(
+                    f"Rollouts: {name} must be {shape} {str(dtype).removeprefix('torch.')}, "
+                    f"received {list(value.shape)} {value.dtype}"
+                )
         size = len(self.prompts)
         lengths = {
             "completions": len(self.completions),
@@ -70,18 +82,12 @@ class Rollouts:
         for name, length in lengths.items():
             if length != size:
                 raise ValueError(f"Rollouts: {name} has length {length}, prompts has {size}")
-        if self.mask.ndim != 2 or self.mask.dtype != torch.bool:
-            raise ValueError(
-                f"Rollouts: mask must be [B, T] bool, received {list(self.mask.shape)} "
-                f"{self.mask.dtype}"
-            )
         sampled = self.sampler_log_probs
         if sampled is not None and sampled.shape != self.mask.shape:
             raise ValueError(
                 f"Rollouts: sampler_log_probs {list(sampled.shape)} and mask "
                 f"{list(self.mask.shape)} must have the same shape"
             )
-
         for name, column in self.trajectory.items():
             timed = isinstance(column, Tensor) and column.ndim > 1
             if timed and column.shape[1] != self.mask.shape[1]:  # type: ignore[union-attr]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 from transformers import StopStringCriteria
 
 from groupwise.errors import UserError
@@ -255,12 +254,6 @@ class LanguageModel(Policy):
             return super().using(name)
         off: AbstractContextManager[None] = self.model.disable_adapter()
         return off
-
-    def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """As `Policy.restore`; a reference may have become a copy after training began."""
-        if weights and not self._weights(name):
-            super().keep(name)
-        super().restore(name, weights)
 
     def save_pretrained(self, path: Path) -> None:
         """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""

@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from accelerate import Accelerator
 
 from groupwise.config.load import load_config, parse_config
-from groupwise.run.build import build_trainer
+from groupwise.run.build import open_trainer
 from groupwise.run.parts import Parts, build_parts
 from groupwise.training.step_metrics import joined
 
@@ -105,7 +106,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
 
 def iteration(parts: Parts) -> Callable[[], Any]:
     """A step of the loop: sampling, scoring and the update."""
-    trainer = build_trainer(parts, Accelerator())
+    trainer = ExitStack().enter_context(open_trainer(parts, Accelerator()))
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)

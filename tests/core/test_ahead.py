@@ -2,6 +2,9 @@
 
 import copy
 import json
+import os
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from groupwise import Algorithm, Sampler, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
+from groupwise.storage.checkpoint import Checkpoints
 
 
 class Recording:
@@ -139,7 +143,9 @@ def run(lab, folder, *, by_engine, kill_at=None, resume=False, **more):
     settings = {"steps": 7, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.3}
     return train(
         policy=policy,
-        sampler=Engine(policy) if by_engine else None,
+        sampler=(by_engine if isinstance(by_engine, type) else Engine)(policy)
+        if by_engine
+        else None,
         prompts=lab.rows(),
         rewards=[reward],
         train={**settings, "ahead": 1, "checkpoint_every": 3, **more},
@@ -171,6 +177,103 @@ def test_a_kill_in_flight_and_a_resume_give_the_same_lines(lab, tmp_path, by_eng
     resumed = run(lab, tmp_path / "killed", by_engine=by_engine, resume=True)
     assert lines(tmp_path / "killed") == lines(tmp_path / "through")
     assert torch.equal(resumed.policy.table, whole.policy.table)
+
+
+# ---- what may come between
+
+
+def by_engine(lab, engine_class=Engine, **settings):
+    policy = lab.Tabular()
+    return lab.trainer(policy, sampler=engine_class(policy), ahead=1, **settings)
+
+
+class Strict(Engine):
+    """Refuses to follow while it draws; slow enough to be met at it."""
+
+    drawing = False
+
+    def follow(self, policy, name, version):
+        assert not self.drawing, "told to follow other weights while it draws"
+        super().follow(policy, name, version)
+
+    def sample(self, *rest, **more):
+        self.drawing = True
+        time.sleep(0.05)
+        try:
+            return super().sample(*rest, **more)
+        finally:
+            self.drawing = False
+
+
+def test_a_time_limit_in_flight_is_followed_by_an_evaluation(lab):
+    trainer = by_engine(lab, Strict, steps=50, minutes=1.0)
+
+    def late(step, _):
+        trainer.started -= 61.0 * (step == 2)
+
+    assert lab.fit(trainer, late)
+    assert trainer.step == 2
+    assert trainer.experience.prompts.drawn == 12  # of a third step, too
+    trainer.evaluate()
+    assert trainer.experience.prompts.drawn == 8 == trainer.place["drawn"]
+
+
+class Breaks(Engine):
+    """Its third training sample fails, while the second step is learned from."""
+
+    calls = 0
+
+    def sample(self, *rest, purpose="train", **more):
+        self.calls += purpose == "train"
+        if self.calls == 3:
+            raise ConnectionError("the engine is gone")
+        return super().sample(*rest, purpose=purpose, **more)
+
+
+def test_an_engine_that_fails_in_flight_costs_no_step(lab, tmp_path):
+    with pytest.raises(ConnectionError, match="the engine is gone"):
+        run(lab, tmp_path / "run", by_engine=Breaks)
+    assert Checkpoints(tmp_path / "run" / "checkpoints").last().name == "step_2"
+    assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [1, 2]
+    result = run(lab, tmp_path / "run", by_engine=Engine, resume=True)
+    assert result.steps == 7
+    assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [*range(1, 8)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_signals_in_flight_save_a_whole_step(lab, tmp_path, times):
+    """The first lets the step end; the second interrupts at once."""
+
+    class Signalled(Engine):
+        def sample(self, *rest, **more):
+            if self.version == 2:  # step 4 is drawn, and step 3 learned from
+                for _ in range(times):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.05)
+            return super().sample(*rest, **more)
+
+    make = {"checkpoint_every": 0}
+    try:
+        result = run(lab, tmp_path / "run", by_engine=Signalled, **make)
+        assert result.interrupted
+        assert times == 1
+    except KeyboardInterrupt:
+        assert times == 2
+    made = [line["step"] for line in lines(tmp_path / "run") if "loss" in line]
+    assert made in ([1, 2], [1, 2, 3], [1, 2, 3, 4])  # by when the signal comes
+    assert run(lab, tmp_path / "run", by_engine=Engine, resume=True, **make).steps == 7
+    assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [*range(1, 8)]
+
+
+def test_skipped_prompts_are_those_of_the_step(lab):
+    found = []
+    for ahead in (0, 1):
+        trainer = lab.trainer(lab.Tabular(), ahead=ahead, steps=6, held_out=0.0)
+        trainer.experience.prompts.skips = lambda row: row["id"] == 3
+        found.append([])
+        lab.fit(trainer, lambda _, metrics: found[-1].append(metrics.get("skipped_prompts", 0)))
+    assert found[0] == found[1]
+    assert sum(found[0]) == trainer.experience.prompts.skipped > 0
 
 
 # ---- refused

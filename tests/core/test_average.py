@@ -123,6 +123,9 @@ def test_weights_that_nobody_kept():
         policy.using("avarage")
     with pytest.raises(UserError, match="no weights named 'old'"):
         policy.blend("old", 0.5)
+    policy.restore("reference", {})  # as of adapters that are switched off
+    with pytest.raises(UserError, match="needs no copy of the weights kept as 'reference', so th"):
+        policy.blend("reference", 0.5)
     with pytest.raises(ValueError, match=r"also one of a file, received '\.\./x'"):
         policy.keep("../x")
 

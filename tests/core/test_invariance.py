@@ -31,6 +31,8 @@ FORMS = {
     "dapo kl k1": (DAPO, {"beta": 0.1, "kl": "k1"}),
     "dapo entropy": (DAPO, {"entropy": 0.05}),
     "gspo": (GSPO, {"clip_low": 0.2, "clip_high": 0.3}),
+    "importance": (GRPO, {"importance_cap": 1.05, "beta": 0.1}),
+    "importance coupled": (GRPO, {"importance": "sequence", "importance_mode": "mask"}),
 }
 # Group 0 is alive, 1 is dead, 2 has a missing reward, 3 is alive and its last rollout is empty.
 VALUES = [1.0, 0.0, 0.25, 0.1, 0.1, 0.1, float("nan"), 2.0, -1.0, 0.0, 3.0, 1.0]
@@ -52,6 +54,8 @@ def setting(lab, form):
         policy.table += 0.3 * lab.Tabular(prompts=4, seed=2).table
         reference = lab.Tabular(prompts=4, seed=3)(rollouts).log_probs
     given = {"old_log_probs": old, "reference_log_probs": reference}
+    if "importance" in form:
+        given["sampler_log_probs"] = old + 0.3 * reference
     # Whatever padding holds must not matter.
     given = {k: v.masked_fill(~rollouts.mask, float("inf")) for k, v in given.items()}
     return (
@@ -79,7 +83,9 @@ def updated(lab, budget, parts):
     policy, algorithm, rollouts, scores, given = parts
     policy.zero_grad()
     policy.asked.clear()
-    metrics = lab.updater(policy, algorithm, budget).backward(rollouts, scores, given, first=False)
+    metrics = lab.updater(policy, algorithm, budget).backward(
+        rollouts, scores, given, first=False, corrected=True
+    )
     return lab.gradient(policy), metrics
 
 
@@ -95,11 +101,14 @@ def test_any_budget_gives_the_same_gradient(lab, form):
     for other in metrics[:-1]:
         assert other == pytest.approx(metrics[-1], rel=1e-6)
     # Rollouts without weight, and without advantage where only that gives a gradient, were skipped.
-    dense = "kl" in form or "entropy" in form
+    dense = "kl" in form or "entropy" in form or form == "importance"
     assert sum(parts[0].asked) == (11 if dense else 7 - parts[1].config.mask_truncated)
 
 
-@pytest.mark.parametrize("form", [name for name in FORMS if not FORMS[name][0].couples_decisions])
+@pytest.mark.parametrize(
+    "form",
+    [n for n, (kind, config) in FORMS.items() if not kind(kind.Config(**config)).couples_decisions],
+)
 def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
     """What a policy of its own may do in `microbatches`, `slice(None)` included."""
     parts = setting(lab, form)
@@ -278,6 +287,12 @@ def test_dapo_refills_dead_groups(lab, max_refills):
 # ---- processes
 
 CASES = """
+import copy
+from dataclasses import replace
+
+import torch
+
+from groupwise import Sampler
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
@@ -289,6 +304,32 @@ def half_dead(completions, prompts, **_):
         for t, p in zip(completions, prompts, strict=True)
     ]
 
+class Engine(Sampler):
+    def __init__(self, policy):
+        self.copy, self.version = copy.deepcopy(policy), -1
+
+    def follow(self, policy, name, version):
+        self.copy.load_state_dict(policy.state_dict())
+        self.version = version
+
+    def sample(self, *rest, **more):
+        drawn = self.copy.sample(*rest, **more)
+        off = 0.05 * torch.arange(drawn.mask.shape[1])
+        return replace(
+            drawn,
+            sampler_log_probs=drawn.sampler_log_probs + off,
+            versions=torch.full((len(drawn),), self.version),
+        )
+
+class Seeing(GRPO):
+    sees = frozenset({"old_log_probs", "reference_log_probs"})
+
+    def targets(self, scores, rollouts, answers):
+        targets = super().targets(scores, rollouts, answers)
+        gap = (answers["old_log_probs"] - answers["reference_log_probs"]).float()
+        mean = gap[rollouts.mask].mean()
+        return {**targets, "advantages": targets["advantages"].unsqueeze(1) - gap - mean}
+
 def train(lab):
     found = {}
     for name, algorithm, reward, settings in [
@@ -298,14 +339,22 @@ def train(lab):
         ("alone", GRPO(), lab.ones, {"groups_per_step": 1}),
         ("dead", GRPO(), half_dead, {"groups_per_step": 2}),
         ("dapo", DAPO(), half_dead, {"groups_per_step": 6, "max_refills": 3, "steps": 4}),
+        ("ahead", DAPO(), half_dead, {"groups_per_step": 5, "ahead": 1, "steps": 4}),
+        ("engine", GRPO(GRPO.Config(importance="sequence", importance_mode="mask")), lab.ones,
+         {"groups_per_step": 3, "epochs": 2, "ahead": 1, "steps": 5, "evaluate_every": 3}),
+        ("sees", Seeing(GRPO.Config(beta=0.05)), lab.ones,
+         {"groups_per_step": 3, "updates_per_rollout": 3}),
     ]:
         policy = lab.Tabular(symbols=4)
+        if name == "engine":
+            settings |= {"sampler": Engine(policy)}
         settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
         trainer = lab.trainer(policy, algorithm, reward, **settings)
         steps = []
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)
         evaluation, moments = trainer.evaluate(), trainer.learner.optimizer.adamw.state
         keep = ("reward", "reward_std", "grad_norm", "loss", "mismatch/kl", "zero_variance",
+                "mismatch/mean", "mismatch/max", "importance", "clip_fraction",
                 "trained_decisions", "length_max")
         found[name] = {
             "table": policy.table.flatten().tolist(),
@@ -401,7 +450,9 @@ def by_count(lab, tmp_path_factory):
     return {1: alone, 2: run_processes(tmp_path_factory.mktemp("processes"), 2)}
 
 
-@pytest.mark.parametrize("case", ["grpo", "updates", "odd", "alone", "dead", "dapo"])
+@pytest.mark.parametrize(
+    "case", ["grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees"]
+)
 def test_two_processes_train_as_one(by_count, case):
     one, two = by_count[1][case], by_count[2][case]
     assert (one["processes"], two["processes"]) == (1, 2)

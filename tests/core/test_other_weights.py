@@ -168,6 +168,120 @@ def test_log_probs_that_are_not_provided_are_refused_by_name(tmp_path):
         run(tmp_path / "run", algorithm=Mean())
 
 
+# ---- weights kept at any time, and runs that fail
+
+
+class KeepsLate(Regress):
+    """Begins to keep weights in the second step."""
+
+    samples_with = None
+
+    def prepare(self, policy):
+        pass
+
+    def end_step(self, policy, step):
+        if step == 2:
+            policy.keep("late")
+        elif step > 2:
+            policy.blend("late", 0.5)
+
+
+class MovesReference(GRPO):
+    """A KL term to a reference that follows."""
+
+    def end_step(self, policy, step):
+        policy.blend("reference", 0.5)
+
+
+@pytest.mark.parametrize("kind", ["late", "reference"])
+def test_weights_kept_or_blended_in_between_are_resumed_exactly(lab, tmp_path, kind):
+    def go(name, **more):
+        if kind == "late":
+            return run(tmp_path / name, algorithm=KeepsLate(), **more)
+        algorithm = MovesReference(GRPO.Config(beta=0.1))
+        return train(
+            policy=lab.Tabular(),
+            algorithm=algorithm,
+            prompts=lab.rows(),
+            rewards=[lab.ones],
+            train={"groups_per_step": 2, "group_size": 4, "learning_rate": 0.3}
+            | {"steps": more.get("steps", 6)},
+            evaluation={"prompts": 1},
+            output=tmp_path / name,
+            resume=more.get("resume", False),
+            quiet=True,
+            **{"prompts.held_out": 0.3},
+        )
+
+    whole = go("through")
+    go("halved", steps=3)
+    halved = go("halved", resume=True)
+    assert trained(tmp_path / "halved") == trained(tmp_path / "through")
+    kept = [dict(result.policy.kept(kind)) for result in (whole, halved)]
+    assert kept[0]
+    for name, value in kept[0].items():
+        assert torch.equal(value, kept[1][name])
+
+
+def test_an_average_that_is_no_longer_asked_for_is_dropped(tmp_path):
+    run(tmp_path / "run", steps=2, ema=0.9)
+    result = run(tmp_path / "run", steps=4, resume=True)
+    assert result.policy.kept("average") == {}
+    assert not (
+        Checkpoints(tmp_path / "run" / "checkpoints").last() / "kept_average.safetensors"
+    ).exists()
+    assert [line["step"] for line in trained(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("where", ["loss", "end_step", "end_step without an update"])
+def test_a_failing_algorithm_leaves_a_checkpoint_of_a_whole_step(tmp_path, where):
+    """What it changed of its state and weights in the step that failed is not saved."""
+
+    class Fails(Regress):
+        def loss(self, current, batch):
+            if self.failing and where == "loss":
+                raise RuntimeError("no")
+            return super().loss(current, batch)
+
+        def active(self, targets):
+            return super().active(targets) & ("without" not in where)
+
+        def targets(self, scores, rollouts, answers):
+            self.calls += 1
+            self.failing = self.fail and self.calls == 4
+            return super().targets(scores, rollouts, answers)
+
+        def end_step(self, policy, step):
+            super().end_step(policy, step)
+            if self.failing and where != "loss":
+                raise RuntimeError("no")
+
+        calls, failing, fail = 0, False, False
+
+    def go(name, *, fail=False, **more):
+        algorithm = Fails()
+        algorithm.fail = fail
+        run(tmp_path / name, algorithm=algorithm, checkpoint_every=2, **more)
+        return algorithm
+
+    through = go("through")
+    with pytest.raises(RuntimeError, match="no"):
+        go("failed", fail=True)
+    resumed = go("failed", resume=True)
+    assert resumed.seen == through.seen
+    assert trained(tmp_path / "failed") == trained(tmp_path / "through")
+
+
+def test_names_that_targets_cannot_see_are_refused_before_the_run(tmp_path):
+    for name in ("value", "sampler_log_probs", "reference_aim"):
+
+        class Odd(Regress):
+            sees = frozenset({name})
+
+        with pytest.raises(UserError, match=f"algorithm 'Odd' sees '{name}': what `targets` can"):
+            run(tmp_path / "run", algorithm=Odd())
+
+
 # ---- targets see a value
 
 

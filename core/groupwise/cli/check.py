@@ -9,7 +9,6 @@ from groupwise.config.load import LoadedConfig, derive, idle_processes
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, build_parts, check_sections, looked_at
-from groupwise.sampler import Sampler
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
@@ -19,7 +18,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     refuse.
     """
     targets = check_sections(loaded, {})
-    target, sampler = targets["policy",], targets.get(("sampler",))
+    target = targets["policy",]
     parts = build_parts(loaded, {})
     parts.check_policy(target)
     section = loaded.config.policy
@@ -27,8 +26,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     parts.algorithm.check(settings)
     # A function that makes a policy says nothing of it before it is called.
     policy: type[Policy] = target if isinstance(target, type) else Policy
-    if isinstance(sampler, type) and issubclass(sampler, Sampler) and policy is target:
-        policy.check_sampler_class(sampler)
+    if policy is target:
+        parts.check_sampler_class(policy)
     notes = policy.examine(settings, parts.rows()) if settings is not None else ()
     counts = derive(loaded.config, greedy=policy.greedy)
     idle = idle_processes(loaded.config, processes)
@@ -69,6 +68,8 @@ def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
         yield f"microbatch {train.microbatch}: decisions, not rollouts; so few make many passes"
     if train.steps and train.warmup_steps >= train.steps:
         yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
+    if train.ahead and loaded.config.sampler is None:
+        yield "ahead 1 without a sampler: the policy draws before the update, which gains no time"
     if train.learning_rate == 0:
         yield "learning_rate 0: nothing will be learned"
     if evaluation.count and evaluation.source is None and prompts.held_out == 0:

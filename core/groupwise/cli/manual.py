@@ -22,7 +22,9 @@ BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
 END = "<!-- end -->"
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
-    "`policy`, `sampler`, `algorithm`, `evaluation.source`, and each of `callbacks`": sections.PluginSection,
+    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks`": (
+        sections.PluginSection
+    ),
     "`prompts`": sections.PromptsSection,
     "Each of `rewards`": sections.RewardSection,
     "Each of `watch`": sections.WatchSection,

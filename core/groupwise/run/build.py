@@ -1,5 +1,7 @@
 """build: the parts of a run and their weights, made into the trainer of it."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from accelerate import Accelerator
@@ -43,16 +45,18 @@ def _policy_settings(parts: Parts) -> Any:
     return check_options(loaded, ("policy",), target, section.name, section.options)
 
 
-def build_sampling(parts: Parts, policy: Policy) -> Sampling:
-    """Who draws: the sampler that the configuration names, or the policy itself."""
-    config, sampler = parts.config, policy
+@contextmanager
+def open_sampling(parts: Parts, policy: Policy) -> Iterator[Sampling]:
+    """Who draws: the sampler that the configuration names, or the policy itself; closed at last."""
+    config, path, sampler = parts.config, ("sampler",), policy
     if config.sampler is not None:
-        sampler = make_part(
-            parts.loaded, parts.objects, "samplers", ("sampler",), config.sampler, policy
-        )
-        policy.check_sampler_class(type(sampler))
-        policy.check_sampler(sampler)
-    return Sampling(policy, sampler, seed=config.seed, batch=config.train.sample_batch)
+        parts.check_sampler_class(type(policy))  # before an engine starts
+        sampler = make_part(parts.loaded, parts.objects, "samplers", path, config.sampler, policy)
+    with closing(sampler):
+        if sampler is not policy:
+            policy.check_sampler_class(type(sampler))
+            policy.check_sampler(sampler)
+        yield Sampling(policy, sampler, seed=config.seed, batch=config.train.sample_batch)
 
 
 def build_evaluator(parts: Parts, sampling: Sampling, accelerator: Accelerator) -> Evaluator:
@@ -74,30 +78,34 @@ def build_evaluator(parts: Parts, sampling: Sampling, accelerator: Accelerator) 
     )
 
 
-def build_trainer(parts: Parts, accelerator: Accelerator) -> Trainer:
-    """Everything with its weights, ready for the first step."""
+@contextmanager
+def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
+    """Everything with its weights, ready for the first step; in the end nothing is in flight."""
     parts.load_rewards()
     policy, settings, clock = build_policy(parts, accelerator), parts.config.train, Clock()
-    sampling = build_sampling(parts, policy)
-    evaluator = build_evaluator(parts, sampling, accelerator)
-    learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
-    experience = (Ahead if settings.ahead else Experience)(
-        sampling,
-        parts.prompts,
-        parts.rewards,
-        evaluator.judge,
-        algorithm=parts.algorithm,
-        settings=settings,
-        accelerator=accelerator,
-        clock=clock,
-    )
-    return Trainer(
-        config=parts.config,
-        experience=experience,
-        learner=learner,
-        evaluator=evaluator,
-        clock=clock,
-    )
+    with open_sampling(parts, policy) as sampling:
+        evaluator = build_evaluator(parts, sampling, accelerator)
+        learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
+        experience = (Ahead if settings.ahead else Experience)(
+            sampling,
+            parts.prompts,
+            parts.rewards,
+            evaluator.judge,
+            algorithm=parts.algorithm,
+            settings=settings,
+            accelerator=accelerator,
+            clock=clock,
+        )
+        try:
+            yield Trainer(
+                config=parts.config,
+                experience=experience,
+                learner=learner,
+                evaluator=evaluator,
+                clock=clock,
+            )
+        finally:
+            experience.drop()
 
 
 def build_callbacks(parts: Parts, accelerator: Accelerator) -> list[Callback]:

@@ -82,6 +82,13 @@ class Parts:
             raise UserError(self.loaded.origin.message(("policy",), problem))
         if not isinstance(policy, type | Policy):
             return  # a function that makes a policy: it will be seen when it is made
+        for name in sorted(self.algorithm.sees):
+            kind, _, answer = name.partition("_")
+            if kind != "old" and (kind != "reference" or answer not in self.algorithm.reference):
+                raise UserError(
+                    f"algorithm {self.config.algorithm.name!r} sees {name!r}: what `targets` can "
+                    f"receive is old_NAME, and reference_NAME of the names in `reference`"
+                )
         missing = self.algorithm.answers - policy.provides
         if missing:
             raise UserError(
@@ -97,6 +104,20 @@ class Parts:
         columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
         for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
             reward.check_columns(columns, tuple(policy.facts))
+
+    def check_sampler_class(self, policy: type[Policy]) -> None:
+        """Raise UserError where the sampler, if it is a class, is for other policies."""
+        section, path = self.config.sampler, ("sampler",)
+        if section is None:
+            return
+        target = self.objects.get(path)
+        if target is None:
+            target = load_target(self.loaded, "samplers", path, section.name)
+        if isinstance(target, type) and not issubclass(target, Sampler):
+            problem = f"expected a groupwise.Sampler, found the class {target.__name__}"
+            raise UserError(self.loaded.origin.message(path, problem))
+        if isinstance(target, type):
+            policy.check_sampler_class(target)
 
 
 def looked_at(source: PromptSource) -> int:
@@ -178,7 +199,8 @@ def make_part(
     """What a section names, built of its options; beside: what it is built with, too."""
     if path in objects:
         made = objects[path]
-        if section.options:  # beside the object, as `{"name": object, "size": 3}`
+        # Options beside the object, as `{"name": object, "size": 3}`; a class of samplers.
+        if section.options or beside:
             made = build(loaded, path, made, section.name, section.options, *beside)
     else:
         target = load_target(loaded, kind, path, section.name)

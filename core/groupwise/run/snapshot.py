@@ -9,6 +9,7 @@ from groupwise.errors import UserError
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import KEPT, Checkpoint, check_same, read_weights, trained_weights
 from groupwise.storage.state import HasState, encode
+from groupwise.training.learner import AVERAGE
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -95,14 +96,16 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
     if "optimizer" not in tensors:
         raise UserError("the checkpoint has no optimizer")
-    kept = {name.removeprefix(KEPT): value for name, value in tensors.items() if KEPT in name}
+    kept = {n.removeprefix(KEPT): value for n, value in tensors.items() if n.startswith(KEPT)}
     averaged = trainer.learner.averaged
+    if not averaged:
+        kept.pop(AVERAGE, None)  # of before `train.ema` was unset
     if averaged and state["learner"]["updates"] and averaged not in kept:
         raise UserError("train.ema: the checkpoint has no averaged weights")
     read_weights(trainer.policy, checkpoint)
     for name, weights in kept.items():
-        here = trained_weights(trainer.policy)
-        check_same(here, weights)
+        if weights:  # a policy may need no copy
+            check_same(trained_weights(trainer.policy), weights)
         trainer.policy.restore(name, weights)
     trainer.learner.optimizer.restore(tensors["optimizer"])
     trainer.learner.load_state_dict(state["learner"])

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from groupwise.run.build import (
     build_callbacks,
     build_evaluator,
     build_policy,
-    build_sampling,
-    build_trainer,
+    open_sampling,
+    open_trainer,
 )
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
@@ -122,7 +122,7 @@ def _train(
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    with closing(build_trainer(parts, accelerator)) as trainer:
+    with open_trainer(parts, accelerator) as trainer:
         callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
         notes = [*parts.notes, *trainer.policy.notes]
@@ -213,14 +213,13 @@ def evaluate_run(
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
     policy = build_policy(parts, accelerator)
     read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
-    sampling = build_sampling(parts, policy)
-    evaluator = build_evaluator(parts, sampling, accelerator)
-    evaluator.judge.load_state_dict(checkpoint.state["judge"])
-    step, steps = checkpoint.state["step"], loaded.config.train.steps
-    with closing(sampling.sampler):
+    with open_sampling(parts, policy) as sampling:
+        evaluator = build_evaluator(parts, sampling, accelerator)
+        evaluator.judge.load_state_dict(checkpoint.state["judge"])
         state = RunState(
-            global_step=step,
-            max_steps=steps,
+            global_step=checkpoint.state["step"],
+            max_steps=loaded.config.train.steps,
+            epoch=checkpoint.state["prompts"]["position"] / len(parts.prompts.source),
             is_world_process_zero=accelerator.is_main_process,
             is_local_process_zero=accelerator.is_local_main_process,
         )

@@ -117,8 +117,8 @@ class Trainer:
         Returns the step's metrics with those of the whole step.
         """
         now, before = time.monotonic(), self.place
+        self.learner.end_step(self.step + 1)
         self.step += 1
-        self.learner.end_step(self.step)
         self.place = self.experience.state_dict()
         self.seconds = now - self.started
         decisions = metrics["sampled_decisions"]
@@ -130,6 +130,7 @@ class Trainer:
         }
 
     def evaluate(self) -> Evaluation:
+        self.experience.drop()  # a time limit may come while rollouts are in flight
         with self.clock.time("evaluate"):
             return self.evaluator(self.state, self.learner.averaged)
 
@@ -138,8 +139,3 @@ class Trainer:
         self.step, self.seconds = step, seconds
         self.experience.load_state_dict(place)
         self.place = self.experience.state_dict()
-
-    def close(self) -> None:
-        """Nothing more will be sampled."""
-        self.experience.drop()
-        self.experience.sampling.sampler.close()

@@ -74,6 +74,7 @@ class Experience:
         return self.place
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.drop()
         self.prompts.load_state_dict(state)
         self.place = self.prompts.state_dict()
         self.sampling.forget()
@@ -114,7 +115,7 @@ class Experience:
         if self.accelerator.num_processes > 1:
             spare = rollouts.select([int(rollouts.extents.argmax())])
         if not self.algorithm.refills:
-            (ours, scores), extra = parts[0], {}
+            ours, scores = parts[0]
             return Scored(rollouts=ours, scores=scores, metrics=metrics, spare=spare)
         wanted, refilled = self.settings.groups_per_step, 0
         for _ in range(self.settings.max_refills):
@@ -126,8 +127,8 @@ class Experience:
             refilled += missing
             metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
         ours, scores = self._fill(parts)
-        extra = {"refilled_groups": refilled}
-        return Scored(rollouts=ours, scores=scores, metrics={**metrics, **extra}, spare=spare)
+        metrics = {**metrics, "refilled_groups": refilled}
+        return Scored(rollouts=ours, scores=scores, metrics=metrics, spare=spare)
 
     def _score(
         self, draws: Sequence[Draw], rollouts: Rollouts, state: RunState

@@ -14,6 +14,7 @@ from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
+from groupwise.storage.state import HasState
 from groupwise.training import processes
 from groupwise.training.experience import Scored
 from groupwise.training.optimizer import Optimizer
@@ -76,7 +77,11 @@ class Learner:
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         answers = self._answers(rollouts, plan, exact=self.sampler.exact and not others)
-        corrected = others or self.sampler is not self.policy
+        corrected = others or not (self.sampler is self.policy or self.sampler.exact)
+        if corrected:
+            self._check_log_probs(rollouts)
+        # A state that `targets` changes is that of no whole step until this one ends.
+        self.whole = self.whole and not isinstance(self.algorithm, HasState)
         measured: list[dict[str, float]] = []
         for number, rows in enumerate(plan):
             part = rollouts.select(rows)
@@ -96,6 +101,7 @@ class Learner:
 
     def end_step(self, step: int) -> None:
         """After `step` steps: what the algorithm does between them."""
+        self.whole = False
         self.algorithm.end_step(self.policy, step)
         self.whole = True
 
@@ -138,6 +144,17 @@ class Learner:
                 "does not (of grpo and its kin, set algorithm.importance: token)"
             )
         return older
+
+    def _check_log_probs(self, rollouts: Rollouts) -> None:
+        """Raise UserError where the algorithm would correct, and the sampler said nothing."""
+        weighs = self.algorithm.corrects and "log_probs" in self.algorithm.needs
+        if weighs and rollouts.sampler_log_probs is None:
+            raise UserError(
+                f"sampler {type(self.sampler).__name__} states no log-probs "
+                f"(`Rollouts.sampler_log_probs`), by which the algorithm would correct for another "
+                f"sampler or for older weights; with algorithm.importance: none (of grpo and its "
+                f"kin) it does not correct, which train.ahead: 1 does not allow"
+            )
 
     # ---- updates
 

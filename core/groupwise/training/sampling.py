@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -10,6 +11,7 @@ from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
+from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 
@@ -60,35 +62,74 @@ class Sampling:
         each = max(1, self.batch // size)
         for start in range(0, len(draws), each):
             chunk = draws[start : start + each]
+            rows = [draw.row for draw in chunk]
             seeds = [
                 seed_for(self.seed, space, draw.number, i) for draw in chunk for i in range(size)
             ]
             with torch.no_grad(), self.policy.using(name) if own else nullcontext():
-                rollouts = self.sampler.sample(
-                    [draw.row for draw in chunk], group_size=size, seeds=seeds, purpose=purpose
-                )
+                rollouts = self.sampler.sample(rows, group_size=size, seeds=seeds, purpose=purpose)
+            self._check(rollouts, rows, size)
+            if self.sampler is not self.policy:
+                self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
+            versions = self._versions(rollouts, version)
             numbers = torch.tensor([draw.number for draw in chunk], device=rollouts.groups.device)
-            yield replace(
-                rollouts,
-                groups=numbers.repeat_interleave(size),
-                versions=self._versions(rollouts, version),
+            yield replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
+
+    @property
+    def _name(self) -> str:
+        return f"sampler {type(self.sampler).__name__}"
+
+    def _check(self, rollouts: Any, rows: Sequence[Row], size: int) -> None:
+        """Raise UserError where these are not as many rollouts as are due."""
+        if not isinstance(rollouts, Rollouts):
+            raise UserError(
+                f"{self._name} returned {type(rollouts).__name__}, not groupwise.Rollouts"
             )
+        if len(rollouts) != len(rows) * size:
+            raise UserError(
+                f"{self._name} returned {len(rollouts)} rollouts for {len(rows)} prompts, and "
+                f"group_size was {size}: {len(rows) * size} are due"
+            )
+
+    def _check_answers(
+        self, rollouts: Rollouts, rows: Sequence[Row], size: int, *, trained_on: bool
+    ) -> None:
+        """Raise UserError for rollouts in another order, or log-probs that are none.
+
+        Of a policy that samples itself nobody asks: to look would be to wait for the device.
+        """
+        numbers = torch.arange(len(rows)).repeat_interleave(size)
+        due = [rows[number]["prompt"] for number in numbers.tolist()]
+        answered = [row.get("prompt") for row in rollouts.prompts]
+        if answered != due or not torch.equal(rollouts.groups.cpu(), numbers):
+            raise UserError(
+                f"{self._name} returned rollouts in another order than that of the prompts: those "
+                f"of a prompt must be adjacent, and `Rollouts.groups` number the prompts 0, 1, ..."
+            )
+        log_probs = rollouts.sampler_log_probs
+        if trained_on and log_probs is not None:
+            decisions = log_probs[rollouts.mask.to(log_probs.device)]
+            bad = decisions[~decisions.isfinite()]
+            if len(bad):
+                raise UserError(
+                    f"{self._name}: sampler_log_probs of {len(bad)} of {len(decisions)} decisions "
+                    f"are not finite, the first is {float(bad[0])}"
+                )
 
     def _versions(self, rollouts: Rollouts, followed: int) -> torch.Tensor:
         """[B] int64 on the CPU, all of them the version that is followed."""
         if rollouts.versions is None and self.sampler is self.policy:
             return torch.full((len(rollouts),), followed, dtype=torch.int64)
-        kind = type(self.sampler).__name__
         if rollouts.versions is None:
             raise UserError(
-                f"sampler {kind} does not say which weights it drew with: `Rollouts.versions` must "
+                f"{self._name} does not say which weights it drew with: `Rollouts.versions` must "
                 f"be the version that `follow` passed ({followed} by now)"
             )
         versions = rollouts.versions.cpu()
-        if bool((versions != followed).any()):
-            odd = versions[versions != followed][0]
+        odd = versions[versions != followed]
+        if len(odd):
             raise UserError(
-                f"sampler {kind} drew with the weights of step {int(odd)}, and those of step "
+                f"{self._name} drew with the weights of step {int(odd[0])}, and those of step "
                 f"{followed} were to be followed; were weights changed behind its back?"
             )
         return versions

@@ -191,7 +191,8 @@ class _Sums:
                 "mismatch/mean": apart,
                 "mismatch/kl": objective.kl(theirs, ours),
             }
-            _join(self.totals, "mismatch/max", apart.max(), torch.maximum)
+            if apart.numel():
+                _join(self.totals, "mismatch/max", apart.max(), torch.maximum)
         for name, values in measured.items():
             _join(self.measured, name, values.detach().masked_fill(~mask, 0.0).sum(), torch.add)
 

@@ -1,0 +1,151 @@
+"""A sampler named in a configuration: checked, trained with, resumed and evaluated by."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from groupwise.cli import commands as cli
+
+MODULE = """
+import copy
+from dataclasses import replace
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import nn
+
+from groupwise import LogProbs, Policy, Rollouts, Sampler
+
+
+class Thrower(Policy):
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+
+        reach: float = 0.0
+
+    def __init__(self, config):
+        super().__init__()
+        self.aim = nn.Parameter(torch.tensor([config.reach]))
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        rows = [row for row in prompts for _ in range(group_size)]
+        noise = [torch.randn((), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        hits = self.aim.detach() + (0.0 if purpose == "greedy" else 0.5) * torch.stack(noise)
+        rollouts = Rollouts(
+            prompts=rows,
+            completions=hits.tolist(),
+            groups=torch.arange(len(prompts)).repeat_interleave(group_size),
+            mask=torch.ones(len(rows), 1, dtype=torch.bool),
+            truncated=torch.zeros(len(rows), dtype=torch.bool),
+            trajectory={"hits": hits.unsqueeze(1)},
+        )
+        return replace(rollouts, sampler_log_probs=self(rollouts).log_probs.detach())
+
+    def forward(self, rollouts, decisions=slice(None)):
+        gap = rollouts.tensor("hits")[:, decisions] - self.aim
+        return LogProbs(log_probs=-2.0 * gap.square())
+
+
+class Other(Policy):
+    pass
+
+
+class Engine(Sampler):
+    policy_class = Thrower
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+
+        url: str = "local"
+        api_key: str = ""
+
+    def __init__(self, config, policy):
+        assert config.api_key in ("", "geheim-4711")
+        self.copy, self.version = copy.deepcopy(policy), -1
+
+    def follow(self, policy, name, version):
+        self.copy.load_state_dict(policy.state_dict())
+        self.version = version
+
+    def sample(self, *rest, **more):
+        rollouts = self.copy.sample(*rest, **more)
+        return replace(rollouts, versions=torch.full((len(rollouts),), self.version))
+
+
+class ForOther(Engine):
+    policy_class = Other
+
+
+def near_two(completions, trainer_state, **_):
+    # What a reward may make of the run's state must not tell the two ways to evaluate apart.
+    return [-abs(hit - 2.0) - 0.001 * trainer_state.epoch for hit in completions]
+"""
+CONFIG = """
+policy: {name: "mine:Thrower"}
+sampler: {name: "mine:Engine", api_key: "${ENGINE_KEY}"}
+prompts: {name: rows, held_out: 0.3, rows: ROWS}
+rewards: ["mine:near_two"]
+train: {steps: 4, groups_per_step: 2, group_size: 4, learning_rate: 0.1, ahead: 1, ema: 0.8}
+evaluation: {prompts: 2, samples: 2}
+output: run
+""".replace("ROWS", json.dumps([{"prompt": f"throw {number}"} for number in range(12)]))
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENGINE_KEY", "geheim-4711")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
+
+    def call(*words):
+        result = CliRunner().invoke(cli.app, list(words), env={"COLUMNS": "200"})
+        assert not isinstance(result.exception, Exception), result.output
+        return result
+
+    return call
+
+
+def test_checked_trained_resumed_and_evaluated(call, tmp_path):
+    assert "warning: ahead" not in call("check", "run.yaml").output
+    assert "warning: ahead 1 without a sampler" in call("check", "run.yaml", "sampler=null").output
+    printed = call("train", "run.yaml").output
+    printed += call("resume", "run", "train.steps=6").output
+    after = json.loads((tmp_path / "run" / "result.json").read_text())["after"]
+    evaluated = call("eval", "run")
+    again = dict(
+        line.split()[:2] for line in evaluated.stdout.splitlines() if len(line.split()) > 1
+    )
+    assert float(again["reward"]) == pytest.approx(after["reward"], abs=1e-4)
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert "importance" in lines[2]
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
+    assert b"geheim-4711" not in written
+    assert "geheim-4711" not in printed + evaluated.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sampler=mine:ForOther", "ForOther draws for Other, and the policy is a Thrower"),
+        ("sampler=mine:Other", "Other is a policy, and draws for itself alone"),
+        ("sampler.ulr=x", "did you mean 'url'?"),
+        ("sampler=mine:Engin", "did you mean"),
+        ("sampler=engin", "sampler"),
+        ("algorithm.importance=none", "train.ahead samples by older weights"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_what_does_not_fit_is_told_before_the_run(call, tmp_path, command, words, message):
+    result = call(command, "run.yaml", words)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
