@@ -122,7 +122,7 @@ def _train(
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    with closing(build_trainer(parts, accelerator)) as trainer:
+    with closing(parts), closing(build_trainer(parts, accelerator)) as trainer:
         callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
         notes = [*parts.notes, *trainer.policy.notes]
@@ -217,7 +217,7 @@ def evaluate_run(
     evaluator = build_evaluator(parts, sampling, accelerator)
     evaluator.judge.load_state_dict(checkpoint.state["judge"])
     step, steps = checkpoint.state["step"], loaded.config.train.steps
-    with closing(sampling.sampler):
+    with closing(parts), closing(sampling.sampler):
         state = RunState(
             global_step=step,
             max_steps=steps,
