@@ -416,7 +416,14 @@ def test_a_plain_reward_that_hangs_stops_the_run_whatever_it_catches(rollouts):
         while True:
             pass
 
-    for reward in (takes_everything_for_wrong, sleeps, computes):
+    def calls_back(completions):
+        async def waits():
+            asyncio.get_running_loop().call_soon(time.sleep, 20)
+            await asyncio.sleep(20)
+
+        asyncio.run(waits())
+
+    for reward in (takes_everything_for_wrong, sleeps, computes, calls_back):
         with pytest.raises(RewardError, match=r"(?s)within 0.1 s.*`isolate: true`"):
             score(rollouts, reward, deadline=0.1, on_error="skip")
     assert score(rollouts, lengths).total.tolist() == [5.0, 4.0, 5.0, 5.0]

@@ -27,8 +27,11 @@ FRAMES = 3
 """Innermost lines that are shown of where it hangs."""
 
 
-class Overdue(BaseException):
-    """The deadline of the call that it is raised in is over; no `except Exception` takes it."""
+class Overdue(KeyboardInterrupt):
+    """The deadline of the call that it is raised in is over; what Ctrl-C would end ends by it.
+
+    No `except Exception` takes it, nor an event loop for an error of one of its callbacks.
+    """
 
 
 def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Answer:
@@ -45,7 +48,8 @@ def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Ans
             watchdog.end()
     except BaseException as error:
         watchdog.end()  # the signal may have come within the first `end`
-        if not watchdog.is_overdue or isinstance(error, KeyboardInterrupt):
+        is_pressed = isinstance(error, KeyboardInterrupt) and not isinstance(error, Overdue)
+        if is_pressed or not watchdog.is_overdue:
             raise
         raise _failure(deadline) from error
     if watchdog.is_overdue:  # the call took the exception for one of its own
