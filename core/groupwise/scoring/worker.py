@@ -4,18 +4,15 @@ The process is a fresh interpreter: it runs nothing of the program that trains. 
 group, so that whatever the reward starts ends with it, and it ends when the program does.
 """
 
-import asyncio
 import io
 import json
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,13 +26,12 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise.rewards import Reward, SampleErrors, is_async, target_of
-from groupwise.scoring.call import Call, Failure, listed
+from groupwise.rewards import Reward, SampleErrors
+from groupwise.scoring import server
+from groupwise.scoring.call import Call, Failure
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What says that a process is one of several of a run, which then wait for each other."""
-LOAD = b""
-"""The request to load what the reward loads; others are pickled calls."""
 STARTING = 3600.0
 """Seconds in which a reward must be there and loaded, weights from a hub included."""
 GLANCE = 0.5
@@ -115,7 +111,7 @@ class Worker:
         self._end = weakref.finalize(self, _killed, self._process, self._connection)
         try:
             _check(self._ask(self._source, STARTING))
-            _check(self._ask(LOAD, STARTING))
+            _check(self._ask(server.LOAD, STARTING))
         except Failure:
             self._kill()
             raise
@@ -244,84 +240,5 @@ def _environment() -> dict[str, str]:
 
 
 def _program(descriptor: int) -> str:
-    return (
-        f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({descriptor})"
-    )
-
-
-# ---- in the worker
-
-
-def serve(descriptor: int) -> None:
-    """Answer one request after the other; the first is the reward itself."""
-    connection = Connection(descriptor)
-    requests: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
-    function: Any = None
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    torch.set_grad_enabled(False)
-    while True:
-        request = requests.get()
-        try:
-            if function is None:
-                is_made, source = pickle.loads(request)
-                function = source() if is_made else source
-                reply: dict[str, Any] = {}
-            elif request == LOAD:
-                getattr(target_of(function), "load", dict)()
-                reply = {}
-            else:
-                reply = _reply(function, pickle.loads(request), loop)
-        except (Exception, SystemExit) as error:
-            reply = _reason(Failure(f"raised {type(error).__name__}: {error}"), error)
-        connection.send_bytes(_encoded(reply))
-
-
-def _encoded(reply: dict[str, Any]) -> bytes:
-    """Not pickled: what comes from a process that reads a model's words is data."""
-    try:
-        return json.dumps(reply, default=_words).encode()
-    except (TypeError, ValueError, RecursionError) as error:  # keys, rings and endless integers
-        failure = Failure(f"gave or logged what cannot be sent back: {error}")
-        logged = {"extra": {}, "metrics": {}, "seconds": reply["seconds"], "reading": None}
-        return json.dumps({**logged, **_reason(failure, error)}).encode()
-
-
-def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
-    """Hand on requests; when whoever asks has ended, so does this, whatever it is doing."""
-    try:
-        while True:
-            requests.put(connection.recv_bytes())
-    except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)
-
-
-def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-    reply: dict[str, Any] = {}
-    try:
-        if is_async(function):
-            reply["values"] = loop.run_until_complete(call.wait(function))
-        else:
-            reply["values"] = call.run(function)
-    except SampleErrors as failure:
-        errors = {int(row): reason for row, reason in failure.errors.items()}
-        reply |= {"values": listed(failure.values), "errors": errors}
-    except Failure as failure:
-        reply |= _reason(failure, failure.__cause__ or failure)
-    logged = {"extra": call.extra, "metrics": call.metrics}
-    return {**reply, **logged, "seconds": call.seconds, "reading": call.reading}
-
-
-def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
-    return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
-
-
-def _words(value: Any) -> Any:
-    """What JSON has no form for: a number where it is one, else its words."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return repr(value)
+    answer = f"from {server.__name__} import serve; serve({descriptor})"
+    return f"import sys; sys.path[:] = {sys.path!r}; {answer}"
