@@ -133,10 +133,7 @@ def _check_device(name: str | None) -> None:
 
 
 def _device(name: str | None) -> torch.device:
-    """The device of that name, or a CUDA device if there is one; CUDA's with its number.
-
-    The number is this process's, which threads that score do not know of.
-    """
+    """The device of that name, or a CUDA device if there is one; CUDA's with its number."""
     device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type != "cuda":
         return device

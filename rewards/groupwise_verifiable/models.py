@@ -1,6 +1,5 @@
-"""Models that judge: what their names tell, and how they are loaded, once and by one thread."""
+"""Models that judge: what their names tell, and how they are loaded, once."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from groupwise.errors import first_line
 
 Parts = TypeVar("Parts")
 _Model = TypeVar("_Model")
-_lock = threading.Lock()
 _models: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
 
@@ -33,28 +31,20 @@ def check_model_name(name: str, *, setting: str) -> None:
 
 
 class LazyModel(ABC, Generic[Parts]):
-    """What works with a model that is loaded when first used, and used by one thread at a time.
-
-    A call past its deadline may still be at work when the next one starts, and tokenizers are for
-    one thread at a time.
-    """
+    """What works with a model that is loaded when first used. It is for one thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
         self._parts: Parts | None = None
 
     def load(self) -> None:
         """Loads the model, unless that is done; ValueError of one line where it cannot be had."""
-        with self.loaded():
-            pass
+        self.loaded()
 
-    @contextmanager
-    def loaded(self) -> Iterator[Parts]:
-        """Gives the model, and what belongs to it; other threads wait until the block ends."""
-        with self._lock:
-            if self._parts is None:
-                self._parts = self._load()
-            yield self._parts
+    def loaded(self) -> Parts:
+        """Returns the model, and what belongs to it."""
+        if self._parts is None:
+            self._parts = self._load()
+        return self._parts
 
     @abstractmethod
     def _load(self) -> Parts:
@@ -95,9 +85,8 @@ def shared(make: Callable[..., _Model], *settings: Hashable) -> _Model:
 
     So rewards of one process that name the same model use the same one.
     """
-    with _lock:
-        model: _Model | None = _models.get((make, *settings))
-        if model is None:
-            model = make(*settings)
-            _models[make, *settings] = model
-        return model
+    model: _Model | None = _models.get((make, *settings))
+    if model is None:
+        model = make(*settings)
+        _models[make, *settings] = model
+    return model

@@ -3,9 +3,11 @@
 import sys
 import textwrap
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from PIL import Image
@@ -13,18 +15,24 @@ from PIL import Image
 import groupwise
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
+from groupwise.scoring import worker
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.worker import _environment
 
 MODULE = """
-    import asyncio, os, signal, subprocess, threading
+    import asyncio, os, signal, subprocess, threading, time
+    from multiprocessing import get_context
     from pathlib import Path
+    import numpy as np
+    import torch
     from groupwise.rewards import SampleErrors
 
     def reward(completions, task, trainer_state, images, log_metric, log_extra, **columns):
         assert threading.current_thread() is threading.main_thread()
         log_metric("step", trainer_state.global_step)
         log_extra("process", [os.getpid()] * len(completions))
+        if task[0] == "logs_oddly":
+            return logs_oddly(completions, images, log_extra)
         return globals()[task[0]](completions, images)
 
     def measures(completions, images):
@@ -53,6 +61,16 @@ MODULE = """
     def odd(completions, images):
         return [1.0, object()]
 
+    def fails_oddly(completions, images):
+        raise SampleErrors(np.array([1.0, 2.0]), {np.int64(1): "has no shape"})
+
+    def logs_oddly(completions, images, log_extra):
+        log_extra("odd", [{(1, 2): 3}] * len(completions))
+
+    def is_killed_beside_a_child(completions, images):
+        get_context("fork").Process(target=time.sleep, args=(1000,)).start()
+        os.kill(os.getpid(), signal.SIGKILL)
+
     class Judge:
         judges = False
 
@@ -65,6 +83,7 @@ MODULE = """
 
         async def __call__(self, completions, **columns):
             await asyncio.sleep(0)
+            assert not torch.is_grad_enabled()
             return [self.bonus + self.weights] * len(completions)
 
     class Learns:
@@ -145,6 +164,32 @@ def test_failures_are_those_of_other_rewards(lab, scorer):
         scorer(rollouts(lab, "odd"))
 
 
+def test_what_cannot_be_sent_back_is_told_and_the_process_stays(lab, scorer):
+    process = scorer(rollouts(lab, "measures")).extra
+    assert skipping(scorer)(rollouts(lab, "fails_oddly")).failed.tolist() == [False, True]
+    with pytest.raises(RewardError, match=r"'apart' gave or logged what cannot be sent back: keys"):
+        scorer(rollouts(lab, "logs_oddly"))
+    assert scorer(rollouts(lab, "measures")).extra == process
+
+
+def test_one_that_is_killed_is_not_waited_for(lab, scorer):
+    """As for want of memory; a child of it still holds its end of the connection."""
+    patient = Scorer([replace(scorer.rewards[0], deadline=60.0)])
+    patient.load()
+    started = time.monotonic()
+    told = r"'apart' lost its process, which was ended by SIGKILL, as happens where memory"
+    with pytest.raises(RewardError, match=told):
+        patient(rollouts(lab, "is_killed_beside_a_child"))
+    assert time.monotonic() - started < 10
+
+
+def test_one_that_does_not_start_is_told(theirs, monkeypatch):
+    monkeypatch.setattr(worker, "STARTING", 0.01)
+    slow = Scorer([Reward(name="apart", function=theirs.reward, isolate=True)])
+    with pytest.raises(UserError, match=r"'apart' did not answer within 0.01 s, and its process"):
+        slow.load()
+
+
 def test_columns_that_cannot_be_sent_are_told(lab, scorer):
     batch = rollouts(lab, "measures")
     told = r"'apart' is isolated, and what it is called with cannot be sent .*thread.lock"
@@ -169,9 +214,11 @@ def test_a_named_one_is_made_again_in_its_process(lab, theirs, tmp_path):
         {**judge, "isolate": True, "deadline": 30, "on_error": "skip"},
         {"name": "isolated_rewards:length", "label": "length", "weight": 0.0},
     ]
+    before = set(psutil.Process().children())
     result = run(lab, tmp_path, rewards=sections, train={"steps": 0})
     assert result.before["rewards/Judge"] == 2.5
     assert result.before["rewards/length"] > 0
+    assert set(psutil.Process().children()) == before
 
 
 def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):

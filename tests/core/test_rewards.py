@@ -19,6 +19,7 @@ from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.watchdog import _Watchdog, watched
 from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
@@ -143,6 +144,8 @@ def test_async_clients_may_be_kept_between_calls(rollouts):
         [torch.tensor(1.0), np.float32(2.0), np.int64(1), 0.5],
         map(float, [1, 2, 1, 0.5]),
         (value for value in [1.0, 2.0, 1.0, 0.5]),
+        [torch.tensor([value]) for value in (1.0, 2.0, 1.0, 0.5)],
+        torch.tensor([[1.0], [2.0], [1.0], [0.5]]),
         {"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}.values(),
     ],
 )
@@ -178,6 +181,24 @@ def test_log_extra_and_log_metric(rollouts):
     scores = score(rollouts, reward)
     assert scores.extra == {"letters": ["a", "b", "g", "d"]}
     assert scores.metrics == {"reward 0/longest": 5.0}
+
+
+def test_what_is_logged_of_completions_is_a_value_for_each(rollouts):
+    def series(completions, log_extra):
+        log_extra("tensor", torch.arange(4))
+        log_extra("generator", (text[0] for text in completions))
+        return [0.0] * 4
+
+    extra = {"tensor": [0, 1, 2, 3], "generator": ["a", "b", "g", "d"]}
+    assert score(rollouts, series).extra == extra
+    for values, count in (([1.0], "1"), (3, "int"), ("text", "str")):
+
+        def other(completions, log_extra, values=values):
+            log_extra("odd", values)
+            return [0.0] * 4
+
+        with pytest.raises(RewardError, match=f"log_extra: 'odd' needs 4 values, .* found {count}"):
+            score(rollouts, other)
 
 
 def test_what_is_logged_stands_under_the_rewards_name(rollouts):
@@ -236,6 +257,38 @@ def test_plain_rewards_run_in_the_main_thread_and_async_ones_meanwhile(rollouts)
     assert all(0.29 < waited < 0.45 for waited in seconds[1:3])
 
 
+def test_after_one_that_fails_no_other_is_called(rollouts):
+    called = []
+
+    def fails(completions):
+        raise LookupError
+
+    def takes_long(completions):
+        called.append(True)
+        return [0.0] * 4
+
+    with pytest.raises(RewardError, match="'reward 0' raised LookupError"):
+        score(rollouts, fails, takes_long)
+    assert not called
+
+
+def test_nothing_is_left_of_what_was_closed(rollouts):
+    async def waits(completions):
+        return await asyncio.to_thread(lambda: [1.0] * 4)
+
+    before = set(threading.enumerate())
+    rewards = Scorer([Reward(name="waits", function=waits)])
+    rewards(rollouts)
+    left = set(threading.enumerate()) - before
+    assert left
+    rewards.close()
+    for thread in left:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in left)
+    assert rewards(rollouts).total.tolist() == [1.0] * 4
+    rewards.close()
+
+
 def test_rewards_cannot_spoil_each_others_lists(rollouts):
     def vandal(prompts, completions, answer, completion_ids):
         for column in (prompts, completions, answer, completion_ids):
@@ -285,7 +338,7 @@ def test_an_async_raise_names_reward_and_sample(rollouts):
 
 
 @pytest.mark.parametrize("row", range(4))
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, "0.5", "right", {1.0}, {}, object()])
+@pytest.mark.parametrize("bad", [math.inf, 10**400, "0.5", "right", {1.0}, {}, object()])
 def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
     returned = [1.0] * 4
     returned[row] = bad
@@ -363,7 +416,14 @@ def test_a_plain_reward_that_hangs_stops_the_run_whatever_it_catches(rollouts):
         while True:
             pass
 
-    for reward in (takes_everything_for_wrong, sleeps, computes):
+    def calls_back(completions):
+        async def waits():
+            asyncio.get_running_loop().call_soon(time.sleep, 20)
+            await asyncio.sleep(20)
+
+        asyncio.run(waits())
+
+    for reward in (takes_everything_for_wrong, sleeps, computes, calls_back):
         with pytest.raises(RewardError, match=r"(?s)within 0.1 s.*`isolate: true`"):
             score(rollouts, reward, deadline=0.1, on_error="skip")
     assert score(rollouts, lengths).total.tolist() == [5.0, 4.0, 5.0, 5.0]
@@ -471,6 +531,48 @@ def test_a_reward_that_exits_does_not_end_the_program(rollouts):
 
     with pytest.raises(RewardError, match="raised SystemExit"):
         score(rollouts, reward)
+
+
+def test_a_task_of_an_async_reward_that_exits_does_not_end_the_loop(rollouts):
+    async def exits():
+        sys.exit(3)
+
+    async def reward(completions):
+        await asyncio.gather(exits())
+
+    with pytest.raises(RewardError, match="raised SystemExit: 3"):
+        score(rollouts, reward, deadline=5)
+
+
+def test_where_stderr_is_closed_calls_are_made_and_what_hangs_is_ended():
+    program = (
+        "import sys; from groupwise.scoring import watchdog\n"
+        "watchdog.GRACE = 0.3; sys.__stderr__.close()\n"
+        "print(watchdog.watched(lambda: 'answer', who='one', deadline=5), flush=True)\n"
+        f"watchdog.watched(lambda: exec({STUBBORN!r}), who='another', deadline=0.2)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, timeout=60)
+    assert (done.stdout, done.returncode) == (b"answer\n", 1)
+
+
+def test_a_deadline_that_ends_with_the_call_is_not_the_next_ones():
+    """The call ended when its watchdog had waited, and before it gave the signal."""
+
+    class Late(threading.Event):
+        def wait(self, timeout=None):
+            watchdog.end()
+            return timeout != 0.0
+
+    watchdog = _Watchdog("reward", 0.0)
+    watchdog._over = Late()
+
+    def next_one():
+        watchdog._watch()
+        return "answer"
+
+    assert watched(next_one, who="another", deadline=5) == "answer"
+    assert not watchdog.is_overdue
 
 
 def test_long_completions_are_shortened_in_messages(rollouts):

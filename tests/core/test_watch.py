@@ -185,6 +185,7 @@ def test_labels_are_checked(more, message):
         ({"name": "b", "better": "more"}, "watch.0.better: expected 'higher' or 'lower'"),
         ({"name": "b", "tolerance": -1}, "watch.0.tolerance: expected at least 0"),
         ({"label": "b"}, "watch.0.name: missing"),
+        ({"name": "b", "deadline": 1e10}, "watch.0.deadline: expected at most 1e+09"),
     ],
 )
 def test_mistakes_in_the_section(section, message):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +127,8 @@ def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(lla
     scored = reward(llama)
     assert scored(prompts, completions) == pytest.approx(expected, abs=1e-5)
     assert scored(prompts, COMPLETIONS) == pytest.approx(expected, abs=1e-5)
-    with scored.loaded() as (model, _):
-        assert model.config.pad_token_id is None
+    model, _ = scored.loaded()
+    assert model.config.pad_token_id is None
 
 
 def test_a_completion_too_long_to_be_read_gets_the_lowest_value_and_is_counted(llama: Path) -> None:
@@ -199,7 +198,7 @@ def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: P
         reward(plain)([[{"role": "user", "content": "?"}]], ["!"])
 
 
-def test_threads_that_score_at_once_load_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_loaded_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     real = AutoModelForSequenceClassification.from_pretrained
 
@@ -208,17 +207,10 @@ def test_threads_that_score_at_once_load_once(llama: Path, monkeypatch: pytest.M
         return real(name, **settings)
 
     monkeypatch.setattr(AutoModelForSequenceClassification, "from_pretrained", counted)
-    scored, values = reward(llama), []
-    threads = [
-        threading.Thread(target=lambda: values.append(scored(PROMPTS, COMPLETIONS)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    scored = reward(llama)
+    scored.load()
+    assert scored(PROMPTS, COMPLETIONS) == scored(PROMPTS, COMPLETIONS)
     assert len(loads) == 1
-    assert values == [values[0]] * 4
 
 
 def test_the_classifier_that_the_page_shows(tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ class MeasureSection(PluginSection):
         default=None, description="its name in metrics; if unset, `name`, or what follows its colon"
     )
     deadline: float | None = Field(
-        default=None, gt=0, description="seconds a call on a whole batch may take; 120 if unset"
+        default=None,
+        gt=0,
+        le=1e9,  # more than clocks of the system take
+        description="seconds a call on a whole batch may take; 120 if unset",
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop", description="when it fails: stop the run, or skip the failed samples"

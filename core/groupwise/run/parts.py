@@ -61,6 +61,11 @@ class Parts:
         for rewards in filter(None, (self.rewards, self.watched)):
             rewards.load()
 
+    def close(self) -> None:
+        """End the processes and threads in which rewards are called."""
+        for rewards in filter(None, (self.rewards, self.watched)):
+            rewards.close()
+
     def rows(self) -> Iterator[Row]:
         """The rows that may be drawn: of each source all, or of one that is endless the first."""
         sources = [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]

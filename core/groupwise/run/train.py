@@ -122,7 +122,7 @@ def _train(
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    with open_trainer(parts, accelerator) as trainer:
+    with closing(parts), open_trainer(parts, accelerator) as trainer:
         callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
         notes = [*parts.notes, *trainer.policy.notes]
@@ -213,7 +213,7 @@ def evaluate_run(
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
     policy = build_policy(parts, accelerator)
     read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
-    with open_sampling(parts, policy) as sampling:
+    with closing(parts), open_sampling(parts, policy) as sampling:
         evaluator = build_evaluator(parts, sampling, accelerator)
         evaluator.judge.load_state_dict(checkpoint.state["judge"])
         state = RunState(

@@ -50,7 +50,8 @@ class Call:
             name: value for name, value in offered.items() if takes_all or name in named
         }
         self.hooks = [hook for hook in HOOKS if takes_all or hook in named]
-        self.extra: dict[str, Any] = {}
+        self.size = len(rollouts)
+        self.extra: dict[str, list[Any]] = {}
         self.metrics: dict[str, list[float]] = {}
         self.seconds = 0.0
 
@@ -91,8 +92,18 @@ class Call:
 
     @property
     def _hooks(self) -> dict[str, Callable[..., None]]:
-        hooks = {"log_extra": self.extra.__setitem__, "log_metric": self._log_metric}
+        hooks = {"log_extra": self._log_extra, "log_metric": self._log_metric}
         return {name: hooks[name] for name in self.hooks}
+
+    def _log_extra(self, name: str, values: Any) -> None:
+        column = listed(values)
+        count = len(column) if isinstance(column, list) else type(column).__name__
+        if count != self.size:
+            raise ValueError(
+                f"log_extra: {name!r} needs {self.size} values, one for each completion, found "
+                f"{count}"
+            )
+        self.extra[str(name)] = column
 
     def _log_metric(self, name: str, value: Any) -> None:
         try:
@@ -122,17 +133,21 @@ class _Traced(list[Any]):
 
 
 def listed(values: Any) -> Any:
-    """A list of what a reward returned, as plain values; itself where it is no series of values."""
+    """A list of what a reward returned, as plain values; itself where it is no series of values.
+
+    Where each value is an array of one number, as each of a model's logits, these are the numbers.
+    """
     if hasattr(values, "tolist"):  # a tensor or an array
-        return values.tolist()
+        is_column = getattr(values, "shape", ())[1:] == (1,)
+        return (values.reshape(-1) if is_column else values).tolist()
     unordered = isinstance(values, str | bytes | Mapping | AbstractSet)
     if unordered or not isinstance(values, Iterable):
         return values
-    return [_plain(value) for value in values]
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
+    series = list(values)
+    plain = [value.tolist() if hasattr(value, "tolist") else value for value in series]
+    if all(getattr(value, "shape", ()) == (1,) for value in series):
+        return [number for (number,) in plain]
+    return plain
 
 
 def _failure(error: BaseException) -> Failure:

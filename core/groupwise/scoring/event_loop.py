@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -41,6 +42,11 @@ class EventLoop:
             blocked = "" if busy is None else f"; {busy.get_name()} keeps the event loop busy"
             raise Failure(_too_late(reward) + blocked) from error
 
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -68,4 +74,9 @@ def _too_late(reward: Reward) -> str:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     torch.set_grad_enabled(False)  # of this thread
-    loop.run_forever()
+    stopped = False
+    while not stopped:
+        with suppress(SystemExit, KeyboardInterrupt):  # a task's, which has it, too
+            loop.run_forever()
+            stopped = True
+    loop.close()

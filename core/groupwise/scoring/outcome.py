@@ -117,8 +117,8 @@ class Outcome:
 
 _SKIPPED = "set `on_error: skip` on this reward to drop such samples and count them"
 _IN_A_WORKER = (
-    "set `isolate: true` on this reward to have it called in a process that can be killed; with "
-    "`on_error: skip` the run then goes on"
+    "set a higher `deadline` on this reward, if it only takes long; or `isolate: true`, to have it "
+    "called in a process that can be killed: with `on_error: skip` the run then goes on"
 )
 
 
@@ -150,6 +150,8 @@ def _problem(value: Any) -> str | None:
         number = float(value)
     except (TypeError, ValueError):
         return f"returned {value!r}, which is not a number"
+    except OverflowError:
+        return "returned an integer that is too large"
     return f"returned {number}" if math.isinf(number) else None
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from groupwise.errors import UserError
-from groupwise.rewards import Reward, RunState, SampleErrors, Scores
+from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
-from groupwise.scoring.call import Call, Failure
+from groupwise.scoring.call import Call
 from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.outcome import Outcome
 from groupwise.scoring.watchdog import watched
@@ -59,13 +59,16 @@ class Scorer:
         columns = _columns(rollouts)
         for reward in self.rewards:
             reward.check_columns(columns, tuple(rollouts.facts))
-        calls = {r.name: Call(r, rollouts, columns, state or RunState()) for r in self.rewards}
-        # Those that compute elsewhere begin first, so that they do while the others run here.
-        order = sorted(self.rewards, key=self._is_here)
-        answers = {reward.name: self._start(reward, calls[reward.name]) for reward in order}
-        outcomes = [Outcome(reward, calls[reward.name], rollouts) for reward in self.rewards]
-        for outcome in outcomes:
-            outcome.take(answers[outcome.reward.name])
+        outcomes = [
+            Outcome(r, Call(r, rollouts, columns, state or RunState()), rollouts)
+            for r in self.rewards
+        ]
+        answers = [self._begin(outcome.reward, outcome.call) for outcome in outcomes]
+        # What computes elsewhere has begun, and goes on while the others are called here.
+        for here in (True, False):
+            for outcome, answer in zip(outcomes, answers, strict=True):
+                if self._is_here(outcome.reward) is here:
+                    outcome.take(answer)
         return Scores(
             names=self.names,
             weights=tuple(reward.weight for reward in self.rewards),
@@ -73,8 +76,8 @@ class Scorer:
                 [outcome.values for outcome in outcomes], dtype=torch.float64
             ).T.contiguous(),
             failed=torch.stack([outcome.failed for outcome in outcomes]).any(dim=0),
-            seconds={name: call.seconds for name, call in calls.items()},
-            extra={name: column for call in calls.values() for name, column in call.extra.items()},
+            seconds={one.reward.name: one.call.seconds for one in outcomes},
+            extra={name: column for one in outcomes for name, column in one.call.extra.items()},
             metrics={name: value for one in outcomes for name, value in one.metrics.items()},
             undefined={one.reward.name: one.undefined for one in outcomes if one.undefined},
             steps=_steps(outcomes, rollouts),
@@ -85,13 +88,14 @@ class Scorer:
         """Whether it is called in this thread."""
         return not reward.is_async and reward.name not in self._workers
 
-    def _start(self, reward: Reward, call: Call) -> Callable[[], Any]:
-        """Begin a call, or make it; what is returned waits for the answer."""
+    def _begin(self, reward: Reward, call: Call) -> Callable[[], Any]:
+        """Begin a call elsewhere; what is returned waits for the answer, or makes the call here."""
         if reward.name in self._workers:
             return self._workers[reward.name].start(reward, call)
         if reward.is_async:
             return self._loop.start(reward, call)
-        return _made(reward, call)
+        run = partial(call.run, reward.function)
+        return partial(watched, run, who=f"reward {reward.name!r}", deadline=reward.deadline)
 
     def load(self) -> None:
         """Let rewards with a model load it. Raises UserError where one cannot be had."""
@@ -108,6 +112,12 @@ class Scorer:
                 raise
             except ValueError as error:
                 raise UserError(f"reward {reward.name!r}: {error}") from error
+
+    def close(self) -> None:
+        """End processes and threads; a further call would start them again."""
+        for worker in self._workers.values():
+            worker.close()
+        self._loop.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of those that have one, by name; a frozen model is none."""
@@ -153,23 +163,6 @@ def _worker(reward: Reward) -> Worker | None:
             f"only there signals and event loops work. It would go to a process of its own. Start "
             f"the run in the main thread, or make the reward async"
         ) from error
-
-
-def _made(reward: Reward, call: Call) -> Callable[[], Any]:
-    """Call a reward here and now; what is returned has its answer."""
-
-    def run() -> Any:
-        return call.run(reward.function)
-
-    try:
-        values = watched(run, who=f"reward {reward.name!r}", deadline=reward.deadline)
-    except (Failure, SampleErrors) as error:
-        return partial(_raise, error)
-    return lambda: values
-
-
-def _raise(error: Exception) -> Any:
-    raise error
 
 
 def _steps(outcomes: Sequence[Outcome], rollouts: Rollouts) -> torch.Tensor | None:

@@ -27,8 +27,11 @@ FRAMES = 3
 """Innermost lines that are shown of where it hangs."""
 
 
-class Overdue(BaseException):
-    """The deadline of the call that it is raised in is over; no `except Exception` takes it."""
+class Overdue(KeyboardInterrupt):
+    """The deadline of the call that it is raised in is over; what Ctrl-C would end ends by it.
+
+    No `except Exception` takes it, nor an event loop for an error of one of its callbacks.
+    """
 
 
 def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Answer:
@@ -45,7 +48,8 @@ def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Ans
             watchdog.end()
     except BaseException as error:
         watchdog.end()  # the signal may have come within the first `end`
-        if not watchdog.is_overdue or isinstance(error, KeyboardInterrupt):
+        is_pressed = isinstance(error, KeyboardInterrupt) and not isinstance(error, Overdue)
+        if is_pressed or not watchdog.is_overdue:
             raise
         raise _failure(deadline) from error
     if watchdog.is_overdue:  # the call took the exception for one of its own
@@ -66,6 +70,7 @@ class _Watchdog:
     def __init__(self, who: str, deadline: float) -> None:
         self.who, self.deadline = who, deadline
         self.is_overdue, self._over = False, threading.Event()
+        self._ending = threading.Lock()
         self._signal = _free_signal()
 
     def begin(self) -> None:
@@ -79,27 +84,33 @@ class _Watchdog:
     def end(self) -> None:
         """May be called twice: the signal comes at most once, but it may come here."""
         _Watchdog.on_duty = None
-        self._over.set()
+        with self._ending:  # a signal is on its way before the next call begins, or never
+            self._over.set()
         faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
         main = threading.main_thread().ident or 0
         if self._over.wait(self.deadline):
             return
-        self.is_overdue = True
-        if self._signal is not None:
-            signal.pthread_kill(main, self._signal)
+        with self._ending:
+            if self._over.is_set():
+                return
+            self.is_overdue = True
+            if self._signal is not None:
+                signal.pthread_kill(main, self._signal)
         if self._over.wait(GRACE):
             return
         where = traceback.format_stack(sys._current_frames().get(main))[-FRAMES:]
-        print(
-            f"\n{self.who} did not answer within {self.deadline:g} s, nor can it be interrupted:\n"
-            f"{''.join(where)}The run ends here; its last checkpoint stands. With `isolate: true` "
-            f"a reward is called in a process that can be killed.",
-            file=sys.__stderr__,
-            flush=True,
-        )
-        os._exit(1)
+        try:
+            print(
+                f"\n{self.who} did not answer within {self.deadline:g} s, nor can it be "
+                f"interrupted:\n{''.join(where)}The run ends here; its last checkpoint stands. "
+                f"With `isolate: true` a reward is called in a process that can be killed.",
+                file=sys.__stderr__,
+                flush=True,
+            )
+        finally:  # even where a reward has closed stderr
+            os._exit(1)
 
 
 def _bark(_: int, __: FrameType | None) -> None:
@@ -121,5 +132,5 @@ def _free_signal() -> Any:
 
 def _last_resort(seconds: float) -> None:
     """Have the process end, with a line for each frame, whatever it is doing then."""
-    if sys.__stderr__ is not None:
+    if sys.__stderr__ is not None and not sys.__stderr__.closed:
         faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)

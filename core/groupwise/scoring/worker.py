@@ -4,17 +4,15 @@ The process is a fresh interpreter: it runs nothing of the program that trains. 
 group, so that whatever the reward starts ends with it, and it ends when the program does.
 """
 
-import asyncio
 import io
 import json
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
 import threading
-import traceback
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,13 +26,16 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise.rewards import Reward, SampleErrors, is_async, target_of
+from groupwise.rewards import Reward, SampleErrors
+from groupwise.scoring import server
 from groupwise.scoring.call import Call, Failure
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What says that a process is one of several of a run, which then wait for each other."""
-LOAD = b""
-"""The request to load what the reward loads; others are pickled calls."""
+STARTING = 3600.0
+"""Seconds in which a reward must be there and loaded, weights from a hub included."""
+GLANCE = 0.5
+"""Seconds between looks whether the process that is to answer is still there."""
 
 
 class Worker:
@@ -109,25 +110,29 @@ class Worker:
             )
         self._end = weakref.finalize(self, _killed, self._process, self._connection)
         try:
-            _check(self._ask(self._source, None))
-            _check(self._ask(LOAD, None))
+            _check(self._ask(self._source, STARTING))
+            _check(self._ask(server.LOAD, STARTING))
         except Failure:
             self._kill()
             raise
 
-    def _ask(self, request: bytes, deadline: float | None) -> dict[str, Any]:
+    def close(self) -> None:
+        """End the process, if there is one."""
+        self._kill()
+
+    def _ask(self, request: bytes, deadline: float) -> dict[str, Any]:
         connection, process = self._connection, self._process
         assert connection is not None
         assert process is not None
         try:
             connection.send_bytes(request)
-            answered = connection.poll(deadline)
+            answered = _answers(process, connection, deadline)
             reply = json.loads(connection.recv_bytes()) if answered else {}
         except (EOFError, OSError) as error:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)  # it may be on its way out
             self._kill()
-            raise Failure(f"ended its process (exit code {process.returncode})") from error
+            raise Failure(_end_of(process.returncode)) from error
         if not answered:
             self._kill()
             raise Failure(f"did not answer within {deadline:g} s, and its process was killed")
@@ -136,6 +141,32 @@ class Worker:
     def _kill(self) -> None:
         self._end()
         self._process = self._connection = None
+
+
+def _answers(process: "subprocess.Popen[bytes]", connection: Connection, deadline: float) -> bool:
+    """Whether it answers in time. EOFError where it has ended.
+
+    The connection alone does not tell: what the reward forked may hold its other end.
+    """
+    end = time.monotonic() + deadline
+    while not connection.poll(max(0.0, min(GLANCE, end - time.monotonic()))):
+        if process.poll() is not None and not connection.poll():
+            raise EOFError
+        if time.monotonic() >= end:
+            return False
+    return True
+
+
+def _end_of(code: int | None) -> str:
+    """How a process ended, to be read after the reward's name."""
+    if code is None or code >= 0:
+        return f"ended its process (exit code {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", as happens where memory runs out" if -code == signal.SIGKILL else ""
+    return f"lost its process, which was ended by {name}{hint}"
 
 
 class RemoteTraceback(Exception):  # noqa: N818
@@ -172,8 +203,8 @@ def _pickled_reward(reward: Reward) -> bytes:
         return _pickled((reward.remake is not None, reward.remake or reward.function))
     except Exception as error:  # whatever the objects in it raise
         raise UserError(
-            f"reward {reward.name!r} cannot be sent to a worker process: {error}. Name it as "
-            f"`module:attribute`, or give a function or object of a module that can be imported"
+            f"reward {reward.name!r} cannot be sent to a worker process: {error}. Put it into "
+            f"a module of its own, and import it from there or name it as `module:attribute`"
         ) from error
 
 
@@ -209,73 +240,5 @@ def _environment() -> dict[str, str]:
 
 
 def _program(descriptor: int) -> str:
-    return (
-        f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({descriptor})"
-    )
-
-
-# ---- in the worker
-
-
-def serve(descriptor: int) -> None:
-    """Answer one request after the other; the first is the reward itself."""
-    connection = Connection(descriptor)
-    requests: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
-    function: Any = None
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    while True:
-        request = requests.get()
-        try:
-            if function is None:
-                is_made, source = pickle.loads(request)
-                function = source() if is_made else source
-                reply: dict[str, Any] = {}
-            elif request == LOAD:
-                getattr(target_of(function), "load", dict)()
-                reply = {}
-            else:
-                reply = _reply(function, pickle.loads(request), loop)
-        except (Exception, SystemExit) as error:
-            reply = _reason(Failure(f"raised {type(error).__name__}: {error}"), error)
-        # Not pickled: what comes from a process that reads a model's words is data.
-        connection.send_bytes(json.dumps(reply, default=_words).encode())
-
-
-def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
-    """Hand on requests; when whoever asks has ended, so does this, whatever it is doing."""
-    try:
-        while True:
-            requests.put(connection.recv_bytes())
-    except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)
-
-
-def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-    reply: dict[str, Any] = {}
-    try:
-        if is_async(function):
-            reply["values"] = loop.run_until_complete(call.wait(function))
-        else:
-            reply["values"] = call.run(function)
-    except SampleErrors as failure:
-        reply |= {"values": failure.values, "errors": dict(failure.errors)}
-    except Failure as failure:
-        reply |= _reason(failure, failure.__cause__ or failure)
-    logged = {"extra": call.extra, "metrics": call.metrics}
-    return {**reply, **logged, "seconds": call.seconds, "reading": call.reading}
-
-
-def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
-    return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
-
-
-def _words(value: Any) -> Any:
-    """What JSON has no form for: a number where it is one, else its words."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return repr(value)
+    answer = f"from {server.__name__} import serve; serve({descriptor})"
+    return f"import sys; sys.path[:] = {sys.path!r}; {answer}"

@@ -48,7 +48,8 @@ class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
         if not objects:
             return []
         whole = picture(image)
-        with self.loaded() as (model, preprocess, _, device), torch.inference_mode():
+        model, preprocess, _, device = self.loaded()
+        with torch.inference_mode():
             crops = torch.stack([preprocess(_crop(whole, each.box)) for each in objects])
             seen = model.encode_image(crops.to(device), normalize=True)
             texts = torch.stack([self._classifier(each.label) for each in objects])
@@ -65,10 +66,10 @@ class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
                 lambda color: f"a photo of a {color}-colored {label}",
                 lambda color: f"a photo of a {color} object",
             )
-            with self.loaded() as (model, _, tokenizer, device):
-                self._classifiers[label] = open_clip.build_zero_shot_classifier(
-                    model, tokenizer, COLORS, phrases, device=device
-                )
+            model, _, tokenizer, device = self.loaded()
+            self._classifiers[label] = open_clip.build_zero_shot_classifier(
+                model, tokenizer, COLORS, phrases, device=device
+            )
         return self._classifiers[label]
 
     def _load(self) -> tuple[Any, Any, Any, Any]:

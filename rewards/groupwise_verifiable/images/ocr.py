@@ -83,11 +83,9 @@ class ImageText(LazyModel[Any]):
     def read(self, image: Pixels) -> str:
         """Returns what is written in an image [H, W, 3], lines joined by spaces."""
         reversed_channels = np.ascontiguousarray(np.round(image[..., ::-1] * 255), dtype=np.uint8)
-        with self.loaded() as engine:
-            # The flags stay with the engine, so each call states all of them.
-            result = engine(
-                reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True
-            )
+        engine = self.loaded()
+        # The flags stay with the engine, so each call states all of them.
+        result = engine(reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True)
         if result.txts is None:
             return ""
         if not self.config.detect:

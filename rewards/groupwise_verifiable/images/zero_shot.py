@@ -46,7 +46,8 @@ class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
         if not classes:
             return []
         queries = [list(classes)]
-        with self.loaded() as (model, processor), torch.inference_mode():
+        model, processor = self.loaded()
+        with torch.inference_mode():
             inputs = processor(images=picture(image), text=queries, return_tensors="pt")
             outputs = model(**inputs.to(model.device))
         (result,) = processor.post_process_grounded_object_detection(

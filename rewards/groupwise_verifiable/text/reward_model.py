@@ -72,29 +72,29 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
 
         Raises SampleErrors for those whose prompt is, or for all of them where none can be read.
         """
-        with self.loaded() as (model, tokenizer):
-            pairs = zip(prompts, completions, strict=True)
-            tokens = [self._tokens(tokenizer, *pair) for pair in pairs]
-            limit = self._limit(model, tokenizer)
-            too_long = [row for row, ids in enumerate(tokens) if not _fits(ids, limit)]
-            # The longest together, so that little is filled up.
-            order = sorted(set(range(len(tokens))) - set(too_long), key=lambda i: -len(tokens[i]))
-            values: list[float | None] = [None] * len(tokens)
-            read: list[float] = []
-            for start in range(0, len(order), self.config.batch):
-                rows = order[start : start + self.config.batch]
-                scores = _scores(model, [tokens[row] for row in rows])
-                read += scores
-                for row, score in zip(rows, scores, strict=True):
-                    values[row] = score
-            errors: dict[int, str] = {}
-            for row in too_long:
-                # A policy that could escape its judge, or stop the run, by length would learn to.
-                if read and _fits(self._tokens(tokenizer, prompts[row], ""), limit):
-                    values[row] = min(read)
-                else:
-                    count = len(tokens[row])
-                    errors[row] = f"{count} tokens, but the model takes {limit}: see `max_length`"
+        model, tokenizer = self.loaded()
+        pairs = zip(prompts, completions, strict=True)
+        tokens = [self._tokens(tokenizer, *pair) for pair in pairs]
+        limit = self._limit(model, tokenizer)
+        too_long = [row for row, ids in enumerate(tokens) if not _fits(ids, limit)]
+        # The longest together, so that little is filled up.
+        order = sorted(set(range(len(tokens))) - set(too_long), key=lambda i: -len(tokens[i]))
+        values: list[float | None] = [None] * len(tokens)
+        read: list[float] = []
+        for start in range(0, len(order), self.config.batch):
+            rows = order[start : start + self.config.batch]
+            scores = _scores(model, [tokens[row] for row in rows])
+            read += scores
+            for row, score in zip(rows, scores, strict=True):
+                values[row] = score
+        errors: dict[int, str] = {}
+        for row in too_long:
+            # A policy that could escape its judge, or stop the run, by length would learn to.
+            if read and _fits(self._tokens(tokenizer, prompts[row], ""), limit):
+                values[row] = min(read)
+            else:
+                count = len(tokens[row])
+                errors[row] = f"{count} tokens, but the model takes {limit}: see `max_length`"
         if log_metric is not None and tokens:
             log_metric("too_long", len(too_long) / len(tokens))
         if errors:

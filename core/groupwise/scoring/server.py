@@ -1,0 +1,95 @@
+"""Server: what a worker process does: it answers one call of its reward after the other."""
+
+import asyncio
+import json
+import os
+import pickle
+import queue
+import signal
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from groupwise.rewards import SampleErrors, is_async, target_of
+from groupwise.scoring.call import Call, Failure, listed
+
+LOAD = b""
+"""The request to load what the reward loads; others are pickled calls."""
+
+
+def serve(descriptor: int) -> None:
+    """Answer one request after the other; the first is the reward itself."""
+    connection = Connection(descriptor)
+    requests: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    function: Any = None
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    torch.set_grad_enabled(False)
+    while True:
+        request = requests.get()
+        try:
+            if function is None:
+                is_made, source = pickle.loads(request)
+                function = source() if is_made else source
+                reply: dict[str, Any] = {}
+            elif request == LOAD:
+                getattr(target_of(function), "load", dict)()
+                reply = {}
+            else:
+                reply = _reply(function, pickle.loads(request), loop)
+        except (Exception, SystemExit) as error:
+            reply = _reason(Failure(f"raised {type(error).__name__}: {error}"), error)
+        connection.send_bytes(_encoded(reply))
+
+
+def _encoded(reply: dict[str, Any]) -> bytes:
+    """Not pickled: what comes from a process that reads a model's words is data."""
+    try:
+        return json.dumps(reply, default=_words).encode()
+    except (TypeError, ValueError, RecursionError) as error:  # keys, rings and endless integers
+        failure = Failure(f"gave or logged what cannot be sent back: {error}")
+        logged = {"extra": {}, "metrics": {}, "seconds": reply["seconds"], "reading": None}
+        return json.dumps({**logged, **_reason(failure, error)}).encode()
+
+
+def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
+    """Hand on requests; when whoever asks has ended, so does this, whatever it is doing."""
+    try:
+        while True:
+            requests.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        os.killpg(0, signal.SIGKILL)
+
+
+def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    reply: dict[str, Any] = {}
+    try:
+        if is_async(function):
+            reply["values"] = loop.run_until_complete(call.wait(function))
+        else:
+            reply["values"] = call.run(function)
+    except SampleErrors as failure:
+        errors = {int(row): reason for row, reason in failure.errors.items()}
+        reply |= {"values": listed(failure.values), "errors": errors}
+    except Failure as failure:
+        reply |= _reason(failure, failure.__cause__ or failure)
+    logged = {"extra": call.extra, "metrics": call.metrics}
+    return {**reply, **logged, "seconds": call.seconds, "reading": call.reading}
+
+
+def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
+    return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
+
+
+def _words(value: Any) -> Any:
+    """What JSON has no form for: a number where it is one, else its words."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return repr(value)
