@@ -96,8 +96,10 @@ class Registry:
     def _unknown(self, kind: str, name: str) -> str:
         entries = [entry for entry in self.entries if entry.kind == kind]
         known = sorted({entry.name for entry in entries})
-        full = [f"{entry.plugin}/{entry.name}" for entry in entries]
-        hint = did_you_mean(name, full if "/" in name else known)
+        plugin, _, rest = name.partition("/")
+        # A model's hub name has a slash, too: one half at least must be right.
+        full = [f"{e.plugin}/{e.name}" for e in entries if e.plugin == plugin or e.name == rest]
+        hint = did_you_mean(name, full if rest else known)
         if kind == "rewards" and not hint and ("/" in name or Path(name).exists()):
             return (
                 f"{name!r} is no reward's name; if it is a model that scores completions, name the "
