@@ -82,10 +82,10 @@ def near_two(completions, trainer_state, **_):
     return [-abs(hit - 2.0) - 0.001 * trainer_state.epoch for hit in completions]
 """
 CONFIG = """
-policy: {name: "mine:Thrower"}
-sampler: {name: "mine:Engine", api_key: "${ENGINE_KEY}"}
+policy: {name: "throwing:Thrower"}
+sampler: {name: "throwing:Engine", api_key: "${ENGINE_KEY}"}
 prompts: {name: rows, held_out: 0.3, rows: ROWS}
-rewards: ["mine:near_two"]
+rewards: ["throwing:near_two"]
 train: {steps: 4, groups_per_step: 2, group_size: 4, learning_rate: 0.1, ahead: 1, ema: 0.8}
 evaluation: {prompts: 2, samples: 2}
 output: run
@@ -94,12 +94,12 @@ output: run
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "throwing.py").write_text(MODULE)
     (tmp_path / "run.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENGINE_KEY", "geheim-4711")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "throwing", raising=False)
 
     def call(*words):
         result = CliRunner().invoke(cli.app, list(words), env={"COLUMNS": "200"})
@@ -135,10 +135,10 @@ def test_checked_trained_resumed_and_evaluated(call, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("sampler=mine:ForOther", "ForOther draws for Other, and the policy is a Thrower"),
-        ("sampler=mine:Other", "Other is a policy, and draws for itself alone"),
+        ("sampler=throwing:ForOther", "ForOther draws for Other, and the policy is a Thrower"),
+        ("sampler=throwing:Other", "Other is a policy, and draws for itself alone"),
         ("sampler.ulr=x", "did you mean 'url'?"),
-        ("sampler=mine:Engin", "did you mean"),
+        ("sampler=throwing:Engin", "did you mean"),
         ("sampler=engin", "sampler"),
         ("algorithm.importance=none", "train.ahead samples by older weights"),
     ],

@@ -71,12 +71,12 @@ def test_the_configuration_itself_works(config, command):
 
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
-    Path("mine.py").write_text(
+    Path("adapter_of_ones_own.py").write_text(
         "from groupwise_flow.sd3 import SD3Adapter\n\n\n"
         "class Mine(SD3Adapter):\n    targets, pipelines = ('attn.to_q',), ()\n"
     )
     index_with(_class_name="SomebodysPipeline") if command == "check" else None
-    config["policy"] |= {"adapter": "mine:Mine", "lora": {"rank": 2}}
+    config["policy"] |= {"adapter": "adapter_of_ones_own:Mine", "lora": {"rank": 2}}
     result = call(config, command)
     assert result.exit_code == 0, result.output
     unseen = "SomebodysPipeline, or a part of it, is not of diffusers or transformers"
