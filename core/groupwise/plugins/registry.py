@@ -103,8 +103,8 @@ class Registry:
         if kind == "rewards" and not hint and ("/" in name or Path(name).exists()):
             return (
                 f"{name!r} is no reward's name; if it is a model that scores completions, name the "
-                f"reward that calls it and give it the model, as in {{name: REWARD, model: {name}}}; "
-                f"docs/rewards.md, Reward models, has those there are"
+                f"reward that calls it and give it the model: {{name: REWARD, model: {name}}}. "
+                f"docs/rewards.md, Reward models, lists such rewards"
             )
         broken = "".join(
             f"\n  plugin {plugin!r} could not be loaded and may bring it: {reason}"
