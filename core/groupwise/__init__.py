@@ -51,6 +51,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'groupwise' has no attribute {name!r}")
-    module, _, attribute = _LAZY[name].partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+    path, _, attribute = _LAZY[name].partition(":")
+    module = importlib.import_module(path)
+    return getattr(module, attribute) if attribute else module

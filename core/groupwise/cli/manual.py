@@ -81,8 +81,8 @@ def _rows(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]
 def _inherited(model: type[BaseModel], name: str) -> str:
     """A key's meaning where a variant gives it another default and nothing else."""
     bases = [base for base in model.__mro__ if issubclass(base, BaseModel)]
-    said = [base.model_fields[name].description for base in bases if name in base.model_fields]
-    return next(filter(None, said), "")
+    meanings = [base.model_fields[name].description for base in bases if name in base.model_fields]
+    return next(filter(None, meanings), "")
 
 
 def _is_model(hint: Any) -> bool:
@@ -112,13 +112,13 @@ def _type(hint: Any) -> str:
 
 
 def _limits(info: FieldInfo) -> str:
-    found = [
+    limits = [
         LIMITS[name].format(getattr(item, name))
         for item in info.metadata
         for name in LIMITS
         if hasattr(item, name)
     ]
-    return f", {', '.join(found)}" if found else ""
+    return f", {', '.join(limits)}" if limits else ""
 
 
 def _default(info: FieldInfo) -> str:

@@ -73,7 +73,7 @@ def explain(
     prefix: the path of the section that `model` describes; extra_names: further keys that may
     stand in it, for suggestions.
     """
-    told: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for details in error.errors(include_url=False):
         path = _key_path(details, model)
         if details["type"] == "extra_forbidden":
@@ -82,8 +82,8 @@ def explain(
         else:
             hides = secrets.are_types(_hints(model, path)) or any(map(secrets.is_secret, path))
             problem = _problem(details, secrets.HIDDEN if hides else details["input"])
-        told[origin.message((*prefix, *path), problem)] = origin.lines.of((*prefix, *path)) or 0
-    return UserError("\n".join(sorted(told, key=lambda message: told[message])))
+        lines[origin.message((*prefix, *path), problem)] = origin.lines.of((*prefix, *path)) or 0
+    return UserError("\n".join(sorted(lines, key=lambda message: lines[message])))
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:

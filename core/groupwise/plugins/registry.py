@@ -79,17 +79,17 @@ class Registry:
         if ":" in name:
             look_in(Path.cwd(), *beside)
             return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
-        found = self.named(kind, name)
-        if not found:
+        entries = self.named(kind, name)
+        if not entries:
             raise UserError(self._unknown(kind, name))
-        if len(found) > 1:
-            both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in found)
-            one = " or ".join(repr(f"{entry.plugin}/{name}") for entry in found)
+        if len(entries) > 1:
+            both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in entries)
+            one = " or ".join(repr(f"{entry.plugin}/{name}") for entry in entries)
             raise UserError(
                 f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}; "
                 f"name one of them as {one}"
             )
-        entry = found[0]
+        entry = entries[0]
         extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
         return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
 
@@ -131,21 +131,21 @@ def look_in(*folders: Path) -> None:
 def _import(target: str, what: str, extra: str | None) -> Any:
     module, _, attribute = target.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if extra is not None and missing != module.partition(".")[0]:
             raise UserError(f"{what} needs an extra: pip install {extra!r} ({error})") from error
         raise UserError(f"{what}: cannot import {module!r}: {error}") from error
     except Exception as error:  # whatever a stranger's module does at import
-        told = f"{type(error).__name__}: {error}"
-        raise UserError(f"{what}: importing {module!r} raised {told}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{what}: importing {module!r} raised {reason}") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_")]
+        if not hasattr(value, part):
+            names = [name for name in vars(value) if not name.startswith("_")]
             raise UserError(f"{what}: {module!r} has no {part!r}{did_you_mean(part, names)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def discover(points: Iterator[EntryPoint] | None = None) -> Registry:

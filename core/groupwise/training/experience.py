@@ -62,8 +62,8 @@ class Experience:
 
         ahead: whether more may be sampled before this step is learned from; only `Ahead` does.
         """
-        draws = self.prompts.take(self.settings.groups_per_step)
-        experience = self._scored(draws, self._sample(draws, state.global_step), state)
+        draws, rollouts = self._first_round(state.global_step)
+        experience = self._scored(draws, rollouts, state)
         self.place = self.prompts.state_dict()
         return experience
 
@@ -84,6 +84,11 @@ class Experience:
     def _follow(self, step: int) -> None:
         self.sampling.policy.begin(step)
         self.sampling.follow(self.algorithm.samples_with, step)
+
+    def _first_round(self, step: int) -> tuple[list[Draw], Rollouts]:
+        """The draws of a step, and this process's rollouts of them."""
+        draws = self.prompts.take(self.settings.groups_per_step)
+        return draws, self._sample(draws, step)
 
     def _sample(self, draws: Sequence[Draw], step: int) -> Rollouts:
         with self.clock.time("sample"):
@@ -180,20 +185,19 @@ class Ahead(Experience):
         self._thread = None if own else ThreadPoolExecutor(1, thread_name_prefix="ahead")
 
     def next(self, state: RunState, *, ahead: bool = False) -> Scored:
-        step = state.global_step
-        if self._flight is None:
-            draws = self.prompts.take(self.settings.groups_per_step)
-            rollouts = self._sample(draws, step)
-        else:
-            draws, flight = self._flight
-            with self.clock.time("sample"):
-                rollouts = flight.result()
-            self._flight = None
-        experience = self._scored(draws, rollouts, state)
-        self.place = self.prompts.state_dict()
+        experience = super().next(state)
         if ahead:
-            self._send(step)
+            self._send(state.global_step)
         return experience
+
+    def _first_round(self, step: int) -> tuple[list[Draw], Rollouts]:
+        if self._flight is None:
+            return super()._first_round(step)
+        draws, flight = self._flight
+        with self.clock.time("sample"):
+            rollouts = flight.result()
+        self._flight = None
+        return draws, rollouts
 
     def _send(self, step: int) -> None:
         """Have the next step's rollouts drawn, by the weights of this step."""
