@@ -45,10 +45,10 @@ def draw(
     conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
 
     def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
-        told, other = at(conditions, some), negative and at(negative, some)
+        wanted, other = at(conditions, some), negative and at(negative, some)
         parts = [
             guided.velocity(
-                x[part], sigma[part], at(told, part), guidance, negative=other and at(other, part)
+                x[part], sigma[part], at(wanted, part), guidance, negative=other and at(other, part)
             )
             for start in range(0, len(x), config.batch)
             for part in [slice(start, start + config.batch)]

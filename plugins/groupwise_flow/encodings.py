@@ -94,10 +94,10 @@ class Encodings:
 
     def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Conditions:
         """Filled up where the adapter says so, and of the names and shapes of all before."""
-        found = {name: value for name, value in encoded.items() if value is not None}
+        conditions = {name: value for name, value in encoded.items() if value is not None}
         if self.adapter.by_token:
-            found = self._filled(found)
-        shapes = {name: value.shape[1:] for name, value in found.items()}
+            conditions = self._filled(conditions)
+        shapes = {name: value.shape[1:] for name, value in conditions.items()}
         self._shapes = self._shapes or shapes
         if shapes.keys() != self._shapes.keys():
             raise UserError(
@@ -111,7 +111,7 @@ class Encodings:
                     f"and {list(shape)} for others: pad to one width, or name it in `by_token` and "
                     f"give a `{MASK}` [n, tokens] with it that `velocity` applies"
                 )
-        return found
+        return conditions
 
     def _filled(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Conditions by token, zero where the mask is False, and the mask, to one width."""
