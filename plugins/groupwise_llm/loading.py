@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -16,6 +17,7 @@ from groupwise.errors import UserError, first_line
 from groupwise_llm import modes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.settings import Settings
+from groupwise_llm.sharding import Share, whole
 
 OF_CONFIG = frozenset(
     {
@@ -38,26 +40,35 @@ EXACT = frozenset({torch.float32, torch.float64})
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """quieted: what the model's configuration said of dropout before it was switched off."""
+    """quieted: what the model's configuration said of dropout before it was switched off.
+
+    writes: whether this process saves the model, None where no other has a part of it.
+    """
 
     model: Any
     tokenizer: Any
     quieted: list[modes.Setting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    writes: bool | None = None
 
 
-def load(settings: Settings) -> Loaded:
+def load(settings: Settings, share: Share | None = None) -> Loaded:
     """The model in eval mode, what is trained of it in float32. Raises UserError if it cannot be
-    had."""
+    had.
+
+    share: keeps this process's part of the weights; the model then has shapes alone for them.
+    """
     # Progress bars of loading would tear up the run's own.
     logging.disable_progress_bar()
     dtype_of(settings)
     tokenizer = tokenizer_of(settings)
     try:
         usual = {"dtype": torch.float32, trust.SETTING: False}
-        model = AutoModelForCausalLM.from_pretrained(
-            settings.model, **{**usual, **settings.loading}
-        )
+        usual |= {"use_safetensors": True} if share else {}
+        with share.reading() if share else nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(
+                settings.model, **{**usual, **settings.loading}
+            )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
         raise UserError(
@@ -74,12 +85,22 @@ def load(settings: Settings) -> Loaded:
     # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
     quieted = modes.quieten(model.eval())
     notes = freeze_unreached(model)
+    if share:
+        share.hollow(model)
     if settings.lora is not None:
         model = with_adapters(model, settings.lora, revision=settings.loading.get("revision"))
+    if share:
+        share.forget(model)
     notes += _hold_exactly(model, settings)
     if settings.gradient_checkpointing:
         checkpoint_activations(model)
-    return Loaded(model=model.eval(), tokenizer=tokenizer, quieted=quieted, notes=notes)
+    return Loaded(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        quieted=quieted,
+        notes=notes,
+        writes=share.first if share else None,
+    )
 
 
 def outline(settings: Settings, config: Any) -> Any:
@@ -260,13 +281,33 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def save(loaded: Loaded, path: Path) -> None:
-    """As transformers saves a model, or peft an adapter, with the tokenizer beside it."""
+    """As transformers saves a model, or peft an adapter, with the tokenizer beside it.
+
+    A sharded model is gathered weight by weight, so all processes call it; the first has the whole
+    in its main memory, and writes it.
+    """
+    options = {}
+    if loaded.writes is not None:
+        options = {"state_dict": whole(_saved_weights(loaded.model), keep=loaded.writes)}
+        if not loaded.writes:
+            return
     path.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(), modes.restored(loaded.quieted):
         # peft asks the hub whether the base model's vocabulary changed, and warns without one.
         warnings.simplefilter("ignore", UserWarning)
-        loaded.model.save_pretrained(path)
+        loaded.model.save_pretrained(path, **options)
     loaded.tokenizer.save_pretrained(path)
+
+
+def _saved_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Of the model's weights those that are saved, by their names in the model."""
+    weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
+    if not hasattr(model, "peft_config"):
+        return weights
+    from peft import get_peft_model_state_dict
+
+    saved = {id(w) for w in get_peft_model_state_dict(model, state_dict=weights).values()}
+    return {name: weight for name, weight in weights.items() if id(weight) in saved}
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

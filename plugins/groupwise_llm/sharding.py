@@ -1,0 +1,239 @@
+"""Sharding: a model of which each process holds its share of every weight (torch's FSDP2).
+
+A weight's share are the rows of its first dimension that FSDP cuts for this process. It is taken
+while transformers reads the weight, so that no process holds more than one weight whole; until the
+model is sharded, a hollow weight stands in its place, of the same shape and of one number.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from groupwise.errors import UserError, first_line
+from groupwise_llm.causal import CausalModel
+from groupwise_llm.settings import Settings
+
+WHOLE = "HF_DEACTIVATE_ASYNC_LOAD"
+"""The variable that makes transformers read one weight after the other, and none ahead."""
+UNCUT = {
+    "device_map": "where weights lie is decided by the processes",
+    "gguf_file": "GGUF files are unpacked whole",
+    "quantization_config": "quantised weights have parts that cannot be cut",
+    "distributed_config": "it shards by itself",
+    "tp_plan": "it shards by itself",
+}
+"""Arguments of loading that cannot be met in parts, and why."""
+WRAPPED = re.compile(
+    r"^base_model\.model\.|\b(?:base_layer|original_module|modules_to_save\.default)\."
+)
+"""What peft adds to the names of a model's own weights."""
+
+
+def check(settings: Settings, config: Any) -> None:
+    """Raise UserError for a model that cannot be read in parts. config: the model's."""
+    usual = "or leave out train.shard"
+    for name in UNCUT.keys() & settings.loading.keys():
+        raise UserError(f"policy.loading.{name}: {UNCUT[name]}; leave it unset, {usual}")
+    if settings.loading.get("use_safetensors") is False:
+        raise UserError(
+            f"policy.loading.use_safetensors: pickled weights are read whole; convert them to "
+            f"safetensors, {usual}"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise UserError(
+            f"policy.model: {settings.model} has quantised weights, which cannot be cut among "
+            f"processes; take one that is not quantised, {usual}"
+        )
+
+
+class Share:
+    """This process's part of the weights that are read while `reading`."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh = mesh
+        self._parts: dict[str, DTensor] = {}
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the first of those that share."""
+        return self._mesh.get_rank() == 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Every weight that transformers reads from a file meanwhile is cut at once."""
+        before = os.environ.get(WHOLE)
+        os.environ[WHOLE] = "1"
+        handle = register_module_parameter_registration_hook(self._cut)
+        try:
+            yield
+        finally:
+            handle.remove()
+            os.environ.pop(WHOLE)
+            if before is not None:
+                os.environ[WHOLE] = before
+
+    def hollow(self, model: nn.Module) -> None:
+        """Set the parts aside, and hollow weights in their place.
+
+        These lie on the CPU, as adapters are made where the weights beside them lie; and are NaN,
+        so that whatever is computed from them shows.
+        """
+        stands: dict[int, nn.Parameter] = {}
+        for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+            if isinstance(parameter, DTensor):
+                self._parts[name] = parameter
+                if id(parameter) not in stands:
+                    one = torch.full((), torch.nan, dtype=parameter.dtype)
+                    stands[id(parameter)] = _like(one.expand(parameter.shape), parameter)
+                _replace(model, name, stands[id(parameter)])
+
+    def forget(self, model: nn.Module) -> None:
+        """Leave of the hollow weights their shape alone. Raises UserError where adapters were
+        computed from them."""
+        stands: dict[int, nn.Parameter] = {}
+        for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+            if _plain(name) in self._parts:
+                if id(parameter) not in stands:
+                    stands[id(parameter)] = _like(parameter.to("meta"), parameter)
+                _replace(model, name, stands[id(parameter)])
+            elif parameter.isnan().any():
+                raise UserError(
+                    f"policy.lora.options: {name} begins from the model's own weights, which no "
+                    f"process holds under train.shard; let adapters begin at random (the default), "
+                    f"or leave out train.shard"
+                )
+
+    def spread(self, causal: CausalModel, *, precision: str, name: str) -> None:
+        """Shard the model by its layers, and fill in this process's part of every weight.
+
+        name: what the model is called in messages.
+        """
+        half = torch.bfloat16 if precision == "bf16" else None
+        options: dict[str, Any] = {
+            "mesh": self._mesh,
+            "reshard_after_forward": True,  # a root that stays gathered would miss new weights
+            "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+        }
+        layers = list(_layers(causal))
+        owners = [id(p) for layer in layers for p in set(layer.parameters())]
+        if not layers or len(set(owners)) < len(owners):
+            what = "layers that share weights" if layers else "no list of layers"
+            raise UserError(
+                f"policy.model: {name} has {what}, and so cannot be cut by its layers; leave out "
+                f"train.shard"
+            )
+        try:
+            for part in (*layers, causal):
+                fully_shard(part, **options)
+        except (ValueError, NotImplementedError) as error:  # scalars, layers without a forward
+            raise UserError(
+                f"policy.model: {name} cannot be sharded: {first_line(error)}; leave out "
+                f"train.shard"
+            ) from error
+        self._fill(causal.model)
+
+    def _fill(self, model: nn.Module) -> None:
+        filled: dict[int, nn.Parameter] = {}
+        used: set[str] = set()
+        for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+            key = _plain(name)
+            if key not in self._parts:
+                continue
+            if id(parameter) not in filled:
+                # A copy of a layer that is trained beside the original has numbers of its own.
+                part = self._parts[key].detach().to(parameter.dtype, copy=key in used)
+                filled[id(parameter)] = _like(part, parameter)
+                used.add(key)
+            _replace(model, name, filled[id(parameter)])
+        self._parts.clear()
+
+    def _cut(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        """In place of a weight that was read, this process's part of it."""
+        if not getattr(parameter, "_is_hf_initialized", False) or parameter.is_meta:
+            return None
+        if isinstance(parameter, DTensor) or not parameter.ndim:
+            return None
+        rows = parameter.detach().chunk(self._mesh.size())
+        rank = self._mesh.get_local_rank()
+        own = rows[rank] if rank < len(rows) else parameter.detach()[:0]
+        part = DTensor.from_local(
+            own.to(self._mesh.device_type, copy=True, memory_format=torch.contiguous_format),
+            self._mesh,
+            [Shard(0)],
+            run_check=False,
+            shape=parameter.shape,
+            stride=torch.empty(parameter.shape, device="meta").stride(),
+        )
+        return _like(part, parameter)
+
+
+@contextmanager
+def gathered(causal: nn.Module) -> Iterator[None]:
+    """Hold all weights on every process: passes without gradients then wait for no other process,
+    and their number may differ. Raises UserError where the weights do not fit."""
+    parts = [module for module in causal.modules() if isinstance(module, FSDPModule)]
+    try:
+        for part in parts:
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"sampling in process gathers the weights, and memory does not suffice for all of "
+            f"them and a cache beside: {first_line(error)}; set a smaller policy.cache_tokens, or "
+            f"sample by an engine (sampler: {{name: vllm}})"
+        ) from error
+    finally:
+        for part in parts:
+            part.set_reshard_after_forward(True, recurse=False)
+            part.reshard()
+
+
+def whole(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """The weights gathered one after the other, on the CPU of the processes that `keep` them.
+
+    Called on all processes alike. Names of one weight stay names of one tensor.
+    """
+    full: dict[int, Tensor] = {}
+    kept: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if id(weight) not in full:
+            tensor = weight.detach()
+            tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            full[id(weight)] = tensor.cpu() if keep else tensor.new_empty(0)
+        kept[name] = full[id(weight)]
+    return kept if keep else {}
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of the outermost lists of modules."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from (layer for layer in child if any(True for _ in layer.parameters()))
+        else:
+            yield from _layers(child)
+
+
+def _plain(name: str) -> str:
+    """A weight's name in the model as transformers made it."""
+    return WRAPPED.sub("", name)
+
+
+def _like(tensor: Tensor, parameter: nn.Parameter) -> nn.Parameter:
+    made = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+    made._is_hf_initialized = True  # type: ignore[attr-defined]  # else transformers draws it anew
+    return made
+
+
+def _replace(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    owner, _, leaf = name.rpartition(".")
+    model.get_submodule(owner).register_parameter(leaf, parameter)
