@@ -62,11 +62,14 @@ class Policy(nn.Module, Sampler):
         """Divide the weights among the processes of this mesh, and set `self.mesh`.
 
         Called before `place`, where `train.shard` is set. No process should ever hold all weights:
-        build the structure on `meta`, apply `torch.distributed.fsdp.fully_shard` to each block and
-        to the whole here, and read each process's own part in `place`. Outside `forward` and
-        `sample` only that part is there: also the whole has `reshard_after_forward=True`, which is
-        not its default. `forward` then waits for all processes: the core calls it, and `sample`, equally often on each, with equally many
-        prompts, and calls `keep`, `using`, `restore` and `save_pretrained` on all.
+        build the structure on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each
+        block and to the whole; read each process's own part in `place`. Outside `forward` and
+        `sample` only that part is there, so the whole, too, has `reshard_after_forward=True`,
+        which is not its default.
+
+        `forward` then waits for all processes: the core calls it, and `sample`, equally often on
+        each, with equally many prompts, and `keep`, `using`, `restore` and `save_pretrained` on
+        all.
 
         Raises UserError where the policy cannot be sharded.
         """
