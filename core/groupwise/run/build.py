@@ -9,6 +9,7 @@ from accelerate.utils import set_seed
 
 from groupwise import processes
 from groupwise.callback import Callback
+from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, held_out_draws, make_part
@@ -32,6 +33,11 @@ def build_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     policy.needed = parts.algorithm.answers
     if config.train.shard:
         policy.shard(processes.mesh(accelerator))
+    if policy.mesh is not None and policy.scale_loss:
+        raise UserError(
+            "train.shard: gradients in float16 have a scale that sharded ones would not agree on; "
+            "set policy.precision to float32 or bf16"
+        )
     policy.place(accelerator.device)
     policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):
