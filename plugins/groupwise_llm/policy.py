@@ -19,6 +19,7 @@ from groupwise_llm.causal import CausalModel
 from groupwise_llm.loading import (
     Loaded,
     config_of,
+    dtype_of,
     end_tokens,
     load,
     outline,
@@ -50,7 +51,6 @@ class LanguageModel(Policy):
     logged = frozenset({"kept_mass"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
-    mesh: DeviceMesh | None = None
 
     def __init__(self, config: Settings) -> None:
         super().__init__()
@@ -62,8 +62,13 @@ class LanguageModel(Policy):
     # ---- how this model may be run
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Each process holds its share of every weight. Raises UserError where that cannot be."""
-        sharding.check(self.config, config_of(self.config))
+        """Each process will hold its share of every weight, which `place` reads.
+
+        Raises UserError for a model that cannot be read in parts.
+        """
+        model = config_of(self.config)
+        sharding.check(self.config, model)
+        self.scale_loss = dtype_of(self.config, model) == torch.float16
         self.mesh = mesh
 
     def place(self, device: torch.device | str) -> None:

@@ -72,7 +72,7 @@ class Share:
         """Every weight that transformers reads from a file meanwhile is cut at once."""
         before = os.environ.get(WHOLE)
         os.environ[WHOLE] = "1"
-        handle = register_module_parameter_registration_hook(self._cut)
+        handle = register_module_parameter_registration_hook(self._cut)  # type: ignore[arg-type]
         try:
             yield
         finally:
@@ -117,11 +117,12 @@ class Share:
 
         name: what the model is called in messages.
         """
-        half = torch.bfloat16 if precision == "bf16" else None
+        causal.narrowed = precision == "bf16"
+        dtype = torch.bfloat16 if causal.narrowed else None
         options: dict[str, Any] = {
             "mesh": self._mesh,
             "reshard_after_forward": True,  # a root that stays gathered would miss new weights
-            "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
         }
         layers = list(_layers(causal))
         owners = [id(p) for layer in layers for p in set(layer.parameters())]

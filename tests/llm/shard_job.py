@@ -1,19 +1,22 @@
 """One process of several that share models: it answers, trains, samples and saves each.
 
-python shard_job.py FOLDER RANK PROCESSES: FOLDER/cases.json has a name and settings for each model;
-what comes out of it is left in FOLDER/NAME-RANK.pt, and the saved model in FOLDER/NAME.
+python shard_job.py _ OUT: the folder of OUT has cases.json, with `models`, settings by name, and
+`runs`, arguments of groupwise.train. What comes out of a model is left in NAME-RANK.pt, and the
+saved model in NAME.
 """
 
 import json
+import os
 import sys
 import weakref
-from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from accelerate import Accelerator
 
+import groupwise
+from groupwise import processes
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_llm.sharding import Share
@@ -116,20 +119,21 @@ def run(settings, mesh, saved):
     return out
 
 
-def main(folder, rank, processes):
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=processes,
-        timeout=timedelta(seconds=60),
-    )
-    mesh = init_device_mesh("cpu", (processes,))
-    for name, settings in json.loads((folder / "cases.json").read_text()).items():
-        saved = folder / name if rank == 0 else folder / f"{name} of another"
-        torch.save(run(settings, mesh, saved), folder / f"{name}-{rank}.pt")
-    torch.distributed.destroy_process_group()
+def main(out):
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    torch.set_num_threads(1)
+    cases = json.loads((out.parent / "cases.json").read_text())
+    accelerator = Accelerator()
+    mesh = processes.mesh(accelerator)
+    for name, settings in cases["models"].items():
+        saved = out.parent / (name if accelerator.is_main_process else f"{name} of another")
+        result = run(settings, mesh, saved)
+        torch.save(result, out.parent / f"{name}-{mesh.get_rank()}.pt")
+    for arguments in cases["runs"]:
+        groupwise.train(**arguments, quiet=True)
+    if accelerator.is_main_process:
+        out.write_text("null")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[2]))
