@@ -66,8 +66,9 @@ class LanguageModel(Policy):
 
         Raises UserError for a model that cannot be read in parts.
         """
+        sharding.check(self.config)
         model = config_of(self.config)
-        sharding.check(self.config, model)
+        sharding.check_config(model)
         self.scale_loss = dtype_of(self.config, model) == torch.float16
         self.mesh = mesh
 

@@ -32,26 +32,40 @@ UNCUT = {
     "tp_plan": "it shards by itself",
 }
 """Arguments of loading that cannot be met in parts, and why."""
+OTHERWISE = "or leave out train.shard"
+AT_RANDOM = {"gaussian", "eva", "orthogonal"}
+"""Ways of peft to begin adapters, beside its default, that look at no weight of the model."""
+FROM_WEIGHTS = (
+    f"begins from the model's own weights, which no process holds whole; let adapters begin at "
+    f"random (the default), {OTHERWISE}"
+)
 WRAPPED = re.compile(
     r"^base_model\.model\.|\b(?:base_layer|original_module|modules_to_save\.default)\."
 )
 """What peft adds to the names of a model's own weights."""
 
 
-def check(settings: Settings, config: Any) -> None:
-    """Raise UserError for a model that cannot be read in parts. config: the model's."""
-    usual = "or leave out train.shard"
+def check(settings: Settings) -> None:
+    """Raise UserError for settings that cannot be met in parts."""
     for name in UNCUT.keys() & settings.loading.keys():
-        raise UserError(f"policy.loading.{name}: {UNCUT[name]}; leave it unset, {usual}")
+        raise UserError(f"policy.loading.{name}: {UNCUT[name]}; leave it unset, {OTHERWISE}")
     if settings.loading.get("use_safetensors") is False:
         raise UserError(
             f"policy.loading.use_safetensors: pickled weights are read whole; convert them to "
-            f"safetensors, {usual}"
+            f"safetensors, {OTHERWISE}"
         )
+    options = {} if settings.lora is None else settings.lora.options
+    begin = options.get("init_lora_weights")
+    if isinstance(begin, str) and begin not in AT_RANDOM:
+        raise UserError(f"policy.lora.options.init_lora_weights: {begin} {FROM_WEIGHTS}")
+
+
+def check_config(config: Any) -> None:
+    """Raise UserError for a model's configuration by which it cannot be read in parts."""
     if getattr(config, "quantization_config", None) is not None:
         raise UserError(
-            f"policy.model: {settings.model} has quantised weights, which cannot be cut among "
-            f"processes; take one that is not quantised, {usual}"
+            f"policy.model: its weights are quantised, and cannot be cut among processes; take a "
+            f"model that is not quantised, {OTHERWISE}"
         )
 
 
@@ -106,11 +120,7 @@ class Share:
                     stands[id(parameter)] = _like(parameter.to("meta"), parameter)
                 _replace(model, name, stands[id(parameter)])
             elif parameter.isnan().any():
-                raise UserError(
-                    f"policy.lora.options: {name} begins from the model's own weights, which no "
-                    f"process holds under train.shard; let adapters begin at random (the default), "
-                    f"or leave out train.shard"
-                )
+                raise UserError(f"policy.lora.options: {name} {FROM_WEIGHTS}")
 
     def spread(self, causal: CausalModel, *, precision: str, name: str) -> None:
         """Shard the model by its layers, and fill in this process's part of every weight.

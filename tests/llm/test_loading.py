@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 
