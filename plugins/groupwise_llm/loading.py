@@ -300,14 +300,11 @@ def save(loaded: Loaded, path: Path) -> None:
 
 
 def _saved_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Of the model's weights those that are saved, by their names in the model."""
+    """All weights by their names in the model; of one with adapters those that are trained."""
     weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
     if not hasattr(model, "peft_config"):
         return weights
-    from peft import get_peft_model_state_dict
-
-    saved = {id(w) for w in get_peft_model_state_dict(model, state_dict=weights).values()}
-    return {name: weight for name, weight in weights.items() if id(weight) in saved}
+    return {name: weight for name, weight in weights.items() if weight.requires_grad}
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
