@@ -99,6 +99,12 @@ class CausalModel(nn.Module):
         modes.set_training(self.model, mode)
         return self
 
+    def recover(self) -> None:
+        """Be as before a pass that raised, in whose midst a sharded model is left."""
+        reset = getattr(self, "reset_iter_state", None)  # of FSDP, since torch 2.14
+        if reset is not None:
+            reset()
+
     @cached_property
     def _arguments(self) -> tuple[frozenset[str], frozenset[str]]:
         """The names that the model without its head takes, and those of the whole."""

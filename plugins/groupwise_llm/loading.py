@@ -71,9 +71,10 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
             )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
+        hint = "; without train.shard it may load" if share else ""
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
-            f"{_reason(error)}"
+            f"{_reason(error)}{hint}"
         ) from error
     model = _as_plain(model)
     if settings.lora is None and getattr(model, "is_quantized", False):

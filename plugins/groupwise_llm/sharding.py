@@ -7,7 +7,7 @@ model is sharded, a hollow weight stands in its place, of the same shape and of 
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,7 +132,11 @@ class Share:
         options: dict[str, Any] = {
             "mesh": self._mesh,
             "reshard_after_forward": True,  # a root that stays gathered would miss new weights
-            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=dtype,
+                reduce_dtype=torch.float32,
+                cast_forward_inputs=False,  # as in a model that is held in that dtype
+            ),
         }
         layers = list(_layers(causal))
         owners = [id(p) for layer in layers for p in set(layer.parameters())]
@@ -194,9 +198,9 @@ def gathered(causal: nn.Module) -> Iterator[None]:
     parts = [module for module in causal.modules() if isinstance(module, FSDPModule)]
     try:
         for part in parts:
-            part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
-        yield
+        with _plainly_called(parts):
+            yield
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"sampling in process gathers the weights, and memory does not suffice for all of "
@@ -205,8 +209,25 @@ def gathered(causal: nn.Module) -> Iterator[None]:
         ) from error
     finally:
         for part in parts:
-            part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
+
+
+@contextmanager
+def _plainly_called(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Without FSDP's hooks, which take a good part of the time of a token, and which would let go
+    of the weights."""
+    hooks: list[tuple[Any, int, Any]] = []
+    for part in parts:
+        state = fully_shard.state(part)  # type: ignore[attr-defined]
+        for table in (part._forward_pre_hooks, part._forward_hooks):
+            own = [key for key in table if getattr(table[key], "__self__", None) is state]
+            hooks += [(table, key, table.pop(key)) for key in own]
+    try:
+        yield
+    finally:
+        for table, key, hook in hooks:
+            table[key] = hook
+            table.move_to_end(key, last=False)
 
 
 def whole(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
