@@ -272,6 +272,7 @@ class FlowPolicy(Policy):
         training: bool,
         reference: bool,
         averages: int,
+        shards: int = 1,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone."""
         return estimate(
@@ -280,4 +281,5 @@ class FlowPolicy(Policy):
             training=training,
             reference=reference,
             averages=averages,
+            shards=shards,
         )

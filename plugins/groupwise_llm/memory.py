@@ -1,4 +1,4 @@
-"""Memory: what a run will take, from the model's configuration alone.
+"""Memory: what a process of a run will take, from the model's configuration alone.
 
 What is saved for the backward pass is counted rather than computed by a formula: the model's own
 code runs on tensors without data, and every tensor that autograd keeps is added up.
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from groupwise import memory
 from groupwise.errors import first_line
 from groupwise_llm import modes
 from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run, head_is_linear
@@ -48,24 +49,34 @@ def estimate(
     training: bool,
     reference: bool,
     averages: int,
+    shards: int = 1,
 ) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer, activations, logits, kept weights and the sampler's
     cache.
 
-    config: transformers' configuration; budget: tokens in one micro-batch; rollouts: completions
-    sampled together at the most; reference: whether one is kept, of which adapters need no copy;
-    averages: how many moving averages are.
+    config: transformers' configuration; budget: tokens in one micro-batch, 0 for no update;
+    rollouts: completions that the policy samples together at the most, 0 where it samples none;
+    reference: whether one is kept, of which adapters need no copy; averages: how many moving
+    averages are; shards: processes among which all weights, and what is kept of each, are divided.
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
     if training:
-        block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
-        sizes |= {"gradients": trained, "optimizer": 2 * trained, LOGITS: 4 * 3 * block}
+        sizes |= {"gradients": trained, "optimizer": 2 * trained}
     if reference and settings.lora is None:
         sizes["reference"] = trained
     if averages:
         sizes["moving average"] = averages * trained
+    if shards > 1:
+        sizes = {purpose: -(-size // shards) for purpose, size in sizes.items()}
+        width = 2 if settings.precision == "bf16" else None
+        sizes |= memory.gathered(model, width, training=training and budget > 0)
+        if rollouts:
+            sizes["weights gathered for sampling"] = memory.size(model.parameters(), width)
+    if training and budget:
+        block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
+        sizes[LOGITS] = 4 * 3 * block
     try:
         with _without_data(model, settings) as causal:
             sizes |= _counted(causal, config, settings, budget if training else 0, rollouts)
@@ -98,7 +109,7 @@ def _counted(
             # Those of the log-probs and of the logits that they are taken of.
             vocabulary = config.get_text_config().vocab_size
             sizes[LOGITS] = 4 * 2 * rows * completion * vocabulary
-    if model.cache_argument is not None:
+    if rollouts and model.cache_argument is not None:
         rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
         sizes["cache of the sampler"] = rows * cached(model, numerics, prompt + completion)
     return sizes

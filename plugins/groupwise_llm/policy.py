@@ -275,6 +275,7 @@ class LanguageModel(Policy):
         training: bool,
         reference: bool,
         averages: int,
+        shards: int = 1,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
         return estimate(
@@ -285,4 +286,5 @@ class LanguageModel(Policy):
             training=training,
             reference=reference,
             averages=averages,
+            shards=shards,
         )

@@ -107,6 +107,9 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     told = FlowPolicy.estimate(policy.config, **of_a_run(), reference=True, averages=2)
     activations = told["activations"]
     assert activations > 0
+    # Float32 weights that compute in half are there in half, too.
+    halved = lora is None and precision != "float32"
+    copy = {f"transformer in {precision}": 2 * trained} if halved else {}
     assert dict(told) == {
         "frozen models": sum(parts.values()),
         "transformer": transformer,
@@ -115,6 +118,7 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         "activations": activations,
         "reference": 4 * trained,
         "moving average": 2 * 4 * trained,
+        **copy,
     }
     alone = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
     assert told.keys() - alone.keys() == {"reference", "moving average"}
@@ -125,7 +129,11 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     only = FlowPolicy.estimate(
         policy.config, **of_a_run(training=False), reference=True, averages=1
     )
-    assert dict(only) == {k: told[k] for k in ("frozen models", "transformer")}
+    assert dict(only) == {k: told[k] for k in ("frozen models", "transformer", *copy)}
+    drawing = FlowPolicy.estimate(
+        policy.config, **of_a_run(decisions=0), reference=False, averages=0
+    )
+    assert alone.keys() - drawing.keys() == {"activations"}
 
 
 def test_the_estimate_of_activations_is_of_the_right_size(lab):
