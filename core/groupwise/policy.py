@@ -240,6 +240,7 @@ class Policy(nn.Module, Sampler):
         *,
         decisions: int,
         rollouts: int,
+        group_size: int,
         sampled: int,
         training: bool,
         reference: bool,
@@ -249,10 +250,10 @@ class Policy(nn.Module, Sampler):
         """Bytes on one process by purpose ("weights", "optimizer", ...) without loading anything.
 
         decisions: the micro-batch budget, 0 while nothing is updated; rollouts: as many as a
-        process has in an update at the most; sampled: as many as the policy samples at once, 0
-        while it samples nothing; reference: whether a reference is kept; averages: how many moving
-        averages; shards: among how many processes the weights, and what is kept of each, are
-        divided, where the buffers of gathered weights come on top (`groupwise.memory`). The default
-        knows nothing and says so with {}.
+        process has in an update at the most; group_size: of those of a prompt; sampled: as many as
+        the policy samples at once, 0 while it samples nothing; reference: whether a reference is
+        kept; averages: how many moving averages; shards: among how many processes the weights, and
+        what is kept of each, are divided, where the buffers of gathered weights come on top
+        (`groupwise.memory`). The default knows nothing and says so with {}.
         """
         return {}

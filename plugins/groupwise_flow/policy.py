@@ -268,6 +268,7 @@ class FlowPolicy(Policy):
         *,
         decisions: int,
         rollouts: int,
+        group_size: int,
         sampled: int,
         training: bool,
         reference: bool,

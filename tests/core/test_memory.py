@@ -34,6 +34,7 @@ class Told(Policy):
     @classmethod
     def estimate(cls, config: Config, *, training: bool, **counts: int) -> dict[str, int]:
         sizes = {"weights": 64 * GIB // counts["shards"], "rollouts": counts["rollouts"] * GIB}
+        assert counts["rollouts"] % counts["group_size"] == 0
         if counts["decisions"]:
             sizes["activations"] = counts["decisions"] * GIB
         if counts["sampled"]:

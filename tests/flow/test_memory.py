@@ -83,7 +83,8 @@ def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lo
 
 
 def of_a_run(**given):
-    return {"decisions": 1000, "rollouts": 8, "sampled": 8, "training": True, **given}
+    counts = {"decisions": 1000, "rollouts": 8, "group_size": 4, "sampled": 8}
+    return {**counts, "training": True, **given}
 
 
 @pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])

@@ -47,6 +47,7 @@ def estimate(
         policy.estimate,
         settings,
         rollouts=updated * train.group_size,
+        group_size=train.group_size,
         training=True,
         reference=bool(parts.algorithm.reference),
         averages=int(train.ema is not None),
