@@ -24,10 +24,7 @@ def estimate(
 ) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer and activations; an estimate, not a bound.
 
-    images: as many as go through the model at once in an update, 0 for no update; reference,
-        averages: what weights are kept beside those in training; shards: processes among which the
-        model that is trained, and what is kept of each of its weights, is divided. {} where nothing
-        is known of the pipeline's parts.
+    {} where nothing is known of the pipeline's parts; else as `of_adapter`.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
@@ -35,7 +32,33 @@ def estimate(
         pipeline = skeleton(settings, index)
     if pipeline is None:
         return {}
-    adapter = fitted(pipeline, make, settings)
+    return of_adapter(
+        fitted(pipeline, make, settings),
+        settings,
+        images=images,
+        training=training,
+        reference=reference,
+        averages=averages,
+        shards=shards,
+    )
+
+
+def of_adapter(
+    adapter: Adapter,
+    settings: Settings,
+    *,
+    images: int,
+    training: bool,
+    reference: bool,
+    averages: int,
+    shards: int,
+) -> Mapping[str, int]:
+    """The same of a pipeline behind its adapter, whose models may be without weights.
+
+    images: as many as go through the model at once in an update, 0 for no update; reference,
+        averages: what weights are kept beside those in training; shards: processes among which the
+        model that is trained, and what is kept of each of its weights, is divided.
+    """
     sizes = _weights(adapter, settings, shards)
     trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
     trained = -(-trained // shards)

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from groupwise import Policy, Sampler, memory
 from groupwise.cli import app
 from groupwise.cli import memory as of_check
-from groupwise.config.sections import TrainSection
 
 GIB = 2**30
 CONFIG = {
@@ -30,6 +29,9 @@ class Told(Policy):
 
     class Config(BaseModel):
         pass
+
+    def shard(self, mesh: Any) -> None:
+        raise NotImplementedError
 
     @classmethod
     def estimate(cls, config: Config, *, training: bool, **counts: int) -> dict[str, int]:
@@ -51,10 +53,14 @@ def right(completions: Any, **_: Any) -> list[float]:
     return [1.0 for _ in completions]
 
 
-def check(folder: Path, *arguments: object, **sections: Any) -> Any:
+def invoked(folder: Path, *arguments: object, **sections: Any) -> Any:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump({**CONFIG, **sections}))
-    result = CliRunner().invoke(app, ["check", str(path), *map(str, arguments)])
+    return CliRunner().invoke(app, ["check", str(path), *map(str, arguments)])
+
+
+def check(folder: Path, *arguments: object, **sections: Any) -> Any:
+    result = invoked(folder, *arguments, **sections)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -84,11 +90,17 @@ def test_a_process_has_its_share(tmp_path: Path) -> None:
     }
 
 
-def test_shards_divide_where_the_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainSection, "shard", True, raising=False)
-    output = check(tmp_path, "--processes", 4)
+def test_shards_divide_where_the_run_does(tmp_path: Path) -> None:
+    output = check(tmp_path, "--processes", 4, "train.shard=true")
     assert rows(output)["weights"] == 16
     assert "memory of each of 4 processes, among which weights are divided, " in output
+
+
+def test_what_cannot_be_sharded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Told, "shard", Policy.shard)
+    result = invoked(tmp_path, "train.shard=true")
+    assert result.exit_code == 2
+    assert "train.shard: Told cannot be sharded; leave train.shard out" in result.stderr
 
 
 def test_a_policy_that_another_samples_for_keeps_no_cache(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 from groupwise.algorithm import Algorithm
 from groupwise.cli.memory import Sizes, estimate, size, too_much
 from groupwise.config.load import LoadedConfig, derive, idle_processes
+from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, build_parts, check_sections, looked_at
@@ -31,7 +32,12 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     notes = policy.examine(settings, parts.rows()) if settings is not None else ()
     counts = derive(loaded.config, greedy=policy.greedy)
     idle = idle_processes(loaded.config, processes)
-    shards = processes if getattr(loaded.config.train, "shard", False) else 1
+    shards = processes if loaded.config.train.shard else 1
+    if loaded.config.train.shard and policy is target and policy.shard is Policy.shard:
+        raise UserError(
+            f"train.shard: {policy.__name__} cannot be sharded; leave train.shard out, and each "
+            f"process holds the whole of it"
+        )
     sizes = Sizes()
     if settings is not None:
         sizes = estimate(parts, policy, settings, processes=processes, shards=shards)
