@@ -16,7 +16,7 @@ from groupwise.cli import memory as of_check
 
 GIB = 2**30
 CONFIG = {
-    "policy": {"name": f"{__name__}:Told"},
+    "policy": {"name": f"{__name__}:Sized"},
     "prompts": {"name": "rows", "rows": [{"prompt": str(n)} for n in range(40)]},
     "rewards": [{"name": f"{__name__}:right"}],
     "train": {"groups_per_step": 10, "updates_per_rollout": 2, "group_size": 4, "microbatch": 7},
@@ -24,8 +24,8 @@ CONFIG = {
 }
 
 
-class Told(Policy):
-    """Says that it takes what it was asked about."""
+class Sized(Policy):
+    """Takes a GiB for each rollout and decision."""
 
     class Config(BaseModel):
         pass
@@ -67,8 +67,8 @@ def check(folder: Path, *arguments: object, **sections: Any) -> Any:
 
 def rows(output: str) -> dict[str, float]:
     """GiB by purpose."""
-    found = [line.split() for line in output.splitlines() if line.endswith(" GiB")]
-    return {" ".join(words[:-2]): float(words[-2]) for words in found}
+    lines = [line.split() for line in output.splitlines() if line.endswith(" GiB")]
+    return {" ".join(words[:-2]): float(words[-2]) for words in lines}
 
 
 def test_the_larger_of_sampling_and_updating_counts(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_shards_divide_where_the_run_does(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_sharded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Told, "shard", Policy.shard)
+    monkeypatch.setattr(Sized, "shard", Policy.shard)
     result = invoked(tmp_path, "train.shard=true")
     assert result.exit_code == 2
-    assert "train.shard: Told cannot be sharded; leave train.shard out" in result.stderr
+    assert "train.shard: Sized cannot be sharded; leave train.shard out" in result.stderr
 
 
 def test_a_policy_that_another_samples_for_keeps_no_cache(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def estimate(
         _share(train.groups_per_step, processes) * train.group_size,
         _share(evaluation.count, processes) * evaluation.samples,
     )
-    ask = partial(
+    estimated = partial(
         policy.estimate,
         settings,
         rollouts=updated * train.group_size,
@@ -57,8 +57,8 @@ def estimate(
     own = parts.config.sampler is None
     sampled = min(train.sample_batch, drawn) if own else 0
     return Sizes(
-        sampling=ask(decisions=0, sampled=sampled),
-        updating=ask(decisions=train.microbatch, sampled=0),
+        sampling=estimated(decisions=0, sampled=sampled),
+        updating=estimated(decisions=train.microbatch, sampled=0),
     )
 
 
