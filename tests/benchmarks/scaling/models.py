@@ -7,11 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
 
 ROOT = Path(__file__).parents[3]
 QWEN2 = {"model_type": "qwen2", "vocab_size": 152064, "tie_word_embeddings": False}
@@ -106,8 +103,8 @@ def text_config(name: str) -> Any:
     return AutoConfig.for_model(**{"max_position_embeddings": 32768, **TEXTS[name]})
 
 
-@cache
 def text(name: str) -> Text:
+    import torch
     from transformers import AutoModelForCausalLM
 
     config = text_config(name)
@@ -129,6 +126,7 @@ def text(name: str) -> Text:
 def flux() -> Any:
     """FLUX.1-dev's pipeline."""
     import diffusers
+    import torch
     import transformers
 
     clip = transformers.CLIPTextConfig(
@@ -164,6 +162,7 @@ def flux() -> Any:
 def qwen_image() -> Any:
     """Qwen-Image's pipeline."""
     import diffusers
+    import torch
     import transformers
 
     words = {key: TEXTS["Qwen2.5-7B"][key] for key in TEXTS["Qwen2.5-7B"] if key != "model_type"}
@@ -198,6 +197,7 @@ def qwen_adapter() -> Iterator[Any]:
 
 def forward_flops(transformer: Any, *, side: int, prompt: int) -> float:
     """FLOPs of one picture of `side` pixels with `prompt` tokens, counted on the code itself."""
+    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     tokens = (side // 16) ** 2

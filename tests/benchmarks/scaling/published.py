@@ -13,7 +13,9 @@ NEMO4 = (
     "[NeMo RL 0.4](https://github.com/NVIDIA-NeMo/RL/blob/r0.4.0/docs/about/performance-summary.md)"
 )
 NEMO5 = "[NeMo RL 0.5](https://docs.nvidia.com/nemo/rl/0.5.0/about/performance-summary.html)"
-OMNI = "[VeRL-Omni](https://github.com/verl-project/verl-omni/blob/main/docs/algo/performance.md)"
+OMNI = (
+    "[VeRL-Omni](https://github.com/verl-project/verl-omni/blob/0324b39/docs/algo/performance.md)"
+)
 DANCE = "[DanceGRPO, issue 7](https://github.com/XueZeyue/DanceGRPO/issues/7)"
 LAMBDA = (
     "[Lambda, vLLM 0.6.0](https://github.com/LambdaLabsML/vllm-benchmark/blob/main/benchmark_v0.md)"

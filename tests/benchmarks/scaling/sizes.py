@@ -7,13 +7,14 @@ runs the plugins' own estimators on the published configurations and writes the 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import models
 from machines import NODE
-from models import Image
+from models import Image, Text
 
 FILE = Path(__file__).with_name("sizes.json")
 GPUS = (1, 8, 16, 32, 64, 128, 512)
@@ -41,7 +42,8 @@ def measure() -> None:
     flops = {
         f"{name}, {side}, {prompt}": _flops(name, side, prompt) for name, side, prompt in VIEWS
     }
-    kept = {"memory": rows, "pictures": flops}
+    texts = {name: asdict(models.text(name)) for name in models.TEXTS}
+    kept = {"memory": rows, "texts": texts, "pictures": flops}
     FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
@@ -61,6 +63,10 @@ def of(name: str, how: str, gpus: int) -> Sizes:
         }
         for phase, parts in sizes.items()
     }
+
+
+def text(name: str) -> Text:
+    return Text(**_kept()["texts"][name])
 
 
 def image(name: str, side: int, prompt: int) -> Image:

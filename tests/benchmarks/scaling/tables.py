@@ -6,11 +6,11 @@ from math import ceil
 from pathlib import Path
 
 import machines
-import models
 import published
 import sizes
 import steps
 from machines import GB, GIB, H100
+from models import Image
 from steps import ImageBatch, Step, TextBatch
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
@@ -35,7 +35,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def _image(name: str) -> models.Image:
+def _image(name: str) -> Image:
     return sizes.image(name, *sizes.IMAGES[name])
 
 
@@ -49,7 +49,7 @@ def assumptions() -> str:
 def sized() -> str:
     rows = []
     for name in sizes.TEXTS:
-        model = models.text(name)
+        model = sizes.text(name)
         work, cached = model.forward(1, 0) / GB, model.cached / 1024
         rows.append([name, f"{model.weights / GB:.2f}", f"{work:.1f} a token", f"{cached:.0f} KiB"])
     for name, (side, prompt) in sizes.IMAGES.items():
@@ -108,7 +108,7 @@ def _gib(size: int | None) -> str:
 def _unit(name: str) -> tuple[int, int, float, str]:
     """(weights, blocks, FLOPs of a forward pass of one thing, its name)."""
     if name in sizes.TEXTS:
-        model = models.text(name)
+        model = sizes.text(name)
         context = (TEXT.prompt + TEXT.mean) / 2
         return model.weights, model.layers, model.forward(1, context), "tokens"
     picture = _image(name)
@@ -160,7 +160,7 @@ def microbatch() -> str:
 def sync() -> str:
     rows = []
     for name in sizes.TEXTS:
-        model = models.text(name)
+        model = sizes.text(name)
         took = steps.sync(model.weights)
         shares = [f"{took / _text_step(name, gpus).seconds:.1%}" for gpus in (8, 64, 512)]
         rows.append([name, f"{steps.HALF * model.weights / GB:.0f}", f"{took:.1f}", *shares])
@@ -175,7 +175,7 @@ def sampling() -> str:
     counts = (1, 8, 32, 128, 256)
     rows = []
     for name in sizes.TEXTS:
-        model, gpus = models.text(name), TENSOR[name]
+        model, gpus = sizes.text(name), TENSOR[name]
         rates = [n / steps.decode(model, n, 1000, gpus=gpus) / gpus for n in counts]
         engine = f"{name}, engine of {gpus} GPU{'s' * (gpus > 1)}"
         rows.append([engine, *(f"{rate:,.0f}" for rate in rates)])
@@ -208,7 +208,7 @@ def pictures() -> str:
 
 
 def _text_step(name: str, gpus: int, *, lora: bool = False) -> Step:
-    return steps.text_step(models.text(name), TEXT, gpus=gpus, tensor=TENSOR[name], lora=lora)
+    return steps.text_step(sizes.text(name), TEXT, gpus=gpus, tensor=TENSOR[name], lora=lora)
 
 
 def _image_step(name: str, gpus: int, *, lora: bool = False) -> Step:
@@ -256,7 +256,7 @@ def ahead() -> str:
     rows = []
     for name in sizes.TEXTS:
         for gpus in SCALES:
-            model, tensor = models.text(name), TENSOR[name]
+            model, tensor = sizes.text(name), TENSOR[name]
             together = _text_step(name, gpus).seconds
             engines, apart = steps.best_split(model, TEXT, gpus=gpus, tensor=tensor)
             divided = f"{engines} + {gpus - engines}"
@@ -283,11 +283,11 @@ def _figure(value: float) -> str:
 
 
 def runs() -> str:
-    return _compared(published.runs(models.text, sizes.image))
+    return _compared(published.runs(sizes.text, sizes.image))
 
 
 def engines() -> str:
-    return _compared(published.engines(models.text, sizes.image))
+    return _compared(published.engines(sizes.text, sizes.image))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
