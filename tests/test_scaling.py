@@ -1,7 +1,10 @@
 """docs/scaling.md: its tables are what the calculation makes, of what the estimators say today."""
 
+import importlib
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +15,6 @@ MODULES = ("machines", "models", "published", "sizes", "steps", "tables")
 @pytest.fixture
 def calculation(monkeypatch):
     """Its modules, which import each other by plain names."""
-    import importlib
-
     monkeypatch.syspath_prepend(str(CALCULATION))
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -30,19 +31,18 @@ def test_the_pages_tables_are_the_calculations(calculation):
 
 
 def test_the_sizes_kept_are_those_that_check_estimates(calculation, monkeypatch):
-    """But for what a pass keeps, which takes minutes to count."""
+    """But for what runs of the model's code say, which take minutes."""
     from groupwise_llm import memory
 
+    without = SimpleNamespace(cache_argument=None)
+    monkeypatch.setattr(memory, "_without_data", lambda *_: nullcontext(without))
     monkeypatch.setattr(memory, "_update", lambda *_: {})
-    monkeypatch.setattr(memory, "_cache", lambda *_: 0)
-    sizes, name = calculation["sizes"], "Qwen2.5-7B"
-    for how in sizes.HOW:
-        ((_, today),) = sizes.text_sizes(name, how, (64,))
-        kept = sizes.of(name, how, 64)
-        for phase in ("sampling", "updating"):
-            counted = {k: v for k, v in today[phase].items() if k != "cache of the sampler"}
-            assert counted == pytest.approx({k: kept[phase][k] for k in counted}, abs=64)
-    assert calculation["models"].text(name) == sizes.text(name)
+    sizes, name, how = calculation["sizes"], "Qwen2.5-7B", "full"
+    ((_, today),) = sizes.text_sizes(name, how, (64,))
+    kept = sizes.of(name, how, 64)
+    for phase in ("sampling", "updating"):
+        assert len(today[phase]) >= 5
+        assert today[phase] == pytest.approx({k: kept[phase][k] for k in today[phase]}, abs=64)
 
 
 def test_a_batch_takes_less_time_on_more_of_everything(calculation):
