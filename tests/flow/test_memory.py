@@ -137,6 +137,23 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     assert alone.keys() - drawing.keys() == {"activations"}
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_shards_divide_what_is_trained_and_no_frozen_model(lab, lora):
+    config = lab.policy("flux", lora=lora, precision="bf16").config
+    kept = {"reference": True, "averages": 1}
+    whole = dict(FlowPolicy.estimate(config, **of_a_run(), **kept))
+    part = dict(FlowPolicy.estimate(config, **of_a_run(), **kept, shards=3))
+    gathered = {"gathered blocks", "gradients of gathered blocks"}
+    assert part.keys() - whole.keys() == gathered
+    assert whole.keys() - part.keys() == (set() if lora else {"transformer in bf16"})
+    for purpose in ("gradients", "optimizer", "reference", "moving average", "transformer"):
+        assert part[purpose] == pytest.approx(whole[purpose] / 3, abs=12)
+    for purpose in ("frozen models", "activations"):
+        assert part[purpose] == whole[purpose]
+    drawing = FlowPolicy.estimate(config, **of_a_run(decisions=0), **kept, shards=3)
+    assert gathered & drawing.keys() == {"gathered blocks"}
+
+
 def test_the_estimate_of_activations_is_of_the_right_size(lab):
     for of in ("sd3", "flux"):
         policy = lab.policy(of)
