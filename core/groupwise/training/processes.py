@@ -77,6 +77,12 @@ def any_process(condition: bool) -> bool:
     return any(gather_object([condition]))
 
 
+def first_of(texts: Mapping[str, str]) -> dict[str, str]:
+    """Those of all processes by name; of several with one name that of the first process."""
+    parts = gather_object([dict(texts)])
+    return {name: text for part in reversed(parts) for name, text in part.items()}
+
+
 def union(groups: Tensor) -> Tensor:
     """The different group numbers of all processes, ascending."""
     return torch.tensor(sorted(set(gather_object(groups.unique().tolist()))), dtype=torch.int64)
