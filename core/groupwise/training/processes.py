@@ -3,27 +3,33 @@
 import math
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
-from torch import Tensor
+from torch import Tensor, distributed
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 
+MOST = 4
+"""Differences that are told one by one."""
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
 def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
-    Raises UserError for processes that do not know of each other, each of which would be a run of
-    its own in the same folder; for mixed precision, which would wrap training's forward pass and
-    not sampling, where the two must compute alike; for gradient accumulation, by which accelerate
-    would divide gradients that are already those of a whole update; and for sharded models, since
-    sampling needs the whole.
+    Raises UserError for processes that do not meet; for those that do not know of each other, each
+    of which would be a run of its own in the same folder; for mixed precision, which would wrap
+    training's forward pass and not sampling, where the two must compute alike; for gradient
+    accumulation, by which accelerate would divide gradients that are already those of a whole
+    update; and for sharded models, since sampling needs the whole.
     """
-    launched = Accelerator()
+    try:
+        launched = Accelerator()
+    except (distributed.DistNetworkError, distributed.DistStoreError) as error:
+        raise UserError(_not_met(error)) from error
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if "RANK" in os.environ and world != launched.num_processes:
         raise UserError(
@@ -50,6 +56,40 @@ def accelerator() -> Accelerator:
             f"much goes through the model at once is train.microbatch, and changes no gradient"
         )
     return launched
+
+
+def _not_met(error: RuntimeError) -> str:
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank, world, address, port = (os.environ.get(name, "unset") for name in names)
+    in_use = "EADDRINUSE" in str(error)
+    why = f"port {port} is in use, perhaps by another run" if in_use else first_line(error)
+    return (
+        f"process {rank} of {world} cannot meet the others at MASTER_ADDR {address}, MASTER_PORT "
+        f"{port}: {why}. MASTER_ADDR must be a name of the first process's machine that all the "
+        f"others reach, and MASTER_PORT a free port there; launchers set them: torchrun "
+        f"--master-addr and --master-port, or --rdzv-endpoint; accelerate launch "
+        f"--main_process_ip and --main_process_port"
+    )
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """Raise UserError, on all processes, where one was started with other values than the first."""
+    parts = gather_object([dict(values)])
+    keys = dict.fromkeys(key for part in parts for key in part)
+    different = [
+        f"{key} is {parts[0].get(key, 'unset')} on process 0 and {part.get(key, 'unset')} on "
+        f"process {rank}"
+        for key in keys
+        for rank, part in enumerate(parts)
+        if part.get(key) != parts[0].get(key)
+    ]
+    if different:
+        more = f" (and {len(different) - MOST} more)" if len(different) > MOST else ""
+        raise UserError(
+            f"the processes of this run have different configurations: "
+            f"{'; '.join(different[:MOST])}{more}. Start all of them with the same file and "
+            f"overrides"
+        )
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:
