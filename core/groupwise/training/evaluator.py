@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
+from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.prompts.draws import Draw
@@ -16,7 +17,6 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
-from groupwise.training import processes
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
 from groupwise.training.sampling import Sampling
@@ -43,10 +43,8 @@ class Evaluator:
         distinct: int | None = None,
         watched: Scorer | None = None,
         watches: Mapping[str, Watch] | None = None,
-        process: tuple[int, int] = (0, 1),
     ) -> None:
-        rank, world = process
-        self.draws, self.count = list(draws)[rank::world], len(draws)
+        self.draws, self.count = draws, len(draws)
         self.distinct = len(draws) if distinct is None else distinct
         self.judge = Judge(settings, rewards.rewards[0])
         self.sampling, self.rewards, self.settings = sampling, rewards, settings

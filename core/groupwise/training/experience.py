@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.sections import TrainSection
 from groupwise.prompts.draws import Draw, Prompts
@@ -15,7 +16,7 @@ from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
-from groupwise.training import processes, step_metrics
+from groupwise.training import step_metrics
 from groupwise.training.clock import Clock
 from groupwise.training.judge import Judge
 from groupwise.training.sampling import Sampling
@@ -123,12 +124,8 @@ class Experience:
         A process without draws samples those of the first, without use: what processes do together,
         all of them must do.
         """
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
         return self.sampling.draw(
-            draws[rank::world] or draws[:1],
-            self.settings.group_size,
-            space="train",
-            purpose="train",
+            draws, self.settings.group_size, space="train", purpose="train", idle=True
         )
 
     # ---- scoring and refilling
@@ -167,8 +164,7 @@ class Experience:
         self, draws: Sequence[Draw], rollouts: Rollouts, scores: Scores
     ) -> tuple[Rollouts, Scores]:
         """Nothing where this process has no draws among these."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        if not draws[rank::world]:
+        if not self.sampling.share(draws):
             return rollouts.select([]), scores.select(torch.empty(0, dtype=torch.int64))
         return rollouts, scores
 
