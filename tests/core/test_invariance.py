@@ -370,6 +370,7 @@ CHILD = """
 import importlib.util, json, os, signal, sys
 import torch
 import groupwise
+from groupwise.training import processes
 from groupwise.errors import UserError
 torch.set_num_threads(1)
 spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
@@ -391,6 +392,11 @@ late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100
 late.go_on(step=0, seconds=61.0, place=late.experience.state_dict())
 assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
+# Of why a reward failed, that of the first process with a failure is kept.
+failures = {"both": str(accelerator.process_index), "one": ""}
+if accelerator.is_main_process:
+    del failures["one"]
+assert processes.first_of(failures) == {"both": "0", "one": ""}
 # Each read another configuration: both end before they begin.
 rank, folder = accelerator.process_index, sys.argv[2] + ".run"
 given = {"rewards": [lab.ones], "prompts": lab.rows(), "output": folder, "quiet": True}

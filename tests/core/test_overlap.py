@@ -6,6 +6,7 @@ batch before has begun, and that reward answers only when the sampling has ended
 
 import asyncio
 import copy
+import json
 import math
 import os
 import signal
@@ -315,7 +316,7 @@ def run(lab, folder, *, reward, policy=None, sampler=None, **more):
         sampler=Engine(policy) if sampler else None,
         prompts=lab.rows(),
         rewards=[reward],
-        train={**settings, "ahead": 1, "checkpoint_every": 0},
+        train={**settings, "ahead": 1, "checkpoint_every": 2},
         evaluation={"prompts": 1, "greedy": False},
         output=folder / "run",
         quiet=True,
@@ -325,6 +326,12 @@ def run(lab, folder, *, reward, policy=None, sampler=None, **more):
 
 def steps_of(folder):
     return Checkpoints(folder / "run" / "checkpoints").last().name
+
+
+def lines(folder):
+    """The metrics, but for those of time."""
+    rows = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in row.items() if "time" not in k and "per_s" not in k} for row in rows]
 
 
 class Never:
@@ -366,7 +373,10 @@ def test_a_reward_that_fails_while_the_next_step_is_sampled(lab, tmp_path, by_en
     with pytest.raises(RewardError, match="raised LookupError: no such answer"):
         run(lab, tmp_path, reward=Never(lab, 2, fails), sampler=by_engine)
     assert steps_of(tmp_path) == "step_2"
-    assert run(lab, tmp_path, reward=Never(lab), sampler=by_engine, resume=True).steps == 5
+    resumed = run(lab, tmp_path, reward=Never(lab), sampler=by_engine, resume=True)
+    through = run(lab, tmp_path / "through", reward=Never(lab), sampler=by_engine)
+    assert lines(tmp_path) == lines(tmp_path / "through")
+    assert torch.equal(resumed.policy.table, through.policy.table)
 
 
 def test_a_second_signal_ends_the_wait_for_a_reward(lab, tmp_path):

@@ -43,8 +43,8 @@ class Symptoms:
             if f"failed/{name}" not in self._warned:
                 self._warned.add(f"failed/{name}")
                 yield (
-                    f"warning: reward {name!r} {reason}; samples on which it fails are left out "
-                    f"(on_error: skip). failed_rewards in metrics.jsonl counts them"
+                    f"warning: reward {name!r} {reason.splitlines()[0]}; samples on which it fails "
+                    f"are left out (on_error: skip). failed_rewards in metrics.jsonl counts them"
                 )
 
     def _mismatch(self, metrics: Mapping[str, Any]) -> str | None:
