@@ -268,10 +268,12 @@ class FlowPolicy(Policy):
         *,
         decisions: int,
         rollouts: int,
+        group_size: int,
         sampled: int,
         training: bool,
         reference: bool,
         averages: int,
+        shards: int = 1,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone."""
         return estimate(
@@ -280,4 +282,5 @@ class FlowPolicy(Policy):
             training=training,
             reference=reference,
             averages=averages,
+            shards=shards,
         )
