@@ -1,7 +1,6 @@
-"""Loading a causal language model and its tokenizer, full or with adapters; and saving it."""
+"""Loading a causal language model and its tokenizer, full or with adapters."""
 
 import re
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
@@ -17,7 +16,7 @@ from groupwise.errors import UserError, first_line
 from groupwise_llm import modes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.settings import Settings
-from groupwise_llm.sharding import Share, whole
+from groupwise_llm.sharding import Share
 
 OF_CONFIG = frozenset(
     {
@@ -279,33 +278,6 @@ def checkpoint_activations(model: Any) -> None:
     """Recompute each layer in the backward pass; newer transformers name the switch otherwise."""
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-
-
-def save(loaded: Loaded, path: Path) -> None:
-    """As transformers saves a model, or peft an adapter, with the tokenizer beside it.
-
-    A sharded model is gathered weight by weight, so all processes call it; the first has the whole
-    in its main memory, and writes it.
-    """
-    options = {}
-    if loaded.writes is not None:
-        options = {"state_dict": whole(_saved_weights(loaded.model), keep=loaded.writes)}
-        if not loaded.writes:
-            return
-    path.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), modes.restored(loaded.quieted):
-        # peft asks the hub whether the base model's vocabulary changed, and warns without one.
-        warnings.simplefilter("ignore", UserWarning)
-        loaded.model.save_pretrained(path, **options)
-    loaded.tokenizer.save_pretrained(path)
-
-
-def _saved_weights(model: Any) -> dict[str, torch.Tensor]:
-    """All weights by their names in the model; of one with adapters those that are trained."""
-    weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
-    if not hasattr(model, "peft_config"):
-        return weights
-    return {name: weight for name, weight in weights.items() if weight.requires_grad}
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

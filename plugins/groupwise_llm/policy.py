@@ -24,13 +24,13 @@ from groupwise_llm.loading import (
     load,
     outline,
     positions_of,
-    save,
     tokenizer_of,
 )
 from groupwise_llm.memory import estimate
 from groupwise_llm.packing import pack
 from groupwise_llm.passes import Sequences
 from groupwise_llm.prompts import Prompts, decode
+from groupwise_llm.saving import save
 from groupwise_llm.settings import Settings
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")

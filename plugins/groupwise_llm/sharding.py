@@ -7,7 +7,7 @@ model is sharded, a hollow weight stands in its place, of the same shape and of 
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -228,22 +228,6 @@ def _plainly_called(parts: Sequence[nn.Module]) -> Iterator[None]:
         for table, key, hook in hooks:
             table[key] = hook
             table.move_to_end(key, last=False)
-
-
-def whole(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """The weights gathered one after the other, on the CPU of the processes that `keep` them.
-
-    Called on all processes alike. Names of one weight stay names of one tensor.
-    """
-    full: dict[int, Tensor] = {}
-    kept: dict[str, Tensor] = {}
-    for name, weight in weights.items():
-        if id(weight) not in full:
-            tensor = weight.detach()
-            tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            full[id(weight)] = tensor.cpu() if keep else tensor.new_empty(0)
-        kept[name] = full[id(weight)]
-    return kept if keep else {}
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
