@@ -41,7 +41,7 @@ from groupwise.storage.facts import (
     write_config,
     write_facts,
 )
-from groupwise.storage.place import CHECKPOINTS, Place
+from groupwise.storage.place import CHECKPOINTS, Place, Resume
 from groupwise.training import processes
 from groupwise.training.learner import AVERAGE
 
@@ -49,7 +49,7 @@ from groupwise.training.learner import AVERAGE
 def train(
     config: Mapping[str, Any] | str | Path | None = None,
     *,
-    resume: bool = False,
+    resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
     **overrides: Any,
@@ -60,6 +60,8 @@ def train(
     each, go over the file's; another plugin's replace them all. In place of names there may be
     Python objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source,
     callbacks. Dotted keys (`**{"train.steps": 3}`) set single values.
+    resume: True goes on with the run from its last checkpoint; "auto" does where there is one, and
+    begins the run where there is none.
 
     Raises UserError for everything that the caller can mend.
     """
@@ -86,7 +88,7 @@ def train(
 def train_from_config(
     loaded: LoadedConfig,
     *,
-    resume: bool = False,
+    resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
     objects: Objects | None = None,
@@ -100,7 +102,7 @@ def train_from_config(
     place = Place(loaded, resume=resume, overwrite=overwrite)
     # One process writes; the others wait for it, and the launcher ends them where it fails.
     with orderly(), place if accelerator.is_main_process else nullcontext():
-        accelerator.wait_for_everyone()
+        place.resume = processes.of_first(place.resume)
         return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
 
 

@@ -3,14 +3,16 @@
 import math
 import os
 from collections.abc import Mapping
+from typing import TypeVar, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType, broadcast_object_list, gather_object
 from torch import Tensor
 
 from groupwise.errors import UserError
 
+T = TypeVar("T")
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
@@ -61,6 +63,11 @@ def means(values: Mapping[str, Tensor]) -> dict[str, float]:
         count = sum(part[name][1] for part in parts)
         found[name] = math.fsum(part[name][0] for part in parts) / count if count else math.nan
     return found
+
+
+def of_first(value: T) -> T:
+    """What the first process has; the others wait for it."""
+    return cast(T, broadcast_object_list([value])[0])
 
 
 def total(count: int) -> int:
