@@ -14,11 +14,14 @@ Handler = Callable[[int, FrameType | None], None]
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, or a signal came; a second time it interrupts at once."""
+    """Whether Ctrl-C was pressed, or a signal came; Ctrl-C after that interrupts at once.
+
+    Others may come twice: from a scheduler to every process, and again from the launcher of them.
+    """
     signals: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        if signals:
+        if signals and number == signal.SIGINT:
             raise KeyboardInterrupt
         signals.append(number)
 
