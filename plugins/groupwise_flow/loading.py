@@ -1,4 +1,4 @@
-"""Loading a diffusers pipeline, full or with LoRA, and saving it so that diffusers reads it."""
+"""Loading a diffusers pipeline, whole, or divided among processes."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,37 +10,75 @@ from typing import Any
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
+from torch.distributed.device_mesh import DeviceMesh
 from transformers.utils import logging as transformers_logging
 
 from groupwise import trust
 from groupwise.errors import UserError, first_line
 from groupwise.plugins.registry import installed
 from groupwise_flow.adapter import Adapter
-from groupwise_flow.lora import add_lora, of_scale_one
+from groupwise_flow.lora import add_lora
 from groupwise_flow.precision import stored
 from groupwise_flow.settings import Settings
-from groupwise_flow.skeleton import places
+from groupwise_flow.sharding import divide, read, weightless
+from groupwise_flow.skeleton import hollow, places, weight_files
+
+LOADING = "cannot load a diffusers pipeline from"
 
 
-def load(settings: Settings) -> Adapter:
+def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     """The pipeline behind its adapter, nothing trainable but what is to be trained.
 
-    Raises UserError where it cannot be had or is of no known architecture.
+    mesh: the processes that what is trained is divided among; all of it is here if None. Raises
+    UserError where the pipeline cannot be had, is of no known architecture or cannot be divided.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    usual = {
-        "torch_dtype": dict(stored(settings.precision, make, lora=settings.lora is not None)),
+    dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
+    arguments = {
         "use_safetensors": True,  # no pickle is loaded
         trust.SETTING: False,
+        **absent,
+        **settings.loading,
     }
-    with quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
+    if mesh is not None:
+        return _load_divided(settings, make, index[make.trained], dtypes, arguments, mesh)
+    with quiet(), explained(settings, LOADING), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
-            settings.model, **{**usual, **absent, **settings.loading}
+            settings.model, **{"torch_dtype": dtypes, **arguments}
         )
     return fitted(pipeline, make, settings)
+
+
+def _load_divided(
+    settings: Settings,
+    make: type[Adapter],
+    part: Any,
+    dtypes: Mapping[str, torch.dtype],
+    arguments: Mapping[str, Any],
+    mesh: DeviceMesh,
+) -> Adapter:
+    """As `load`; what is trained is made without weights, divided, and read part by part.
+
+    part: [library, class] of what is trained; dtypes, arguments: of diffusers' `from_pretrained`.
+    """
+    name, folder = make.trained, settings.model
+    with quiet(), explained(settings, LOADING), _strict():
+        if not Path(folder).is_dir():
+            folder = DiffusionPipeline.download(folder, **arguments)
+        model = hollow(folder, name, part, dtypes.get(name, dtypes["default"]))
+        pipeline = DiffusionPipeline.from_pretrained(
+            folder, **{"torch_dtype": dtypes, **arguments, name: model}
+        )
+    with weightless(model):
+        adapter = fitted(pipeline, make, settings)
+    divide(model, mesh, settings.precision)
+    with explained(settings, LOADING):
+        files = weight_files(Path(folder) / name, settings.loading.get("variant"))
+        read(model, files, mesh.device_type)
+    return adapter
 
 
 def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
@@ -121,21 +159,6 @@ def _make_trainable(adapter: Adapter, settings: Settings) -> None:
         model.requires_grad_(True)
         return
     add_lora(model, settings.lora, adapter.targets)
-
-
-def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
-    """A pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads."""
-    pipeline = adapter.pipeline
-    path.mkdir(parents=True, exist_ok=True)
-    with quiet():
-        if not lora:
-            pipeline.save_pretrained(path)
-            return
-        layers, config = of_scale_one(adapter.model)
-        part = adapter.trained
-        pipeline.save_lora_weights(
-            path, **{f"{part}_lora_layers": layers, f"{part}_lora_adapter_metadata": config}
-        )
 
 
 @contextmanager
