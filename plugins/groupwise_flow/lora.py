@@ -63,7 +63,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
 def of_scale_one(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The adapters' weights and configuration, their scale alpha / rank multiplied into B.
 
-    Those of a model that is divided among processes are gathered, so all must ask for them. Readers that take no metadata take alpha to be the rank, and would halve adapters of twice it.
+    Readers that take no metadata take alpha to be the rank, and would halve adapters of twice it.
+    Those of a model that is divided among processes are gathered: all must ask for them.
     """
     from peft import get_peft_model_state_dict
 

@@ -45,7 +45,6 @@ class FlowPolicy(Policy):
 
     provides = frozenset({"log_probs", "mean", "std", "interval"})
     facts = frozenset({"images"})
-    mesh: DeviceMesh | None = None
     unit = "denoising steps"
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
@@ -267,7 +266,8 @@ class FlowPolicy(Policy):
     def using(self, name: str) -> Iterator[None]:
         """LoRA that was kept before it had learned anything is switched off, which is faster.
 
-        Not where it is sharded: what gathers it has learned once what has a gradient. The unconditional branch of what was sampled before stays known: its weights come back.
+        Not where it is sharded: there a parameter that has no gradient once never gets one. The
+        unconditional branch of what was sampled before stays known: its weights come back.
         """
         model: Any = self.adapter.model
         with self._weights_now.lent():
