@@ -11,6 +11,8 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers that share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 CHECKED = ("policies", "samplers", "adapters", "rewards", "algorithms")
 """The kinds that `groupwise.testing` has a check for."""

@@ -1,8 +1,8 @@
 """Policy: anything that samples completions and tells the log-probabilities of its decisions.
 
 A policy is an `nn.Module` whose forward *is* the log-prob, so accelerate can wrap any of them in
-DDP without knowing more. FSDP and DeepSpeed are not supported yet: sampling and the reference's
-pass use the module that is not wrapped.
+DDP without knowing more. One that is too large for a device divides its own weights among the
+processes: `shard`.
 """
 
 from abc import abstractmethod
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs, Rollouts
@@ -38,6 +39,7 @@ class Policy(nn.Module, Sampler):
     scale_loss: True where gradients are computed in float16 and may underflow: the loss is then
         scaled by torch's GradScaler.
     changes: by name, how often the weights kept under it were kept or blended.
+    mesh: the processes that its weights are divided among; None where each has them all.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
@@ -49,11 +51,32 @@ class Policy(nn.Module, Sampler):
     notes: Sequence[str] = ()
     needed: frozenset[str] | None = None
     scale_loss: bool = False
+    mesh: DeviceMesh | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self._kept: dict[str, dict[str, Tensor]] = {}
         self.changes: dict[str, int] = {}
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Divide the weights among the processes of this mesh, and set `self.mesh`.
+
+        Called before `place`, where `train.shard` is set. No process should ever hold all weights:
+        build the structure on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each
+        block and to the whole; read each process's own part in `place`. Outside `forward` and
+        `sample` only that part is there, so the whole, too, has `reshard_after_forward=True`,
+        which is not its default.
+
+        `forward` then waits for all processes: the core calls it, and `sample`, equally often on
+        each, with equally many prompts, and `keep`, `using`, `restore` and `save_pretrained` on
+        all.
+
+        Raises UserError where the policy cannot be sharded.
+        """
+        raise UserError(
+            f"train.shard: {type(self).__name__} cannot be sharded; leave train.shard out, and "
+            f"each process holds the whole of it"
+        )
 
     def place(self, device: torch.device | str) -> None:
         """Move to the device of the run, and find out there what depends on it.
@@ -227,7 +250,10 @@ class Policy(nn.Module, Sampler):
         return {}
 
     def save_pretrained(self, path: Path) -> None:
-        """Write the trained weights in the ecosystem's own format; the default is safetensors."""
+        """Write the trained weights in the ecosystem's own format; the default is safetensors.
+
+        Called on the first process alone; of a sharded policy on all, and the first alone writes.
+        """
         from safetensors.torch import save_model
 
         path.mkdir(parents=True, exist_ok=True)

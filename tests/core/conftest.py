@@ -225,7 +225,13 @@ def trainer(
     accelerator, clock = Accelerator(cpu=True), Clock()
     scorer = Scorer([Reward(name="ones", function=reward)])
     prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
-    sampling = Sampling(policy, sampler or policy, seed=seed, batch=config.train.sample_batch)
+    sampling = Sampling(
+        policy,
+        sampler or policy,
+        seed=seed,
+        batch=config.train.sample_batch,
+        process=(accelerator.process_index, accelerator.num_processes),
+    )
     draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
     evaluator = Evaluator(sampling, draws, scorer, config.evaluation)
     learner = Learner(policy, algorithm, config.train, accelerator, sampling.sampler)

@@ -13,7 +13,7 @@ from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.run import snapshot
-from groupwise.storage import checkpoint, disk, state
+from groupwise.storage import checkpoint, disk, state, tensors
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
 
 
@@ -204,7 +204,7 @@ def spots(monkeypatch, kill_at):
 
         return call
 
-    monkeypatch.setattr(checkpoint, "save_file", watched(checkpoint.save_file))
+    monkeypatch.setattr(tensors, "save_file", watched(tensors.save_file))
     monkeypatch.setattr(disk.shutil, "rmtree", watched(disk.shutil.rmtree))
     monkeypatch.setattr(os, "fsync", watched(os.fsync))
     for name in ("mkdir", "write_text", "rename", "unlink"):

@@ -1,15 +1,10 @@
 """Law 1: the gradient of an update does not depend on how it was cut, nor on who computed it."""
 
-import json
 import math
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.core.launching import launch
 
 from groupwise import LogProbs
 from groupwise.algorithms.dapo import DAPO
@@ -296,6 +291,7 @@ from groupwise import Sampler
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
+from tests.core.launching import launch
 from groupwise.algorithms.dr_grpo import DrGRPO
 
 def half_dead(completions, prompts, **_):
@@ -396,58 +392,12 @@ accelerator.end_training()
 """
 
 
-def run_processes(folder, count):
-    script, out = folder / "child.py", folder / f"{count}.json"
-    script.write_text(CASES + CHILD)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    base = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "RANK"))}
-    children = []
-    for rank in range(count):
-        place = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        environment = {
-            **base,
-            **place,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        command = [
-            sys.executable,
-            str(script),
-            str(Path(__file__).with_name("conftest.py")),
-            str(out),
-        ]
-        children.append(
-            subprocess.Popen(
-                command,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    try:
-        told = [child.communicate(timeout=100)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert all(child.returncode == 0 for child in children), "\n".join(told)
-    return json.loads(out.read_text())
-
-
 @pytest.fixture(scope="module")
 def by_count(lab, tmp_path_factory):
     here = {}
     exec(CASES, here)
     alone, _ = here["train"](lab)
-    return {1: alone, 2: run_processes(tmp_path_factory.mktemp("processes"), 2)}
+    return {1: alone, 2: launch(CASES + CHILD, tmp_path_factory.mktemp("processes"), 2)}
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
-from groupwise import LogProbs
+from groupwise import LogProbs, processes
 from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.display import brief
 from groupwise.scoring.scorer import Scorer
-from groupwise.training import processes
 from groupwise.training.evaluator import pass_at, summarise
 from groupwise.training.schedule import schedule
 
@@ -582,7 +581,7 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
 
 def test_gradient_accumulation_of_accelerate_is_refused():
     """In a process of its own, since accelerate keeps such settings for good."""
-    code = "from groupwise.training import processes; processes.accelerator()"
+    code = "from groupwise import processes; processes.accelerator()"
     environment = {**os.environ, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
     ended = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
@@ -600,7 +599,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
 
 def test_sharded_models_are_refused(monkeypatch):
     monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
-    with pytest.raises(UserError, match="configured for FSDP, which is not supported"):
+    with pytest.raises(UserError, match=r"configured for FSDP, .* set train\.shard: true"):
         processes.accelerator()
 
 

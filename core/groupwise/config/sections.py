@@ -149,6 +149,11 @@ class TrainSection(Section):
         description="decisions in one forward and backward pass, padding included; of a language "
         "model tokens, those of prompts too",
     )
+    shard: bool = Field(
+        default=False,
+        description="divide weights, gradients and optimizer among the processes (FSDP2), where "
+        "one device cannot hold them",
+    )
     sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
     ahead: Literal[0, 1] = Field(
         default=0,

@@ -7,7 +7,9 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from groupwise import processes
 from groupwise.callback import Callback
+from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, held_out_draws, make_part
@@ -29,6 +31,13 @@ def build_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     policy: Policy = make_part(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
     parts.check_policy(policy)
     policy.needed = parts.algorithm.answers
+    if config.train.shard:
+        policy.shard(processes.mesh(accelerator))
+    if policy.mesh is not None and policy.scale_loss:
+        raise UserError(
+            "train.shard: gradients in float16 have a scale that sharded ones would not agree on; "
+            "set policy.precision to float32 or bf16"
+        )
     policy.place(accelerator.device)
     policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):
@@ -46,9 +55,10 @@ def _policy_settings(parts: Parts) -> Any:
 
 
 @contextmanager
-def open_sampling(parts: Parts, policy: Policy) -> Iterator[Sampling]:
+def open_sampling(parts: Parts, policy: Policy, accelerator: Accelerator) -> Iterator[Sampling]:
     """Who draws: the sampler that the configuration names, or the policy itself; closed at last."""
     config, path, sampler = parts.config, ("sampler",), policy
+    process = (accelerator.process_index, accelerator.num_processes)
     if config.sampler is not None:
         parts.check_sampler_class(type(policy))  # before an engine starts
         sampler = make_part(parts.loaded, parts.objects, "samplers", path, config.sampler, policy)
@@ -56,10 +66,11 @@ def open_sampling(parts: Parts, policy: Policy) -> Iterator[Sampling]:
         if sampler is not policy:
             policy.check_sampler_class(type(sampler))
             policy.check_sampler(sampler)
-        yield Sampling(policy, sampler, seed=config.seed, batch=config.train.sample_batch)
+        batch = config.train.sample_batch
+        yield Sampling(policy, sampler, seed=config.seed, batch=batch, process=process)
 
 
-def build_evaluator(parts: Parts, sampling: Sampling, accelerator: Accelerator) -> Evaluator:
+def build_evaluator(parts: Parts, sampling: Sampling) -> Evaluator:
     config, draws = parts.config, parts.held_out
     if any(parts.exam.skips(draw.row) for draw in draws):
         draws = held_out_draws(parts.exam, config)
@@ -74,7 +85,6 @@ def build_evaluator(parts: Parts, sampling: Sampling, accelerator: Accelerator) 
             section.title: Watch(better=section.better, tolerance=section.tolerance)
             for section in config.watch
         },
-        process=(accelerator.process_index, accelerator.num_processes),
     )
 
 
@@ -83,8 +93,8 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     """Everything with its weights, ready for the first step; in the end nothing is in flight."""
     parts.load_rewards()
     policy, settings, clock = build_policy(parts, accelerator), parts.config.train, Clock()
-    with open_sampling(parts, policy) as sampling:
-        evaluator = build_evaluator(parts, sampling, accelerator)
+    with open_sampling(parts, policy, accelerator) as sampling:
+        evaluator = build_evaluator(parts, sampling)
         learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
         experience = (Ahead if settings.ahead else Experience)(
             sampling,

@@ -2,11 +2,11 @@
 
 import time
 
+from groupwise import processes
 from groupwise.evaluation import Evaluation
 from groupwise.run.interruption import interruptible
 from groupwise.run.record import Record, RunResult
 from groupwise.run.trainer import Trainer
-from groupwise.training import processes
 from groupwise.training.step_metrics import joined
 
 

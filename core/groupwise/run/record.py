@@ -144,7 +144,9 @@ class Record:
         if self.folder is None or not trainer.step or self.place.taken:
             return
         try:
-            if trainer.learner.whole:
+            # Of a sharded policy all processes would have to save, and others may not have failed.
+            mesh = trainer.policy.mesh
+            if trainer.learner.whole and (mesh is None or mesh.size() == 1):
                 self.save()
         except Exception as error:  # what the run ends with is told; this is told beside it
             self.display.say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
@@ -184,25 +186,31 @@ class Record:
 
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()
-        if self.folder is not None:
+        if self._saves:
             checkpoint = snapshot.take(self.trainer)
             of_run = {"names": kept(self.loaded.config), "run": self.place.identity}
             checkpoint = replace(checkpoint, state={**checkpoint.state, **of_run})
             self.checkpoints.save(self.trainer.step, checkpoint)
 
     def save(self) -> None:
-        if self.folder is None:
+        if not self._saves:
             return
         try:
             self.checkpoint()
         finally:  # the one must not cost the other
-            fresh = self.folder / f"{MODEL}.new"
-            disk.remove(fresh)
+            fresh = self.place.folder / f"{MODEL}.new"
+            if self.folder is not None:
+                disk.remove(fresh)
             policy, averaged = self.trainer.policy, self.trainer.learner.averaged
             with policy.using(averaged) if averaged else nullcontext():
                 policy.save_pretrained(fresh)
-            if fresh.exists():  # a policy may have nothing to save
+            if self.folder is not None and fresh.exists():  # a policy may have nothing to save
                 disk.replace(self.folder / MODEL, fresh)
+
+    @property
+    def _saves(self) -> bool:
+        """Whether this process takes part in saving: of a sharded policy all do."""
+        return self.folder is not None or self.trainer.policy.mesh is not None
 
     def finish(self, result: RunResult) -> None:
         record = {

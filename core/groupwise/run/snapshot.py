@@ -7,7 +7,14 @@ from pydantic import BaseModel, Field, ValidationError
 
 from groupwise.errors import UserError
 from groupwise.run.trainer import Trainer
-from groupwise.storage.checkpoint import KEPT, Checkpoint, check_same, read_weights, trained_weights
+from groupwise.storage.checkpoint import (
+    KEPT,
+    Checkpoint,
+    Saved,
+    as_here,
+    read_weights,
+    trained_weights,
+)
 from groupwise.storage.state import HasState, encode
 from groupwise.training.learner import AVERAGE
 
@@ -91,7 +98,7 @@ def check(trainer: Trainer) -> None:
         encode(trainer.algorithm.state_dict(), "algorithm")
 
 
-def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
+def restore(trainer: Trainer, checkpoint: Saved) -> None:
     """Go on from a checkpoint. Raises UserError where it is of another model or other parts."""
     tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
     if "optimizer" not in tensors:
@@ -104,9 +111,9 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
         raise UserError("train.ema: the checkpoint has no averaged weights")
     read_weights(trainer.policy, checkpoint)
     for name, weights in kept.items():
-        if weights:  # a policy may need no copy
-            check_same(trained_weights(trainer.policy), weights)
-        trainer.policy.restore(name, weights)
+        here = trained_weights(trainer.policy)
+        # A policy may need no copy.
+        trainer.policy.restore(name, as_here(here, weights) if weights else {})
     trainer.learner.optimizer.restore(tensors["optimizer"])
     trainer.learner.load_state_dict(state["learner"])
     trainer.evaluator.judge.load_state_dict(state["judge"])

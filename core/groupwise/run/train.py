@@ -10,6 +10,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from groupwise import processes
 from groupwise.config import load as configuration
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.objects import Objects, laid_over, set_aside
@@ -42,7 +43,6 @@ from groupwise.storage.facts import (
     write_facts,
 )
 from groupwise.storage.place import CHECKPOINTS, Place
-from groupwise.training import processes
 from groupwise.training.learner import AVERAGE
 
 
@@ -115,7 +115,10 @@ def _train(
 ) -> RunResult:
     chief, settings = accelerator.is_main_process, loaded.config.train
     folder, resume = place.folder, place.resume
-    checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints)
+    together = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
+    checkpoints = Checkpoints(
+        folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=together
+    )
     if resume:  # before anything takes its time
         checkpoints.last()
         check_objects(folder, objects)
@@ -213,8 +216,8 @@ def evaluate_run(
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
     policy = build_policy(parts, accelerator)
     read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
-    with closing(parts), open_sampling(parts, policy) as sampling:
-        evaluator = build_evaluator(parts, sampling, accelerator)
+    with closing(parts), open_sampling(parts, policy, accelerator) as sampling:
+        evaluator = build_evaluator(parts, sampling)
         evaluator.judge.load_state_dict(checkpoint.state["judge"])
         state = RunState(
             global_step=checkpoint.state["step"],

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 from groupwise.rewards import RunState
 from groupwise.scoring.scorer import Scorer
-from groupwise.training import processes
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience

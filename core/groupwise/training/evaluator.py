@@ -38,10 +38,8 @@ class Evaluator:
         distinct: int | None = None,
         watched: Scorer | None = None,
         watches: Mapping[str, Watch] | None = None,
-        process: tuple[int, int] = (0, 1),
     ) -> None:
-        rank, world = process
-        self.draws, self.count = list(draws)[rank::world], len(draws)
+        self.draws, self.count = draws, len(draws)
         self.distinct = len(draws) if distinct is None else distinct
         self.judge = Judge(settings, rewards.rewards[0])
         self.sampling, self.rewards, self.settings = sampling, rewards, settings

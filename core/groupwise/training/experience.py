@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.sections import TrainSection
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
-from groupwise.training import processes, step_metrics
+from groupwise.training import step_metrics
 from groupwise.training.clock import Clock
 from groupwise.training.judge import Judge
 from groupwise.training.sampling import Sampling
@@ -101,12 +102,8 @@ class Experience:
         A process without draws samples those of the first, without use: what processes do together,
         all of them must do.
         """
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
         parts = self.sampling.draw(
-            draws[rank::world] or draws[:1],
-            self.settings.group_size,
-            space="train",
-            purpose="train",
+            draws, self.settings.group_size, space="train", purpose="train", idle=True
         )
         return Rollouts.concat(list(parts))
 
@@ -141,8 +138,7 @@ class Experience:
         with self.clock.time("reward"):
             scores = self.scorer(rollouts, state)
         rollouts = rollouts.with_facts_on_cpu()
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        if not draws[rank::world]:
+        if not self.sampling.share(draws):
             return rollouts.select([]), scores.select(torch.empty(0, dtype=torch.int64))
         return rollouts, scores
 

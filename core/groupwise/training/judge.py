@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.rewards import Reward, Scores
-from groupwise.training import processes
 
 
 class Judge:

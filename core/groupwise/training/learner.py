@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
@@ -15,7 +16,6 @@ from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
-from groupwise.training import processes
 from groupwise.training.experience import Scored
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.schedule import schedule
@@ -45,7 +45,7 @@ class Learner:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
         self.settings = settings
         self.whole, self.updates = True, 0
-        model = accelerator.prepare(policy)
+        model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the policy has moved: on some devices its parameters are others by then.
         self.optimizer = Optimizer(policy, settings, accelerator)
         if algorithm.reference:
@@ -76,7 +76,8 @@ class Learner:
         rollouts, scores = experience.rollouts, experience.scores
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
-        answers = self._answers(rollouts, plan, exact=self.sampler.exact and not others)
+        exact, spare = self.sampler.exact and not others, experience.spare
+        answers = self._answers(rollouts, plan, exact=exact, spare=spare)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
@@ -90,7 +91,7 @@ class Learner:
                 part,
                 scores.select(rows),
                 cut,
-                spare=experience.spare,
+                spare=spare,
                 first=number == 0,
                 corrected=corrected,
             )
@@ -108,27 +109,34 @@ class Learner:
     # ---- answers by other weights than those of an update
 
     def _answers(
-        self, rollouts: Rollouts, plan: Sequence[Tensor], *, exact: bool
+        self,
+        rollouts: Rollouts,
+        plan: Sequence[Tensor],
+        *,
+        exact: bool,
+        spare: Rollouts | None,
     ) -> dict[str, Tensor]:
         """[B, T, ...] on the CPU: what the reference says, and what the policy says by now.
 
         The policy answers for those rollouts alone that a later update compares with it.
 
-        exact: whether the sampler's log-probs are the policy's own.
+        exact: whether the sampler's log-probs are the policy's own; spare: for passes without use.
         """
         algorithm = self.algorithm
         answers: dict[str, Tensor] = {}
         if algorithm.reference:
             with self.policy.using("reference"):
-                answers |= _named("reference", self.updater.answers(rollouts, algorithm.reference))
+                said = self.updater.answers(rollouts, algorithm.reference, spare=spare)
+                answers |= _named("reference", said)
         seen = {name.removeprefix("old_") for name in algorithm.sees if name.startswith("old_")}
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
-        names = algorithm.old | seen if len(later) else seen
+        names = algorithm.old | seen if len(plan) > 1 else seen
         rows = torch.arange(len(rollouts)) if seen else later
         if exact and "log_probs" in names and rollouts.sampler_log_probs is not None:
             answers["old_log_probs"] = rollouts.sampler_log_probs.cpu()
             names = names - {"log_probs"}
-        parts = self.updater.answers(rollouts.select(rows), names) if names else {}
+        chosen = rollouts.select(rows)
+        parts = self.updater.answers(chosen, names, spare=spare) if names else {}
         for name, values in _named("old", parts).items():
             answers[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
             answers[name][rows, : values.shape[1]] = values

@@ -8,13 +8,17 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
+from groupwise.storage.tensors import Stored
 
-MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-"""What AdamW keeps of each parameter."""
+SHAPED = {"exp_avg", "exp_avg_sq"}
+"""What AdamW keeps of each parameter in its shape."""
+MOMENTS = {"step", *SHAPED}
+"""All that it keeps."""
 
 
 class Optimizer:
@@ -63,6 +67,8 @@ class Optimizer:
             if self.scaler is not None:
                 self.scaler.unscale_(self.adamw)
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            if isinstance(norm, DTensor):
+                norm = norm.full_tensor()
             metrics["grad_norm"] = float(norm)
             if math.isfinite(metrics["grad_norm"]):
                 limit = self.settings.max_grad_norm
@@ -84,7 +90,9 @@ class Optimizer:
         The norm is of all processes, so all come here.
         """
         suspects = [name for name in gather_object([suspect]) if name]
-        self.culprit = suspects[0] if suspects else self._first_gradient()
+        gradients = [name for name in gather_object([self._first_gradient()]) if name]
+        overflow = "the norm itself: the gradients' squares overflow"
+        self.culprit = [*suspects, *gradients, overflow][0]
         if not suspects and self.scaler is not None and self.scaler.get_scale() > 1:
             return 0.0
         self.skipped += 1
@@ -98,11 +106,14 @@ class Optimizer:
             f"a smaller clip range or precision: float32 may help"
         )
 
-    def _first_gradient(self) -> str:
+    def _first_gradient(self) -> str | None:
+        """The first that is not finite, of what this process holds of them."""
         for name, parameter in self.trained:
-            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+            gradient = parameter.grad
+            held = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            if held is not None and not bool(held.isfinite().all()):
                 return f"the gradient of {name!r}"
-        return "the norm itself: the gradients' squares overflow"
+        return None
 
     # ---- checkpoints
 
@@ -114,26 +125,33 @@ class Optimizer:
             for name, value in values.items()
         }
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Stored) -> None:
         """Take up what `tensors` returned. Raises UserError where it is of other parameters."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
+        keys: dict[int, dict[str, str]] = {}
+        for key in tensors:
             index, _, name = key.partition("/")
-            state.setdefault(int(index), {})[name] = value
-        for number, values in state.items():
-            self._check(number, values)
+            keys.setdefault(int(index), {})[name] = key
+        for number, names in keys.items():
+            self._check(number, {name: tensors.shape(key) for name, key in names.items()})
+        state = {
+            number: {
+                name: tensors.like(key, self.trained[number][1]) if name in SHAPED else tensors[key]
+                for name, key in names.items()
+            }
+            for number, names in keys.items()
+        }
         groups = self.adamw.state_dict()["param_groups"]
         self.adamw.load_state_dict({"state": state, "param_groups": groups})
 
-    def _check(self, index: int, values: Mapping[str, Tensor]) -> None:
+    def _check(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
         problem = f"there is no parameter {index}"
         if index < len(self.trained):
             name, parameter = self.trained[index]
-            shapes = {moment: list(v.shape) for moment, v in values.items() if moment != "step"}
-            odd = [m for m, shape in shapes.items() if shape != list(parameter.shape)]
-            if {"step", *shapes} >= MOMENTS and not odd:
+            moments = {moment: list(s) for moment, s in shapes.items() if moment in SHAPED}
+            odd = [m for m, shape in moments.items() if shape != list(parameter.shape)]
+            if shapes.keys() >= MOMENTS and not odd:
                 return
-            problem = f"{name!r} is {list(parameter.shape)} here, and there {shapes}"
+            problem = f"{name!r} is {list(parameter.shape)} here, and there {moments}"
         raise UserError(f"the optimizer's state in the checkpoint is of another model: {problem}")
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,11 +25,21 @@ class Sampling:
     Before it draws, it has the sampler follow the weights that are wanted, unless it follows them
     already; afterwards it checks that the rollouts are of those. All processes must call it alike.
 
-    seed: of the run; batch: the most rollouts sampled at once.
+    seed: of the run; batch: the most rollouts sampled at once; process: this process's number, and
+    how many share the draws.
     """
 
-    def __init__(self, policy: Policy, sampler: Sampler, *, seed: int, batch: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        *,
+        seed: int,
+        batch: int,
+        process: tuple[int, int] = (0, 1),
+    ) -> None:
         self.policy, self.sampler, self.seed, self.batch = policy, sampler, seed, batch
+        self.process = process
         self._followed: tuple[str, int] | None = None
 
     def forget(self) -> None:
@@ -48,32 +58,56 @@ class Sampling:
                 self.sampler.follow(self.policy, *wanted)
             self._followed = wanted
 
+    def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
+        """Those of the draws that are this process's."""
+        rank, world = self.process
+        return draws[rank::world]
+
     def draw(
-        self, draws: Sequence[Draw], size: int, *, space: str, purpose: Purpose
+        self,
+        draws: Sequence[Draw],
+        size: int,
+        *,
+        space: str,
+        purpose: Purpose,
+        idle: bool = False,
     ) -> Iterator[Rollouts]:
-        """`size` rollouts of each draw, by the weights that are followed.
+        """`size` rollouts of each draw of this process's share, by the weights that are followed.
 
         Each is named by (seed, space, draw, index). Raises UserError where the sampler drew with
         other weights.
+
+        idle: whether a process that has no share draws the first all the same, for its shapes.
         """
+        ours = self.share(draws) or (draws[:1] if idle else [])
+        due = [*ours, *self._filling(draws, len(ours))]
+        each = max(1, self.batch // size)
+        for start in range(0, len(due), each):
+            rollouts = self._draw(due[start : start + each], size, space, purpose)
+            wanted = min(each, max(0, len(ours) - start)) * size
+            if wanted:
+                yield rollouts if wanted == len(rollouts) else rollouts.select(range(wanted))
+
+    def _filling(self, draws: Sequence[Draw], ours: int) -> Sequence[Draw]:
+        """Draws to sample without use: processes of a sharded policy sample equally often."""
+        most = len(draws[:: self.process[1]])
+        together = self.policy.mesh is not None and self.sampler is self.policy
+        return [draws[0]] * (most - ours) if together else []
+
+    def _draw(self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose) -> Rollouts:
         assert self._followed is not None
         name, version = self._followed
         own = self.sampler is self.policy and name != PRESENT
-        each = max(1, self.batch // size)
-        for start in range(0, len(draws), each):
-            chunk = draws[start : start + each]
-            rows = [draw.row for draw in chunk]
-            seeds = [
-                seed_for(self.seed, space, draw.number, i) for draw in chunk for i in range(size)
-            ]
-            with torch.no_grad(), self.policy.using(name) if own else nullcontext():
-                rollouts = self.sampler.sample(rows, group_size=size, seeds=seeds, purpose=purpose)
-            self._check(rollouts, rows, size)
-            if self.sampler is not self.policy:
-                self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
-            versions = self._versions(rollouts, version)
-            numbers = torch.tensor([draw.number for draw in chunk], device=rollouts.groups.device)
-            yield replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
+        rows = [draw.row for draw in draws]
+        seeds = [seed_for(self.seed, space, draw.number, i) for draw in draws for i in range(size)]
+        with torch.no_grad(), self.policy.using(name) if own else nullcontext():
+            rollouts = self.sampler.sample(rows, group_size=size, seeds=seeds, purpose=purpose)
+        self._check(rollouts, rows, size)
+        if self.sampler is not self.policy:
+            self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
+        versions = self._versions(rollouts, version)
+        numbers = torch.tensor([draw.number for draw in draws], device=rollouts.groups.device)
+        return replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
 
     @property
     def _name(self) -> str:

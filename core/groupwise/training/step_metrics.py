@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise import processes
 from groupwise.advantages import group_std
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.training import processes
 
 UNDEFINED = "nan_rewards/"
 """Before the name of a reward: how many completions it gave NaN."""

@@ -10,12 +10,11 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from groupwise import objective
+from groupwise import objective, processes
 from groupwise.algorithm import Algorithm
 from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.training import processes
 
 
 @dataclass(kw_only=True)
@@ -122,13 +121,20 @@ class Updater:
         }
 
     @torch.no_grad()
-    def answers(self, rollouts: Rollouts, names: Iterable[str]) -> dict[str, Tensor]:
+    def answers(
+        self, rollouts: Rollouts, names: Iterable[str], *, spare: Rollouts | None = None
+    ) -> dict[str, Tensor]:
         """[B, T, ...] on the CPU of all rollouts for each name, without gradient, part by part.
 
         names: "log_probs" or those of the policy's extras. Nothing for no rollouts.
+        spare: as for `backward`; of a sharded policy all processes make equally many passes.
         """
         filled: dict[str, Tensor] = {}
-        for rows, decisions in self._split(rollouts) if len(rollouts) else ():
+        parts = self._split(rollouts) if len(rollouts) else ()
+        if self.policy.mesh is not None:
+            for _ in range(processes.largest(len(parts)) - len(parts)):
+                self.policy(*self._idle(spare, rollouts))
+        for rows, decisions in parts:
             piece = rollouts.select(rows)
             current: LogProbs = self.policy(piece, decisions)
             for name in names:

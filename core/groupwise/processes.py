@@ -1,15 +1,24 @@
-"""Processes: those of a run, and what they agree on: sums, means, whether any of them says so."""
+"""Processes: those of a run, and what they agree on: sums, means, whether any of them says so.
+
+All but `accelerator` and `mesh` wait for every process, so all must call them alike. A sampler or
+a policy that acts once for all processes uses them, too.
+"""
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
-from torch import Tensor
+from accelerate import Accelerator, PartialState
+from accelerate.utils import DistributedType, broadcast_object_list, gather_object
+from torch import Tensor, distributed
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from groupwise.errors import UserError
+
+T = TypeVar("T")
 
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
@@ -20,8 +29,8 @@ def accelerator() -> Accelerator:
     Raises UserError for processes that do not know of each other, each of which would be a run of
     its own in the same folder; for mixed precision, which would wrap training's forward pass and
     not sampling, where the two must compute alike; for gradient accumulation, by which accelerate
-    would divide gradients that are already those of a whole update; and for sharded models, since
-    sampling needs the whole.
+    would divide gradients that are already those of a whole update; and for its ways to shard a
+    model, for which a run has a setting of its own.
     """
     launched = Accelerator()
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -32,9 +41,9 @@ def accelerator() -> Accelerator:
         )
     if launched.distributed_type in SHARDED:
         raise UserError(
-            f"accelerate is configured for {launched.distributed_type.value}, which is not "
-            f"supported yet: the model must fit on one device, and several work by DDP "
-            f"(--multi_gpu)"
+            f"accelerate is configured for {launched.distributed_type.value}, which would shard "
+            f"the model behind the policy's back; launch with torchrun, or accelerate launch "
+            f"--multi_gpu, and set train.shard: true"
         )
     if launched.mixed_precision != "no":
         raise UserError(
@@ -50,6 +59,45 @@ def accelerator() -> Accelerator:
             f"much goes through the model at once is train.microbatch, and changes no gradient"
         )
     return launched
+
+
+def mesh(accelerator: Accelerator) -> DeviceMesh:
+    """All processes of the run, for a policy that is sharded among them; one is a mesh, too."""
+    kind = accelerator.device.type
+    if not distributed.is_initialized():
+        backend = "nccl" if kind == "cuda" else "gloo"
+        store = HashStore()
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    return init_device_mesh(kind, (accelerator.num_processes,))
+
+
+def first(call: Callable[[], T]) -> T:
+    """What it returns on the first process, the only one to call it; what it raises, all raise."""
+    alone = PartialState().is_main_process
+    outcomes: list[Any] = [_outcome(call) if alone else None]
+    broadcast_object_list(outcomes)
+    (answer,) = _answers(outcomes)
+    return answer
+
+
+def each(call: Callable[[], T]) -> list[T]:
+    """What it returns on each process, in order; what it raises on one, all raise."""
+    return _answers(gather_object([_outcome(call)]))
+
+
+def _outcome(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What it returns, and what it raises of a disk or a user's mistake."""
+    try:
+        return call(), None
+    except (OSError, UserError) as error:
+        return None, error
+
+
+def _answers(outcomes: list[Any]) -> list[Any]:
+    for _, error in outcomes:
+        if error is not None:
+            raise error
+    return [answer for answer, _ in outcomes]
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:

@@ -1,0 +1,63 @@
+"""Inventory: the list of a folder's files, with sizes and checksums, that shows it to be whole."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.storage.disk import read_json, reason, sync
+
+FILES = "files.json"
+"""The list's own name; it is written last."""
+
+
+def facts_of(paths: Iterable[Path]) -> dict[str, Any]:
+    """Size and checksum of each file, which is on the disk by then."""
+    facts = {}
+    for path in paths:
+        sync(path)
+        facts[path.name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
+    return facts
+
+
+def write_list(folder: Path, facts: Mapping[str, Any]) -> None:
+    (folder / FILES).write_text(json.dumps(facts, indent=2), encoding="utf-8")
+    sync(folder / FILES)
+    sync(folder)
+
+
+def problem(folder: Path, *, contents: bool = False) -> str | None:
+    """Why a folder is no whole checkpoint, by its files' sizes; None where it is one.
+
+    contents: compare their checksums, too, which takes as long as reading them.
+    """
+    try:
+        files = files_in(folder)
+        for name, (size, digest) in files.items():
+            length = (folder / name).stat().st_size
+            if length != size:
+                return f"{name} has {length} bytes, {size} were written"
+            if contents and checksum(folder / name) != digest:
+                return f"{name} is not what was written"
+    except (OSError, ValueError) as error:
+        return reason(error)
+    return None
+
+
+def files_in(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and checksum of each file. Raises ValueError or OSError where there is no such list."""
+    files = read_json(folder / FILES)
+    try:
+        sizes = {name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{folder / FILES} is no list of files") from error
+    for name in sizes:
+        if Path(name).name != name:
+            raise ValueError(f"{folder / FILES} names {name!r}, which lies elsewhere")
+    return sizes
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
