@@ -44,7 +44,8 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
         **settings.loading,
     }
     if mesh is not None:
-        return _load_divided(settings, make, index[make.trained], dtypes, arguments, mesh)
+        part = index[make.trained]
+        return _load_divided(settings, make, part, mesh, dtypes=dtypes, arguments=arguments)
     with quiet(), explained(settings, LOADING), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
             settings.model, **{"torch_dtype": dtypes, **arguments}
@@ -56,9 +57,10 @@ def _load_divided(
     settings: Settings,
     make: type[Adapter],
     part: Any,
+    mesh: DeviceMesh,
+    *,
     dtypes: Mapping[str, torch.dtype],
     arguments: Mapping[str, Any],
-    mesh: DeviceMesh,
 ) -> Adapter:
     """As `load`; what is trained is made without weights, divided, and read part by part.
 
