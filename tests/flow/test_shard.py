@@ -2,11 +2,18 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
+
+from groupwise.errors import UserError
+from groupwise_flow.policy import FlowPolicy
+from groupwise_flow.sharding import blocks, read
+from groupwise_flow.skeleton import weight_files
 
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts")
@@ -70,3 +77,54 @@ def test_what_it_saves_is_what_a_whole_one_saves(three, case):
 
 def test_rounding_is_measured_alike(three):
     assert three["bf16"]["rounding"] < 1e-7
+
+
+# ---- what cannot be divided
+
+
+def test_what_cannot_be_divided_is_refused(lab, tmp_path):
+    dora = {"rank": 2, "options": {"use_dora": True}}
+    refused(lab, "use_dora starts from the norms of whole weights", lora=dora)
+    refused(lab, "policy.loading sets device_map", loading={"device_map": "balanced"})
+    folder = tmp_path / "model"
+    shutil.copytree(lab.folders["sd3"], folder)
+    path = folder / "transformer" / "config.json"
+    config = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "torchao"}}
+    path.write_text(json.dumps(config))
+    refused(lab, "'transformer' of .* is quantised", model=str(folder))
+    index = json.loads((folder / "model_index.json").read_text())
+    index["transformer"] = ["somewhere", "Transformer"]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    refused(lab, "which is no model of diffusers; leave train.shard out", model=str(folder))
+
+
+def refused(lab, message, **settings):
+    with pytest.raises(UserError, match=message):
+        FlowPolicy(lab.settings(**settings)).shard(None)
+
+
+def test_a_model_without_blocks_is_refused():
+    with pytest.raises(UserError, match="Sequential has no blocks to divide it by"):
+        blocks(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])))
+
+
+def test_blocks_are_lists_of_one_class_where_none_are_named():
+    layers = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)) for _ in range(3)])
+    model = nn.ModuleDict({"into": nn.Linear(2, 2), "layers": layers})
+    assert blocks(model) == list(layers)
+
+
+def test_weights_that_do_not_fit_are_told_by_name(lab):
+    (file,) = weight_files(lab.folders["sd3"] / "transformer")
+    with pytest.raises(ValueError, match="its files hold no weights 'bias'"):
+        read(nn.Linear(2, 2, device="meta"), [file], "cpu")
+    model = nn.ModuleDict({"proj_out": nn.Linear(3, 16, device="meta")})
+    with pytest.raises(
+        ValueError, match=r"'proj_out.weight' is \[16, 16\] in .* makes it \[16, 3\]"
+    ):
+        read(model, [file], "cpu")
+
+
+def test_it_is_divided_before_its_weights_are_read(lab):
+    with pytest.raises(ValueError, match="`place`; it comes after this"):
+        lab.policy().shard(None)
