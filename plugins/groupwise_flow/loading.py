@@ -21,9 +21,12 @@ from groupwise_flow.lora import add_lora
 from groupwise_flow.precision import stored
 from groupwise_flow.settings import Settings
 from groupwise_flow.sharding import divide, read, weightless
-from groupwise_flow.skeleton import hollow, places, weight_files
+from groupwise_flow.skeleton import hollow, kind_of, places, weight_files
 
 LOADING = "cannot load a diffusers pipeline from"
+READING = "cannot read a diffusers pipeline from"
+PLACED = ("quantization_config", "device_map", "max_memory", "offload_folder")
+"""Arguments of loading that pack or place the weights in another way than sharding."""
 
 
 def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
@@ -83,6 +86,36 @@ def _load_divided(
     return adapter
 
 
+def check_shardable(settings: Settings) -> None:
+    """UserError where what is trained cannot be divided, before any weights are read."""
+    index = read_index(settings)
+    name = adapter_class(settings, index).trained
+    part: Any = kind_of(index.get(name))
+    if not hasattr(part, "from_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is {index.get(name)}, which is no model "
+            f"of diffusers; leave train.shard out, and each process holds the whole of it"
+        )
+    other = [key for key in PLACED if settings.loading.get(key) is not None]
+    if other:
+        raise UserError(
+            f"train.shard: the weights are divided among the processes as they are stored, and "
+            f"policy.loading sets {other[0]}; leave one of the two out"
+        )
+    if settings.lora is not None and settings.lora.options.get("use_dora"):
+        raise UserError(
+            "policy.lora.options: use_dora starts from the norms of whole weights, which with "
+            "train.shard no process has; leave one of the two out"
+        )
+    with quiet(), explained(settings, READING):
+        config = part.load_config(settings.model, subfolder=name, **places(settings))
+    if config.get("quantization_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is quantised, and such weights cannot be "
+            f"divided; leave train.shard out, or take the model that is not quantised"
+        )
+
+
 def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
     """A pipeline behind the adapter that `make` makes, trainable where it is to be trained.
 
@@ -108,7 +141,7 @@ def read_index(settings: Settings) -> dict[str, Any]:
     """The pipeline's parts by name, read before any weights are; [None, None] for absent ones."""
     if {"torch_dtype", "dtype"} & settings.loading.keys():
         raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
-    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
+    with quiet(), explained(settings, READING):
         index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
     index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
     folder = Path(settings.model)

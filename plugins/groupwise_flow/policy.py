@@ -23,14 +23,13 @@ from groupwise_flow.drawing import draw
 from groupwise_flow.examining import checked, examine
 from groupwise_flow.guided import Guided, at
 from groupwise_flow.levels import levels
-from groupwise_flow.loading import adapter_class, load, read_index
+from groupwise_flow.loading import check_shardable, load
 from groupwise_flow.lora import adds_nothing
 from groupwise_flow.memory import estimate
 from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
 from groupwise_flow.saving import save
 from groupwise_flow.settings import Settings
-from groupwise_flow.sharding import check_shardable
 from groupwise_flow.weights import Weights
 
 
@@ -71,9 +70,7 @@ class FlowPolicy(Policy):
         """
         if self._loaded:
             raise ValueError("shard: the weights were read by `place`; it comes after this")
-        index = read_index(self.config)
-        trained = adapter_class(self.config, index).trained
-        check_shardable(self.config, trained, index.get(trained))
+        check_shardable(self.config)
         self.mesh = mesh
 
     def place(self, device: torch.device | str) -> None:

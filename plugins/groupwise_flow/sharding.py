@@ -8,7 +8,6 @@ so waits for all processes: they must make equally many.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -18,38 +17,6 @@ from torch.distributed.tensor import DTensor
 
 from groupwise.errors import UserError, first_line
 from groupwise_flow.precision import HALF, InFloat32, Precision
-from groupwise_flow.settings import Settings
-from groupwise_flow.skeleton import kind_of, places
-
-WHOLE = ("quantization_config", "device_map", "max_memory", "offload_folder")
-"""Arguments of loading that place or pack the weights in another way."""
-
-
-def check_shardable(settings: Settings, name: str, part: Any) -> None:
-    """UserError where the pipeline's part of this name, [library, class], cannot be divided."""
-    kind: Any = kind_of(part)
-    if not hasattr(kind, "from_config"):
-        raise UserError(
-            f"train.shard: {name!r} of {settings.model!r} is {part}, which is no model of "
-            f"diffusers; leave train.shard out, and each process holds the whole of it"
-        )
-    other = [key for key in WHOLE if settings.loading.get(key) is not None]
-    if other:
-        raise UserError(
-            f"train.shard: the weights are divided among the processes as they are stored, and "
-            f"policy.loading sets {other[0]}; leave one of the two out"
-        )
-    config = kind.load_config(settings.model, subfolder=name, **places(settings))
-    if config.get("quantization_config"):
-        raise UserError(
-            f"train.shard: {name!r} of {settings.model!r} is quantised, and such weights cannot be "
-            f"divided; leave train.shard out, or take the model that is not quantised"
-        )
-    if settings.lora is not None and settings.lora.options.get("use_dora"):
-        raise UserError(
-            "policy.lora.options: use_dora starts from the norms of whole weights, which with "
-            "train.shard no process has; leave one of the two out"
-        )
 
 
 @contextmanager

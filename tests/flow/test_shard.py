@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from groupwise.errors import UserError
+from groupwise_flow.lora import add_lora
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.sharding import blocks, read
-from groupwise_flow.skeleton import weight_files
+from groupwise_flow.settings import Lora
+from groupwise_flow.sharding import blocks, read, weightless
+from groupwise_flow.skeleton import hollow, weight_files
 
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts")
@@ -77,6 +80,22 @@ def test_what_it_saves_is_what_a_whole_one_saves(three, case):
 
 def test_rounding_is_measured_alike(three):
     assert three["bf16"]["rounding"] < 1e-7
+
+
+def test_no_process_makes_all_of_it(lab):
+    """The structure takes no memory, though adapters beside it are made for real."""
+    part = ["diffusers", "SD3Transformer2DModel"]
+    model = hollow(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
+    bare = list(model.parameters())
+    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in bare)
+    assert not any(buffer.is_meta for buffer in model.buffers())
+    with weightless(model):
+        assert all(p.untyped_storage().nbytes() == 2 for p in model.parameters())
+        add_lora(model, Lora(rank=2), ["attn.to_q"])
+    adapters = [p for p in model.parameters() if p.requires_grad]
+    assert len(adapters) == 4
+    assert all(p.untyped_storage().nbytes() == 4 * p.numel() for p in adapters)
+    assert all(p.is_meta and not p.requires_grad for p in bare)
 
 
 # ---- what cannot be divided
