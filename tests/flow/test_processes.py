@@ -11,12 +11,15 @@ import pytest
 import torch
 import yaml
 
+import groupwise
 from groupwise_flow import reach
 from groupwise_flow.reach import unreached
 
 REWARD = """
+from PIL import ImageStat
+
 def redness(completions):
-    means = [[sum(band) / len(band) for band in zip(*image.getdata())] for image in completions]
+    means = [ImageStat.Stat(image).mean for image in completions]
     return [(red - (green + blue) / 2) / 255 for red, green, blue in means]
 """
 WINDOW = {"kind": "random", "size": 2, "until": 1.0}
@@ -51,14 +54,18 @@ def write_config(folder, lab, of, settings):
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
 
 
-def train(folder, processes, *arguments):
+def outcome(folder):
     """What a run's steps measured, and its result."""
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--master-port=0"]
-    launch += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    groupwise = ["-m", "groupwise", "train", str(folder / "run.yaml"), *arguments]
+    return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
+
+
+def on_two(folder, *arguments):
+    command = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command += ["-m", "groupwise", "train", str(folder / "run.yaml"), *arguments]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *(launch if processes > 1 else []), *groupwise],
+        [sys.executable, *command],
         env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -66,7 +73,6 @@ def train(folder, processes, *arguments):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
 
 
 @pytest.fixture(scope="module", params=list(CASES))
@@ -74,13 +80,15 @@ def alone(request, folders, tmp_path_factory):
     """A case, and what one process makes of it."""
     lab, folder = SimpleNamespace(folders=folders), tmp_path_factory.mktemp("alone") / "one"
     write_config(folder, lab, *CASES[request.param])
-    steps, result = train(folder, 1)
+    groupwise.train(folder / "run.yaml", quiet=True)
+    steps, result = outcome(folder)
     assert [line["trained_decisions"] for line in steps] == [steps[0]["trained_decisions"]] * 3
     assert steps[-1]["kl"] > 0
     return SimpleNamespace(case=request.param, steps=steps, result=result)
 
 
-def compare(alone, steps, result):
+def compare(alone, folder):
+    steps, result = outcome(folder)
     for one, many in zip(alone.steps, steps, strict=True):
         assert many == pytest.approx(one, rel=2e-3, abs=1e-5)
     assert result["after"]["reward"] == pytest.approx(alone.result["after"]["reward"], abs=1e-4)
@@ -105,7 +113,8 @@ def test_parts_that_no_gradient_reaches_get_one_of_zero(lab, monkeypatch):
 def test_two_processes_train_as_one(lab, alone, tmp_path):
     folder = tmp_path / "two"
     write_config(folder, lab, *CASES[alone.case])
-    compare(alone, *train(folder, 2))
+    on_two(folder)
+    compare(alone, folder)
     assert len(list((folder / "run" / "samples" / "after").iterdir())) == 3
 
 
@@ -114,9 +123,10 @@ def test_sharded_they_do_too_and_one_goes_on(lab, alone, tmp_path):
     folder = tmp_path / "two"
     write_config(folder, lab, *CASES[alone.case])
     if alone.case == "full":
-        train(folder, 2, "train.shard=true", "train.steps=2")
-        compare(alone, *train(folder, 1, "--resume", "train.shard=true"))
+        on_two(folder, "train.shard=true", "train.steps=2")
+        groupwise.train(folder / "run.yaml", resume=True, quiet=True)
     else:
-        compare(alone, *train(folder, 2, "train.shard=true"))
+        on_two(folder, "train.shard=true")
+    compare(alone, folder)
     saved = {path.name for path in (folder / "run" / "model").iterdir()}
     assert ("pytorch_lora_weights.safetensors" in saved) == (alone.case == "lora")
