@@ -266,15 +266,20 @@ class Policy(nn.Module, Sampler):
         *,
         decisions: int,
         rollouts: int,
+        group_size: int,
         sampled: int,
         training: bool,
         reference: bool,
         averages: int,
+        shards: int = 1,
     ) -> Mapping[str, int]:
-        """Bytes by purpose ("weights", "optimizer", ...) without loading anything.
+        """Bytes on one process by purpose ("weights", "optimizer", ...) without loading anything.
 
-        decisions: the micro-batch budget; rollouts: as many as an update has at the most; sampled:
-        as many as are sampled at once; reference: whether a reference is kept; averages: how many
-        moving averages. The default knows nothing and says so with {}.
+        decisions: the micro-batch budget, 0 while nothing is updated; rollouts: as many as a
+        process has in an update at the most; group_size: of those of a prompt; sampled: as many as
+        the policy samples at once, 0 while it samples nothing; reference: whether a reference is
+        kept; averages: how many moving averages; shards: among how many processes the weights, and
+        what is kept of each, are divided, where the buffers of gathered weights come on top
+        (`groupwise.memory`). The default knows nothing and says so with {}.
         """
         return {}

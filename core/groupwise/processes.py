@@ -16,23 +16,28 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 
 T = TypeVar("T")
 
+MOST = 4
+"""Differences that are told one by one."""
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
 def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
-    Raises UserError for processes that do not know of each other, each of which would be a run of
-    its own in the same folder; for mixed precision, which would wrap training's forward pass and
-    not sampling, where the two must compute alike; for gradient accumulation, by which accelerate
-    would divide gradients that are already those of a whole update; and for its ways to shard a
-    model, for which a run has a setting of its own.
+    Raises UserError for processes that do not meet; for those that do not know of each other, each
+    of which would be a run of its own in the same folder; for mixed precision, which would wrap
+    training's forward pass and not sampling, where the two must compute alike; for gradient
+    accumulation, by which accelerate would divide gradients that are already those of a whole
+    update; and for its ways to shard a model, for which a run has a setting of its own.
     """
-    launched = Accelerator()
+    try:
+        launched = Accelerator()
+    except (distributed.DistNetworkError, distributed.DistStoreError) as error:
+        raise UserError(_not_met(error)) from error
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if "RANK" in os.environ and world != launched.num_processes:
         raise UserError(
@@ -59,6 +64,40 @@ def accelerator() -> Accelerator:
             f"much goes through the model at once is train.microbatch, and changes no gradient"
         )
     return launched
+
+
+def _not_met(error: RuntimeError) -> str:
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank, world, address, port = (os.environ.get(name, "unset") for name in names)
+    in_use = "EADDRINUSE" in str(error)
+    why = f"port {port} is in use, perhaps by another run" if in_use else first_line(error)
+    return (
+        f"process {rank} of {world} cannot meet the others at MASTER_ADDR {address}, MASTER_PORT "
+        f"{port}: {why}. MASTER_ADDR must be a name of the first process's machine that all the "
+        f"others reach, and MASTER_PORT a free port there; launchers set them: torchrun "
+        f"--master-addr and --master-port, or --rdzv-endpoint; accelerate launch "
+        f"--main_process_ip and --main_process_port"
+    )
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """Raise UserError, on all processes, where one was started with other values than the first."""
+    parts = gather_object([dict(values)])
+    keys = dict.fromkeys(key for part in parts for key in part)
+    different = [
+        f"{key} is {parts[0].get(key, 'unset')} on process 0 and {part.get(key, 'unset')} on "
+        f"process {rank}"
+        for key in keys
+        for rank, part in enumerate(parts)
+        if part.get(key) != parts[0].get(key)
+    ]
+    if different:
+        more = f" (and {len(different) - MOST} more)" if len(different) > MOST else ""
+        raise UserError(
+            f"the processes of this run have different configurations: "
+            f"{'; '.join(different[:MOST])}{more}. Start all of them with the same file and "
+            f"overrides"
+        )
 
 
 def mesh(accelerator: Accelerator) -> DeviceMesh:
@@ -123,6 +162,12 @@ def largest(count: int) -> int:
 def any_process(condition: bool) -> bool:
     """Whether it holds on any process: they must stop at the same step."""
     return any(gather_object([condition]))
+
+
+def first_of(texts: Mapping[str, str]) -> dict[str, str]:
+    """Those of all processes by name; of several with one name that of the first process."""
+    parts = gather_object([dict(texts)])
+    return {name: text for part in reversed(parts) for name, text in part.items()}
 
 
 def union(groups: Tensor) -> Tensor:

@@ -12,10 +12,11 @@ the step that ends there, or `None` where none does.
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal
+from itertools import product
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from groupwise.errors import UserError
 
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
+Number = TypeVar("Number", int, float)
 OWN_ARGUMENTS = ("prompts", "completions", "truncated", "trainer_state", "log_extra", "log_metric")
 
 
@@ -158,6 +160,8 @@ class Scores:
         NaN elsewhere; None where no reward judges steps.
     judges_steps: which of the R rewards do.
     undefined: how many completions a reward gave NaN, which is taken for None; by name.
+    seconds, metrics, extra: by name, how long rewards took and what they logged.
+    failures: by name, why a reward failed that was skipped, to be read after its name.
     """
 
     names: tuple[str, ...]
@@ -168,6 +172,7 @@ class Scores:
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     undefined: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
     steps: Tensor | None = None
     judges_steps: frozenset[str] = frozenset()
 
@@ -212,16 +217,59 @@ class Scores:
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":
-        """One batch of all parts; times, extras and metrics stay behind."""
+        """One batch of all parts.
+
+        Seconds and counts add up, a metric is the mean over all completions of parts that have it,
+        and of failures the first is kept. Raises RewardError where a reward judges the steps of
+        some completions and gives numbers to others.
+        """
         first = parts[0]
+        if len(parts) == 1:
+            return first
+        judges_steps = frozenset[str]().union(*(part.judges_steps for part in parts))
+        _check_steps(parts, judges_steps)
         return Scores(
             names=first.names,
             weights=first.weights,
             values=torch.cat([part.values for part in parts]),
             failed=torch.cat([part.failed for part in parts]),
             steps=_joined([part.steps for part in parts], [len(part.values) for part in parts]),
-            judges_steps=frozenset[str]().union(*(part.judges_steps for part in parts)),
+            judges_steps=judges_steps,
+            seconds=_sums([part.seconds for part in parts]),
+            undefined=_sums([part.undefined for part in parts]),
+            extra=_columns([part.extra for part in parts]),
+            metrics=_means([part.metrics for part in parts], [len(part.values) for part in parts]),
+            failures={n: why for part in reversed(parts) for n, why in part.failures.items()},
         )
+
+
+def _check_steps(parts: Sequence[Scores], judges_steps: Collection[str]) -> None:
+    for part, name in product(parts, sorted(judges_steps)):
+        if name not in part.judges_steps and not part.column(name).isnan().all():
+            raise RewardError(
+                f"reward {name!r} returned lists of step rewards for some completions and numbers "
+                f"for others: it must return the same for all, or None"
+            )
+
+
+def _sums(parts: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0) for part in parts) for name in names}
+
+
+def _means(parts: Sequence[Mapping[str, float]], sizes: Sequence[int]) -> dict[str, float]:
+    """The mean of each over the completions of those parts that have it."""
+    sums = _sums(
+        [{n: value * size for n, value in p.items()} for p, size in zip(parts, sizes, strict=True)]
+    )
+    counts = _sums([dict.fromkeys(p, size) for p, size in zip(parts, sizes, strict=True)])
+    return {name: value / max(1, counts[name]) for name, value in sums.items()}
+
+
+def _columns(parts: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
+    """The columns that all parts have."""
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: [value for part in parts for value in part[name]] for name in names}
 
 
 def _joined(steps: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:

@@ -1,10 +1,11 @@
-"""Memory: what a run will take, from the configurations in the pipeline's folder alone."""
+"""Memory: what a process of a run will take, from the configurations in the pipeline's folder."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import nn
 
+from groupwise import memory
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
 from groupwise_flow.precision import HALF, stored
@@ -13,12 +14,17 @@ from groupwise_flow.skeleton import skeleton
 
 
 def estimate(
-    settings: Settings, *, images: int, training: bool, reference: bool, averages: int
+    settings: Settings,
+    *,
+    images: int,
+    training: bool,
+    reference: bool,
+    averages: int,
+    shards: int = 1,
 ) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer and activations; an estimate, not a bound.
 
-    images: as many as go through the model at once; reference, averages: what weights are kept
-        beside those in training. {} where nothing is known of the pipeline's parts.
+    {} where nothing is known of the pipeline's parts; else as `of_adapter`.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
@@ -26,21 +32,55 @@ def estimate(
         pipeline = skeleton(settings, index)
     if pipeline is None:
         return {}
-    adapter = fitted(pipeline, make, settings)
+    return of_adapter(
+        fitted(pipeline, make, settings),
+        settings,
+        images=images,
+        training=training,
+        reference=reference,
+        averages=averages,
+        shards=shards,
+    )
+
+
+def of_adapter(
+    adapter: Adapter,
+    settings: Settings,
+    *,
+    images: int,
+    training: bool,
+    reference: bool,
+    averages: int,
+    shards: int,
+) -> Mapping[str, int]:
+    """The same of a pipeline behind its adapter, whose models may be without weights.
+
+    images: as many as go through the model at once in an update, 0 for no update; reference,
+        averages: what weights are kept beside those in training; shards: processes among which the
+        model that is trained, and what is kept of each of its weights, is divided.
+    """
+    sizes = _weights(adapter, settings, shards)
     trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
-    sizes = _weights(adapter, settings)
+    trained = -(-trained // shards)
+    half = HALF.get(settings.precision)
+    if training:
+        sizes |= {"gradients": 4 * trained, "optimizer": 8 * trained}
+    if shards > 1:
+        width = half.itemsize if half else None
+        update = training and images > 0
+        sizes |= memory.gathered(adapter.model, width, training=update)
+    elif half and settings.lora is None:
+        sizes[f"{adapter.trained} in {settings.precision}"] = half.itemsize * trained
     if not training:
         return sizes
-    sizes |= {"gradients": 4 * trained, "optimizer": 8 * trained}
     kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
-    if kept:
-        each = HALF.get(settings.precision, torch.float32).itemsize
-        sizes["activations"] = int(each * images * kept)
+    if kept and images:
+        sizes["activations"] = int((half or torch.float32).itemsize * images * kept)
     copies = {"reference": int(reference), "moving average": averages}
     return sizes | {name: 4 * trained * count for name, count in copies.items() if count}
 
 
-def _weights(adapter: Adapter, settings: Settings) -> dict[str, int]:
+def _weights(adapter: Adapter, settings: Settings, shards: int) -> dict[str, int]:
     """Bytes of the models as loaded; LoRA's own are next to nothing."""
     lora = settings.lora is not None
     dtypes = stored(settings.precision, type(adapter), lora=lora)
@@ -49,7 +89,7 @@ def _weights(adapter: Adapter, settings: Settings) -> dict[str, int]:
         for name, part in adapter.pipeline.components.items()
         if isinstance(part, nn.Module)
     }
-    trained = models.pop(adapter.trained)
+    trained = -(-models.pop(adapter.trained) // shards)
     return {"frozen models": sum(models.values()), adapter.trained: trained}
 
 

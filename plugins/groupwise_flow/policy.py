@@ -294,10 +294,12 @@ class FlowPolicy(Policy):
         *,
         decisions: int,
         rollouts: int,
+        group_size: int,
         sampled: int,
         training: bool,
         reference: bool,
         averages: int,
+        shards: int = 1,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone."""
         return estimate(
@@ -306,4 +308,5 @@ class FlowPolicy(Policy):
             training=training,
             reference=reference,
             averages=averages,
+            shards=shards,
         )

@@ -1,4 +1,4 @@
-"""Memory: what a run will take, from the model's configuration alone.
+"""Memory: what a process of a run will take, from the model's configuration alone.
 
 What is saved for the backward pass is counted rather than computed by a formula: the model's own
 code runs on tensors without data, and every tensor that autograd keeps is added up.
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from groupwise import memory
 from groupwise.errors import first_line
 from groupwise_llm import modes
 from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run, head_is_linear
@@ -45,63 +46,87 @@ def estimate(
     *,
     budget: int,
     rollouts: int,
+    group_size: int,
+    sampled: int,
     training: bool,
     reference: bool,
     averages: int,
+    shards: int = 1,
 ) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer, activations, logits, kept weights and the sampler's
     cache.
 
-    config: transformers' configuration; budget: tokens in one micro-batch; rollouts: completions
-    sampled together at the most; reference: whether one is kept, of which adapters need no copy;
-    averages: how many moving averages are.
+    config: transformers' configuration; budget: tokens in one micro-batch, 0 for no update;
+    rollouts: as many as an update has, `group_size` to a prompt; sampled: completions that the
+    policy samples together at the most, 0 where it samples none; reference: whether one is kept, of
+    which adapters need no copy; averages: how many moving averages are; shards: processes among
+    which all weights, and what is kept of each, are divided.
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
     if training:
-        block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
-        sizes |= {"gradients": trained, "optimizer": 2 * trained, LOGITS: 4 * 3 * block}
+        sizes |= {"gradients": trained, "optimizer": 2 * trained}
     if reference and settings.lora is None:
         sizes["reference"] = trained
     if averages:
         sizes["moving average"] = averages * trained
+    if shards > 1:
+        sizes = {purpose: -(-size // shards) for purpose, size in sizes.items()}
+        width = 2 if settings.precision == "bf16" else None
+        sizes |= memory.gathered(model, width, training=training and budget > 0)
+        if sampled:
+            sizes["weights gathered for sampling"] = memory.size(model.parameters(), width)
+    if training and budget:
+        block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
+        sizes[LOGITS] = 4 * 3 * block
     try:
         with _without_data(model, settings) as causal:
-            sizes |= _counted(causal, config, settings, budget if training else 0, rollouts)
+            if training and budget:
+                shape = _largest(config, settings, budget, rollouts, group_size)
+                sizes |= _update(causal, config, settings, shape)
+            if sampled and causal.cache_argument is not None:
+                sizes["cache of the sampler"] = _cache(causal, config, settings, sampled)
     except Exception as error:  # of code that looks at values, which there are none of
         reason = shorten(first_line(error), 60, placeholder=" ...")
         sizes[f"activations and cache: not counted ({reason})"] = 0
     return sizes
 
 
-def _counted(
-    model: CausalModel, config: Any, settings: Settings, budget: int, rollouts: int
-) -> Mapping[str, int]:
-    """What runs of the model's code tell: a micro-batch of `budget` tokens, and a row's cache."""
-    sizes = {}
+def _largest(config: Any, settings: Settings, budget: int, rollouts: int, group_size: int) -> Shape:
+    """The micro-batch of `budget` tokens that `packing.pack` would make of the longest rollouts."""
+    prompt, completion = _lengths(config, settings)
+    if settings.gradient_checkpointing:  # each row's prompt is computed with it
+        rows = min(rollouts, max(1, budget // (prompt + completion)))
+        return Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
+    groups, rest = divmod(budget, prompt + group_size * completion)
+    begun = max(0, rest - prompt) // completion  # of one more group
+    rows = min(rollouts, max(1, groups * group_size + begun))
+    prompts = -(-rows // group_size)
+    return Shape(prompts=prompts, prompt=prompt, rows=rows, completion=completion)
+
+
+def _update(model: CausalModel, config: Any, settings: Settings, shape: Shape) -> Mapping[str, int]:
+    """What a run of the model's code tells of a micro-batch."""
     plain = head_is_linear(model.causal) and _only_multiplies(model)
     numerics = Numerics(precision=settings.precision, plain_head=plain)
-    prompt, completion = _lengths(config, settings)
     checkpoints = settings.gradient_checkpointing
-    if budget:
-        # Under gradient checkpointing each row's prompt is computed with it.
-        tokens = budget if checkpoints else budget - prompt
-        rows = max(1, tokens // (completion + (prompt if checkpoints else 0)))
-        shape = Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
-        sizes["activations"] = saved(model, numerics, shape, checkpoints=checkpoints)
-        if checkpoints:
-            layers = config.get_text_config().num_hidden_layers
-            all_of_them = saved(model, numerics, shape, checkpoints=False, head=False)
-            sizes["activations of a layer"] = all_of_them // layers
-        if not plain:
-            # Those of the log-probs and of the logits that they are taken of.
-            vocabulary = config.get_text_config().vocab_size
-            sizes[LOGITS] = 4 * 2 * rows * completion * vocabulary
-    if model.cache_argument is not None:
-        rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
-        sizes["cache of the sampler"] = rows * cached(model, numerics, prompt + completion)
+    sizes = {"activations": saved(model, numerics, shape, checkpoints=checkpoints)}
+    text = config.get_text_config()
+    if checkpoints:
+        all_of_them = saved(model, numerics, shape, checkpoints=False, head=False)
+        sizes["activations of a layer"] = all_of_them // text.num_hidden_layers
+    if not plain:
+        # Those of the log-probs and of the logits that they are taken of.
+        sizes[LOGITS] = 4 * 2 * shape.rows * shape.completion * text.vocab_size
     return sizes
+
+
+def _cache(model: CausalModel, config: Any, settings: Settings, sampled: int) -> int:
+    """Bytes of the cache of as many rows as are sampled together."""
+    tokens = sum(_lengths(config, settings))
+    rows = min(sampled, max(1, settings.cache_tokens // tokens))
+    return rows * cached(model, Numerics(precision=settings.precision, plain_head=True), tokens)
 
 
 def saved(

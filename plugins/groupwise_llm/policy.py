@@ -271,18 +271,23 @@ class LanguageModel(Policy):
         *,
         decisions: int,
         rollouts: int,
+        group_size: int,
         sampled: int,
         training: bool,
         reference: bool,
         averages: int,
+        shards: int = 1,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
         return estimate(
             config_of(config),
             config,
             budget=decisions,
-            rollouts=sampled,
+            rollouts=rollouts,
+            group_size=group_size,
+            sampled=sampled,
             training=training,
             reference=reference,
             averages=averages,
+            shards=shards,
         )

@@ -187,7 +187,7 @@ def test_check_describes_the_run(config: Path) -> None:
     assert ["updates", "in", "total", "10"] in lines
     assert ["weights", "3.00", "GiB"] in lines
     assert ["activations", "8.0", "MiB"] in lines
-    assert ["in", "total", "3.01", "GiB"] in lines
+    assert ["at", "most", "at", "once", "3.01", "GiB"] in lines
     assert "warning: group_size 2:" in result.stdout
     assert "warning: the algorithm asks a reference:" in result.stdout
 

@@ -365,6 +365,9 @@ def train(lab):
 CHILD = """
 import importlib.util, json, os, signal, sys
 import torch
+import groupwise
+from groupwise import processes
+from groupwise.errors import UserError
 torch.set_num_threads(1)
 spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
 lab = importlib.util.module_from_spec(spec)
@@ -385,6 +388,21 @@ late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100
 late.go_on(step=0, seconds=61.0, place=late.experience.state_dict())
 assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
+# Of why a reward failed, that of the first process with a failure is kept.
+failures = {"both": str(accelerator.process_index), "one": ""}
+if accelerator.is_main_process:
+    del failures["one"]
+assert processes.first_of(failures) == {"both": "0", "one": ""}
+# Each read another configuration: both end before they begin.
+rank, folder = accelerator.process_index, sys.argv[2] + ".run"
+given = {"rewards": [lab.ones], "prompts": lab.rows(), "output": folder, "quiet": True}
+for differs in ({"train.steps": 3 + rank}, {"resume": bool(rank)}, {"algorithm.beta": 0.1 * rank}):
+    try:
+        groupwise.train(policy=lab.Tabular(), **given, **differs)
+    except UserError as error:
+        found.setdefault("different", []).append(str(error))
+assert len(found["different"]) == 3
+assert not os.path.exists(folder)
 if accelerator.is_main_process:
     with open(sys.argv[2], "w") as file:
         json.dump(found, file)
@@ -414,3 +432,16 @@ def test_two_processes_train_as_one(by_count, case):
     assert one["evaluation"] == pytest.approx(two["evaluation"])
     for left, right in zip(one["steps"], two["steps"], strict=True):
         assert left == pytest.approx(right, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+def test_processes_with_different_configurations_are_told_the_key(by_count):
+    for told, differs in zip(
+        by_count[2]["different"],
+        (
+            "train.steps is 3 on process 0 and 4 on process 1",
+            "--resume is False on process 0 and True on process 1",
+            "algorithm.beta is 0.0 on process 0 and 0.1 on process 1",
+        ),
+        strict=True,
+    ):
+        assert f"have different configurations: {differs}. Start all of them with the" in told

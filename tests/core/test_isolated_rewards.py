@@ -148,6 +148,7 @@ def test_one_that_hangs_is_killed_with_its_children_and_named(lab, scorer, their
     skipped = skipping(scorer)(rollouts(lab, "dies"))
     assert skipped.failed.all()
     assert skipped.total.isnan().all()
+    assert skipped.failures == {"apart": "ended its process (exit code 3)"}
     assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
 
 

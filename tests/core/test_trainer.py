@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from torch.distributed import DistStoreError, TCPStore
 
 from groupwise import LogProbs, processes
 from groupwise.config.sections import TrainSection
@@ -595,6 +597,35 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(UserError, match="2 processes were launched, and accelerate takes each"):
         processes.accelerator()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DistStoreError("Timed out after 301 seconds waiting for clients. 1/2"), "Timed out after"),
+        (None, r"port \d+ is in use, perhaps by another run"),
+    ],
+)
+def test_processes_that_do_not_meet_are_told_where(monkeypatch, error, reason):
+    def meets():
+        if error is not None:
+            raise error
+        TCPStore("127.0.0.1", port, 2, is_master=True)
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        monkeypatch.setattr(processes, "Accelerator", meets)
+        place = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in place.items():
+            monkeypatch.setenv(name, str(value))
+        told = (
+            f"process 0 of 2 cannot meet the others at MASTER_ADDR 127.0.0.1, MASTER_PORT {port}: "
+            f"{reason}.*torchrun --master-addr and --master-port"
+        )
+        with pytest.raises(UserError, match=told):
+            processes.accelerator()
 
 
 def test_sharded_models_are_refused(monkeypatch):

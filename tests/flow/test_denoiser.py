@@ -167,7 +167,7 @@ def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, tmp_path, lora)
 
 def test_its_memory_is_estimated_but_for_activations(lab, folder):
     settings = lab.settings(model=str(folder), adapter=Denoiser)
-    counts = {"decisions": 8, "rollouts": 8, "sampled": 8, "training": True}
+    counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 8, "training": True}
     told = FlowPolicy.estimate(settings, **counts, reference=False, averages=1)
     assert told.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
 

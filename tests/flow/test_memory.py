@@ -83,7 +83,8 @@ def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lo
 
 
 def of_a_run(**given):
-    return {"decisions": 1000, "rollouts": 8, "sampled": 8, "training": True, **given}
+    counts = {"decisions": 1000, "rollouts": 8, "group_size": 4, "sampled": 8}
+    return {**counts, "training": True, **given}
 
 
 @pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
@@ -107,6 +108,9 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     told = FlowPolicy.estimate(policy.config, **of_a_run(), reference=True, averages=2)
     activations = told["activations"]
     assert activations > 0
+    # Float32 weights that compute in half are there in half, too.
+    halved = lora is None and precision != "float32"
+    copy = {f"transformer in {precision}": 2 * trained} if halved else {}
     assert dict(told) == {
         "frozen models": sum(parts.values()),
         "transformer": transformer,
@@ -115,6 +119,7 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         "activations": activations,
         "reference": 4 * trained,
         "moving average": 2 * 4 * trained,
+        **copy,
     }
     alone = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
     assert told.keys() - alone.keys() == {"reference", "moving average"}
@@ -125,7 +130,28 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
     only = FlowPolicy.estimate(
         policy.config, **of_a_run(training=False), reference=True, averages=1
     )
-    assert dict(only) == {k: told[k] for k in ("frozen models", "transformer")}
+    assert dict(only) == {k: told[k] for k in ("frozen models", "transformer", *copy)}
+    drawing = FlowPolicy.estimate(
+        policy.config, **of_a_run(decisions=0), reference=False, averages=0
+    )
+    assert alone.keys() - drawing.keys() == {"activations"}
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_shards_divide_what_is_trained_and_no_frozen_model(lab, lora):
+    config = lab.policy("flux", lora=lora, precision="bf16").config
+    kept = {"reference": True, "averages": 1}
+    whole = dict(FlowPolicy.estimate(config, **of_a_run(), **kept))
+    part = dict(FlowPolicy.estimate(config, **of_a_run(), **kept, shards=3))
+    gathered = {"gathered blocks", "gradients of gathered blocks"}
+    assert part.keys() - whole.keys() == gathered
+    assert whole.keys() - part.keys() == (set() if lora else {"transformer in bf16"})
+    for purpose in ("gradients", "optimizer", "reference", "moving average", "transformer"):
+        assert part[purpose] == pytest.approx(whole[purpose] / 3, abs=12)
+    for purpose in ("frozen models", "activations"):
+        assert part[purpose] == whole[purpose]
+    drawing = FlowPolicy.estimate(config, **of_a_run(decisions=0), **kept, shards=3)
+    assert gathered & drawing.keys() == {"gathered blocks"}
 
 
 def test_the_estimate_of_activations_is_of_the_right_size(lab):

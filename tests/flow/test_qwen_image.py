@@ -124,7 +124,7 @@ def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, policy, tmp_pat
 
 def test_check_estimates_what_it_takes(folder, policy):
     config = policy(lora={"rank": 2}).config
-    counts = {"decisions": 8, "rollouts": 8, "sampled": 8, "training": True}
+    counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 8, "training": True}
     told = FlowPolicy.estimate(config, **counts, reference=True, averages=0)
     assert told.keys() == {
         "frozen models",

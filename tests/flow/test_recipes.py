@@ -169,6 +169,7 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
         settings,
         decisions=16384,
         rollouts=1152,
+        group_size=24,
         sampled=1152,
         training=True,
         reference=bool(loaded.config.algorithm.options.get("beta")),

@@ -12,6 +12,7 @@ from groupwise_llm import loading, memory, modes, passes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.causal import CausalModel, Numerics
 from groupwise_llm.memory import Shape
+from groupwise_llm.packing import pack
 from groupwise_llm.passes import Sequences
 from groupwise_llm.settings import Settings
 
@@ -98,9 +99,8 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
 def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
-    sizes = memory.estimate(
-        config, settings, budget=860, rollouts=4, training=True, reference=False, averages=0
-    )
+    counts = {"budget": 860, "rollouts": 100, "group_size": 100, "sampled": 4}
+    sizes = memory.estimate(config, settings, **counts, training=True, reference=False, averages=0)
     logits = 4 * 800 * config.vocab_size
     assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
     # A body without layers to speak of: hidden states of 32, logits of 258.
@@ -125,17 +125,81 @@ def test_the_cache_is_that_of_decoding(name):
 CONFIG = Qwen2Config(**TABLE["qwen2"])
 
 
-def estimate(budget=1000, rollouts=100, training=True, **settings):
+def estimate(budget=1000, sampled=100, shards=1, kept=False, **settings):
     settings = Settings(**{"model": "m", "max_new_tokens": 40, "max_prompt_tokens": 60, **settings})
     return memory.estimate(
         CONFIG,
         settings,
         budget=budget,
-        rollouts=rollouts,
-        training=training,
-        reference=False,
-        averages=0,
+        rollouts=400,
+        group_size=8,
+        sampled=sampled,
+        training=True,
+        reference=kept,
+        averages=int(kept),
+        shards=shards,
     )
+
+
+@pytest.mark.parametrize("lengths", [(20, 200), (400, 50), (1000, 16)], ids=str)
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_the_micro_batch_that_is_counted_is_one_that_is_packed(lengths, checkpoints):
+    prompt, completion = lengths
+    size, budget = 64, 4096
+    settings = Settings(
+        model="m",
+        max_prompt_tokens=prompt,
+        max_new_tokens=completion,
+        gradient_checkpointing=checkpoints,
+    )
+    config = Qwen2Config(**{**TABLE["qwen2"], "max_position_embeddings": 4096})
+    counted = memory._largest(config, settings, budget, size, 8)
+    groups = torch.arange(size) // 8
+    parts = pack(
+        torch.full((size,), completion),
+        torch.full((size,), prompt),
+        groups=None if checkpoints else groups,
+        budget=budget,
+        overhead=0,
+    )
+    rows = max(map(len, parts))
+    assert rows <= counted.rows < 1.5 * rows
+    assert checkpoints or counted.prompts == -(-counted.rows // 8)
+
+
+def test_shards_divide_what_is_kept_of_every_weight():
+    whole, part = estimate(kept=True), estimate(kept=True, shards=3)
+    for purpose in ("weights", "gradients", "optimizer", "reference", "moving average"):
+        assert part[purpose] == -(-whole[purpose] // 3)
+    for purpose in ("activations", "cache of the sampler", memory.LOGITS):
+        assert part[purpose] == whole[purpose]
+    assert part["weights gathered for sampling"] == whole["weights"]
+
+
+def test_what_is_gathered_is_in_the_dtype_that_computes():
+    lora = {"rank": 2}
+    exact, half, adapters = (
+        estimate(shards=3, precision=precision, lora=lora)
+        for precision, lora in [("float32", None), ("bf16", None), ("bf16", lora)]
+    )
+    for purpose in ("gathered blocks", "weights gathered for sampling"):
+        assert half[purpose] == exact[purpose] / 2
+        assert half[purpose] < adapters[purpose] < 1.5 * half[purpose]
+    # Of a frozen model the adapters' alone.
+    assert adapters["gradients of gathered blocks"] < half["gradients of gathered blocks"] / 4
+
+
+def test_what_only_sampling_or_only_an_update_takes():
+    sampling, updating = estimate(budget=0, shards=2), estimate(sampled=0, shards=2)
+    assert sampling.keys() - updating.keys() == {
+        "cache of the sampler",
+        "weights gathered for sampling",
+    }
+    assert updating.keys() - sampling.keys() == {
+        "activations",
+        "gradients of gathered blocks",
+        memory.LOGITS,
+    }
 
 
 def test_the_dtype_of_loading_holds_for_what_is_frozen():
@@ -150,7 +214,7 @@ def test_the_dtype_of_loading_holds_for_what_is_frozen():
 
 def test_the_cache_is_bounded_by_rollouts_and_by_its_setting():
     of = [
-        estimate(rollouts=n, cache_tokens=t)["cache of the sampler"]
+        estimate(sampled=n, cache_tokens=t)["cache of the sampler"]
         for n, t in itertools.product((10, 20), (1500, 10**6))
     ]
     assert of[1] == of[0]

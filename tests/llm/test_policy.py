@@ -20,7 +20,14 @@ from groupwise_llm import probes
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
-ESTIMATE = {"decisions": 64, "rollouts": 64, "sampled": 64, "reference": False, "averages": 0}
+ESTIMATE = {
+    "decisions": 64,
+    "rollouts": 64,
+    "group_size": 8,
+    "sampled": 64,
+    "reference": False,
+    "averages": 0,
+}
 MESSAGES = [{"role": "user", "content": "3+4?"}]
 LORA = {"rank": 4, "alpha": 8}
 

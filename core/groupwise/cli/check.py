@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.cli.memory import Sizes, estimate, size, too_much
 from groupwise.config.load import LoadedConfig, derive, idle_processes
+from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, build_parts, check_sections, looked_at
@@ -31,12 +32,25 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     notes = policy.examine(settings, parts.rows()) if settings is not None else ()
     counts = derive(loaded.config, greedy=policy.greedy)
     idle = idle_processes(loaded.config, processes)
+    shards = processes if loaded.config.train.shard else 1
+    if loaded.config.train.shard and policy is target and policy.shard is Policy.shard:
+        raise UserError(
+            f"train.shard: {policy.__name__} cannot be sharded; leave train.shard out, and each "
+            f"process holds the whole of it"
+        )
+    sizes = Sizes()
+    if settings is not None:
+        sizes = estimate(parts, policy, settings, processes=processes, shards=shards)
     texts = [
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
-        _memory(parts, policy, settings),
+        _memory(sizes, parts, shards),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
-        *(f"warning: {text}" for text in (idle, *warnings(loaded, parts.algorithm)) if text),
+        *(
+            f"warning: {text}"
+            for text in (idle, too_much(sizes.largest()), *warnings(loaded, parts.algorithm))
+            if text
+        ),
     ]
     return "\n".join(texts)
 
@@ -85,34 +99,16 @@ def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
         )
 
 
-def size(count: int) -> str:
-    """Bytes in GiB or MiB."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _memory(parts: Parts, policy: type[Policy], settings: Any) -> str:
-    """The policy's own estimate for training; settings: its `Config`."""
-    train, counts = parts.config.train, derive(parts.config)
-    together = max(counts["rollouts per step"], counts["rollouts per evaluation"])
-    sizes = (
-        {}
-        if settings is None
-        else policy.estimate(
-            settings,
-            decisions=train.microbatch,
-            rollouts=counts["rollouts per update"],
-            sampled=min(train.sample_batch, together),
-            training=True,
-            reference=bool(parts.algorithm.reference),
-            averages=int(train.ema is not None),
-        )
-    )
+def _memory(sizes: Sizes, parts: Parts, shards: int) -> str:
+    """What a process takes by purpose, and the most of it at once."""
     if not sizes:
         return f"memory\n  policy {parts.config.policy.name!r} makes no estimate\n"
-    rows = {purpose: size(count) for purpose, count in sizes.items()}
+    of = f" of each of {shards} processes, among which weights are divided" if shards > 1 else ""
+    rows = {purpose: size(count) for purpose, count in sizes.all().items()}
     return _table(
-        f"memory, estimated for micro-batches of at most {train.microbatch:,} decisions",
-        {**rows, "in total": size(sum(sizes.values()))},
+        f"memory{of}, estimated for micro-batches of at most "
+        f"{parts.config.train.microbatch:,} decisions",
+        {**rows, "at most at once": size(sum(sizes.largest().values()))},
     )
 
 

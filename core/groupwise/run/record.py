@@ -108,11 +108,13 @@ class Record:
             self._sound()
         for warning in self.symptoms.look(metrics, self.trainer.learner.optimizer.culprit):
             self.display.say(f"step {step}: {warning}")
+        self._tell_failures(self.trainer.experience.failures)
         for callback in self.callbacks:
             callback.on_step(step, metrics)
 
     def evaluation(self, step: int, evaluation: Evaluation) -> dict[str, float]:
         """An evaluation was made; what the step's line says of it."""
+        self._tell_failures(self.trainer.evaluator.failures)
         for callback in self.callbacks if evaluation.metrics else ():
             callback.on_evaluation(step, evaluation)
         return evaluation.logged
@@ -131,6 +133,10 @@ class Record:
                 self.metrics.write_evaluation(self.trainer.step, logged)
             self.place.keep()
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
+
+    def _tell_failures(self, reasons: Mapping[str, str]) -> None:
+        for warning in self.symptoms.failed(reasons):
+            self.display.say(warning)
 
     @property
     def _known(self) -> Path:

@@ -37,6 +37,16 @@ class Symptoms:
                 self._warned.add(name)
                 yield f"warning: {warning}"
 
+    def failed(self, reasons: Mapping[str, str]) -> Iterator[str]:
+        """Rewards that failed and were skipped; reasons: by reward, to be read after its name."""
+        for name, reason in reasons.items():
+            if f"failed/{name}" not in self._warned:
+                self._warned.add(f"failed/{name}")
+                yield (
+                    f"warning: reward {name!r} {reason.splitlines()[0]}; samples on which it fails "
+                    f"are left out (on_error: skip). failed_rewards in metrics.jsonl counts them"
+                )
+
     def _mismatch(self, metrics: Mapping[str, Any]) -> str | None:
         mean, limit = metrics.get("mismatch/mean", 0.0), self.algorithm.mismatch_limit
         if not mean > limit:

@@ -41,9 +41,11 @@ from groupwise.storage.facts import (
     run_config,
     write_config,
     write_facts,
+    written,
 )
 from groupwise.storage.place import CHECKPOINTS, Place
 from groupwise.training.learner import AVERAGE
+from groupwise.version import __version__
 
 
 def train(
@@ -96,6 +98,8 @@ def train_from_config(
         raise UserError("--resume goes on with the run that --overwrite would replace: choose one")
     started = time.monotonic()
     accelerator = processes.accelerator()
+    flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
+    processes.check_same({**written(loaded.config), **flags})
     objects = objects or {}
     place = Place(loaded, resume=resume, overwrite=overwrite)
     # One process writes; the others wait for it, and the launcher ends them where it fails.
@@ -204,6 +208,7 @@ def evaluate_run(
     objects: the Python objects that the run was given, by the key path of their section.
     """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
+    processes.check_same(written(loaded.config))
     averaged = f"{KEPT}{AVERAGE}"
     names = ["weights", *([averaged] if loaded.config.train.ema is not None else [])]
     checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=_check_of(run))

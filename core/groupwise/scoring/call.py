@@ -30,7 +30,8 @@ class Failure(Exception):  # noqa: N818
 class Call:
     """One reward on one batch. It is the same in a worker process, to which it is sent.
 
-    extra, metrics: what the reward logged; seconds: how long it took.
+    extra, metrics: what the reward logged; seconds: how long it took; began: when it did, by the
+    monotonic clock of the process that makes it, None before.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Call:
         self.extra: dict[str, list[Any]] = {}
         self.metrics: dict[str, list[float]] = {}
         self.seconds = 0.0
+        self.began: float | None = None
 
     def run(self, function: Callable[..., Any]) -> list[Any]:
         """Its values. Raises SampleErrors, or Failure for whatever else the function raises."""
-        started = time.monotonic()
+        self.began = time.monotonic()
         try:
             with torch.no_grad():
                 return listed(function(**self.arguments, **self._hooks))
@@ -66,11 +68,11 @@ class Call:
         except (Exception, SystemExit) as error:  # a reward must not end the program unheard
             raise _failure(error) from error
         finally:
-            self.seconds = time.monotonic() - started
+            self.seconds = time.monotonic() - self.began
 
     async def wait(self, function: Callable[..., Any]) -> list[Any]:
         """The same of an async function."""
-        started = time.monotonic()
+        self.began = time.monotonic()
         try:
             return listed(await function(**self.arguments, **self._hooks))
         except (SampleErrors, asyncio.CancelledError):
@@ -78,7 +80,7 @@ class Call:
         except (Exception, SystemExit) as error:
             raise _failure(error) from error
         finally:
-            self.seconds = time.monotonic() - started
+            self.seconds = time.monotonic() - self.began
 
     @property
     def reading(self) -> int | None:

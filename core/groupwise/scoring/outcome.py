@@ -15,7 +15,8 @@ class Outcome:
     """One reward's values of one batch.
 
     values: NaN where the reward does not apply; failed: [B] bool; steps: rewards of steps, by row;
-    undefined: how many completions got NaN, which is taken for None.
+    undefined: how many completions got NaN, which is taken for None; reason: why the first of those
+    that failed did, to be read after the reward's name, "" where none failed.
     """
 
     def __init__(self, reward: Reward, call: Call, rollouts: Rollouts) -> None:
@@ -24,6 +25,7 @@ class Outcome:
         self.values: list[float] = [math.nan] * len(rollouts)
         self.steps: dict[int, StepRewards] = {}
         self.undefined = 0
+        self.reason = ""
 
     def take(self, answer: Callable[[], Any]) -> None:
         """Wait for the answer and check it; RewardError for a failure that is not to be skipped."""
@@ -101,10 +103,10 @@ class Outcome:
         *,
         is_final: bool = False,
     ) -> None:
+        row, self.reason = next(iter(errors.items()))
         if is_final or self.reward.on_error == "stop":
-            row, reason = next(iter(errors.items()))
             raise RewardError(
-                f"reward {self.reward.name!r} {reason}\n"
+                f"reward {self.reward.name!r} {self.reason}\n"
                 f"  at sample {row} of {len(self.rollouts)}"
                 f"{f' ({len(errors)} samples failed)' if len(errors) > 1 else ''}\n"
                 f"  prompt:     {_excerpt(self.rollouts.prompts[row].get('prompt'))}\n"

@@ -1,12 +1,9 @@
-"""Scorer: several rewards on one batch, each within its limits."""
+"""Scorer: several rewards on batches of rollouts, each within its limits."""
 
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
-
-import torch
 
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
@@ -14,6 +11,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.scoring.call import Call
 from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.outcome import Outcome
+from groupwise.scoring.scoring import Answer, Scoring
 from groupwise.scoring.watchdog import watched
 from groupwise.scoring.worker import Worker
 
@@ -26,8 +24,9 @@ class Scorer:
 
     A plain function is called in the main thread, one after the other, as TRL calls it: signals,
     event loops and clients that are bound to a thread then work. Async functions wait in an event
-    loop, and isolated ones are called in processes of their own, while the plain ones run. Where
-    the run itself is not in the main thread, plain ones are isolated, too.
+    loop, and isolated ones are called in processes of their own: they begin when a batch is given
+    to `start`, and are at it while the main thread samples the next batch or calls the plain ones.
+    Where the run itself is not in the main thread, plain ones are isolated, too.
     """
 
     def __init__(self, rewards: Sequence[Reward]) -> None:
@@ -56,6 +55,13 @@ class Scorer:
 
     def __call__(self, rollouts: Rollouts, state: RunState | None = None) -> Scores:
         """Score every rollout; raises RewardError for a failure that is not to be skipped."""
+        return self.finish([self.start(rollouts, state)])
+
+    def start(self, rollouts: Rollouts, state: RunState | None = None) -> Scoring:
+        """Begin to score a batch: async rewards and isolated ones are at it from now on.
+
+        Raises UserError where a reward does not fit the batch's columns.
+        """
         columns = _columns(rollouts)
         for reward in self.rewards:
             reward.check_columns(columns, tuple(rollouts.facts))
@@ -63,32 +69,27 @@ class Scorer:
             Outcome(r, Call(r, rollouts, columns, state or RunState()), rollouts)
             for r in self.rewards
         ]
-        answers = [self._begin(outcome.reward, outcome.call) for outcome in outcomes]
-        # What computes elsewhere has begun, and goes on while the others are called here.
-        for here in (True, False):
-            for outcome, answer in zip(outcomes, answers, strict=True):
-                if self._is_here(outcome.reward) is here:
-                    outcome.take(answer)
-        return Scores(
-            names=self.names,
-            weights=tuple(reward.weight for reward in self.rewards),
-            values=torch.tensor(
-                [outcome.values for outcome in outcomes], dtype=torch.float64
-            ).T.contiguous(),
-            failed=torch.stack([outcome.failed for outcome in outcomes]).any(dim=0),
-            seconds={one.reward.name: one.call.seconds for one in outcomes},
-            extra={name: column for one in outcomes for name, column in one.call.extra.items()},
-            metrics={name: value for one in outcomes for name, value in one.metrics.items()},
-            undefined={one.reward.name: one.undefined for one in outcomes if one.undefined},
-            steps=_steps(outcomes, rollouts),
-            judges_steps=frozenset(one.reward.name for one in outcomes if one.steps),
-        )
+        places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
+        for outcome in outcomes:
+            reward = outcome.reward
+            places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
+        return Scoring(rollouts, outcomes, here=places[True], elsewhere=places[False])
+
+    def finish(self, scorings: Sequence[Scoring]) -> Scores:
+        """The scores of batches that were begun, one after the other.
+
+        Plain rewards are called now, in this thread, while the others go on. Raises RewardError for
+        a failure that is not to be skipped.
+        """
+        for scoring in scorings:
+            scoring.call()
+        return Scores.concat([scoring.scores() for scoring in scorings])
 
     def _is_here(self, reward: Reward) -> bool:
         """Whether it is called in this thread."""
         return not reward.is_async and reward.name not in self._workers
 
-    def _begin(self, reward: Reward, call: Call) -> Callable[[], Any]:
+    def _begin(self, reward: Reward, call: Call) -> Answer:
         """Begin a call elsewhere; what is returned waits for the answer, or makes the call here."""
         if reward.name in self._workers:
             return self._workers[reward.name].start(reward, call)
@@ -163,26 +164,6 @@ def _worker(reward: Reward) -> Worker | None:
             f"only there signals and event loops work. It would go to a process of its own. Start "
             f"the run in the main thread, or make the reward async"
         ) from error
-
-
-def _steps(outcomes: Sequence[Outcome], rollouts: Rollouts) -> torch.Tensor | None:
-    """[B, T] float64: weighted step rewards summed where steps end, NaN where none does.
-
-    A reward gives one for each decision, in order; where decisions are, the mask says.
-    """
-    judging = [outcome for outcome in outcomes if outcome.steps]
-    if not judging:
-        return None
-    total = torch.full(rollouts.mask.shape, math.nan, dtype=torch.float64)
-    mask = rollouts.mask.cpu()
-    for outcome in judging:
-        for row, rewards in outcome.steps.items():
-            for place, value in zip(mask[row].nonzero().flatten().tolist(), rewards, strict=True):
-                if value is not None:
-                    there = total[row, place].nan_to_num(0.0)
-                    total[row, place] = there + outcome.reward.weight * float(value)
-    total[torch.stack([outcome.failed for outcome in outcomes]).any(dim=0)] = math.nan
-    return total
 
 
 def _columns(rollouts: Rollouts) -> dict[str, list[Any]]:

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -41,6 +41,8 @@ GLANCE = 0.5
 class Worker:
     """The process of one reward: started when it is needed, also after it was killed.
 
+    Calls are made one after the other, in the order in which they were started.
+
     Raises UserError for a reward that cannot be sent to one, or whose state would end with it.
     """
 
@@ -52,31 +54,36 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._end: Callable[[], Any] = bool
-        self._asking = threading.Lock()  # a call that nobody waits for any more may still be there
+        self._last: Future[Any] | None = None
+        self._closed = 0
+        self._starting = threading.Lock()
 
     def load(self) -> None:
         """Start it now, weights included. Raises UserError where that fails."""
         try:
-            self._started()
+            self._started(self._closed)
         except Failure as failure:
             raise UserError(f"reward {self.reward.name!r} {failure.reason}") from failure.__cause__
 
     def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
         """What waits for the answer; it raises SampleErrors, or Failure where there is none."""
         answer: Future[Any] = Future()
+        before, closed = self._last, self._closed
+        self._last = answer
 
         def ask() -> None:
+            if before is not None:
+                wait([before])
             try:
-                with self._asking:
-                    answer.set_result(self._answer(reward, call))
+                answer.set_result(self._answer(reward, call, closed))
             except BaseException as error:
                 answer.set_exception(error)
 
         threading.Thread(target=ask, daemon=True, name=reward.name).start()
         return answer.result
 
-    def _answer(self, reward: Reward, call: Call) -> Any:
-        self._started()
+    def _answer(self, reward: Reward, call: Call, closed: int) -> Any:
+        self._started(closed)
         try:
             request = _pickled(call)
         except Exception as error:  # whatever the objects in the rows raise
@@ -93,11 +100,27 @@ class Worker:
             raise SampleErrors(reply["values"], errors)
         return reply["values"]
 
-    def _started(self) -> None:
-        """A process that has the reward, loaded."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._kill()
+    def _started(self, closed: int) -> None:
+        """A process that has the reward, loaded.
+
+        closed: how often the worker had been closed when the call was started: if it was since,
+        nobody waits for the answer.
+        """
+        with self._starting:
+            if closed != self._closed:
+                raise Failure("was given up: the run has ended")
+            if self._process is not None and self._process.poll() is None:
+                return
+            self._kill()
+            self._start_process()
+        try:
+            _check(self._ask(self._source, STARTING))
+            _check(self._ask(server.LOAD, STARTING))
+        except Failure:
+            self._kill()
+            raise
+
+    def _start_process(self) -> None:
         self._connection, theirs = Pipe()
         with theirs:
             # A session of its own: Ctrl-C in a terminal is for the run, which ends the worker.
@@ -109,16 +132,12 @@ class Worker:
                 start_new_session=True,
             )
         self._end = weakref.finalize(self, _killed, self._process, self._connection)
-        try:
-            _check(self._ask(self._source, STARTING))
-            _check(self._ask(server.LOAD, STARTING))
-        except Failure:
-            self._kill()
-            raise
 
     def close(self) -> None:
-        """End the process, if there is one."""
-        self._kill()
+        """End the process, if there is one; calls under way and calls that wait are given up."""
+        with self._starting:
+            self._closed += 1
+            self._kill()
 
     def _ask(self, request: bytes, deadline: float) -> dict[str, Any]:
         connection, process = self._connection, self._process

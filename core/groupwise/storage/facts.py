@@ -135,7 +135,7 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
     if not path.exists():
         return []
     former = dict(values(secrets.masked(_sections(path))))
-    now = dict(values(yaml_lines.read(dump(loaded.config), "configuration")[0]))
+    now = written(loaded.config)
     check_kept({key: former.get(key) for key in KEPT}, loaded.config)
     keys = [key for key in {**former, **now} if key != "output"]
     pairs = [(key, former.get(key, "unset"), now.get(key, "unset")) for key in keys]
@@ -177,10 +177,15 @@ def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
         yield f"the run in another folder than {facts['folder']}; its paths are relative to {was}"
 
 
+def written(config: RunConfig) -> dict[str, Any]:
+    """Every value of a configuration by its dotted key, secrets masked."""
+    return dict(values(yaml_lines.read(dump(config), "configuration")[0]))
+
+
 def kept(config: RunConfig) -> dict[str, Any]:
     """What a run keeps for good, by dotted key."""
-    written = dict(values(yaml_lines.read(dump(config), "configuration")[0]))
-    return {key: written.get(key) for key in KEPT}
+    by_key = written(config)
+    return {key: by_key.get(key) for key in KEPT}
 
 
 def check_kept(former: Mapping[str, Any], config: RunConfig) -> None:

@@ -1,12 +1,14 @@
 """Evaluator: held-out prompts, the same seeds every time, so that before and after compare."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 
+from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.prompts.draws import Draw
@@ -14,6 +16,7 @@ from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
 from groupwise.training.sampling import Sampling
@@ -22,10 +25,12 @@ from groupwise.training.sampling import Sampling
 class Evaluator:
     """Samples `samples` completions for each held-out prompt, and a greedy one, and scores them.
 
-    It is called by all processes alike.
+    Async rewards and isolated ones score a batch while the next is sampled. It is called by all
+    processes alike.
 
     distinct: different questions among the draws; watched: rewards that are measured here and
-    nowhere else; watches: how each is judged; judge: which completions are right.
+    nowhere else; watches: how each is judged; judge: which completions are right; failures: by
+    reward, why it failed last and was skipped, on any process.
     """
 
     def __init__(
@@ -46,14 +51,13 @@ class Evaluator:
         self.watched, self.watches = watched, watches or {}
         self.first: Sequence[Sample] | None = None
         self.alarms: Mapping[str, Alarm | None] = {}
+        self.failures: dict[str, str] = {}
 
     def __call__(self, state: RunState, weights: str | None = None) -> Evaluation:
         """weights: the name of those that are evaluated, None for the policy's present ones."""
         self.sampling.follow(weights, state.global_step)
-        sampled = self._score("evaluate", self.settings.samples, state)
-        both = self.settings.greedy and self.sampling.policy.greedy
-        greedy = self._score("greedy", 1, state) if both else []
-        samples: list[Sample] = gather_object([*sampled, *greedy])
+        samples: list[Sample] = gather_object([*self._samples(state)])
+        self.failures = processes.first_of(self.failures)
         samples.sort(key=lambda sample: (sample["greedy"], sample["draw"], sample["index"]))
         self.judge.agree()
         if self.judge.measures:  # which a later batch may have shown
@@ -82,17 +86,57 @@ class Evaluator:
         elif samples:
             self.alarms = alarms(self.first, samples, self.watches)
 
-    def _score(self, purpose: Purpose, size: int, state: RunState) -> list[Sample]:
-        samples: list[Sample] = []
-        for rollouts in self.sampling.draw(self.draws, size, space="evaluation", purpose=purpose):
-            scores = self.rewards(rollouts, state)
-            watched = self.watched(rollouts, state) if self.watched else None
-            is_watched = watched is not None and self.settings.accuracy in watched.names
-            judged = watched if watched is not None and is_watched else scores
-            self.judge.look(judged)
-            right = self.judge.right(judged)
-            samples += _records(rollouts, scores, watched, right, size, greedy=purpose == "greedy")
-        return samples
+    def _samples(self, state: RunState) -> Iterator[Sample]:
+        """All samples of this process, in the order in which they are drawn."""
+        before: _Batch | None = None
+        for batch in self._batches(state):
+            if before is not None:  # waited for only when the next is drawn
+                yield from self._scored(before)
+            before = batch
+        if before is not None:
+            yield from self._scored(before)
+
+    def _batches(self, state: RunState) -> Iterator["_Batch"]:
+        """What is sampled; the scoring of it has begun."""
+        both = self.settings.greedy and self.sampling.policy.greedy
+        sizes: dict[Purpose, int] = {
+            "evaluate": self.settings.samples,
+            **({"greedy": 1} if both else {}),
+        }
+        for purpose, size in sizes.items():
+            drawn = self.sampling.draw(self.draws, size, space="evaluation", purpose=purpose)
+            for rollouts in drawn:
+                # Nothing is learned from them, so what a policy needs for that can go.
+                light = replace(rollouts, trajectory={})
+                yield _Batch(
+                    rollouts=light,
+                    rewards=self.rewards.start(light, state),
+                    watched=self.watched.start(light, state) if self.watched else None,
+                    size=size,
+                    greedy=purpose == "greedy",
+                )
+
+    def _scored(self, batch: "_Batch") -> list[Sample]:
+        scores, watched = self.rewards.finish([batch.rewards]), None
+        if self.watched is not None and batch.watched is not None:
+            watched = self.watched.finish([batch.watched])
+        self.failures |= {**scores.failures, **(watched.failures if watched else {})}
+        is_watched = watched is not None and self.settings.accuracy in watched.names
+        judged = watched if watched is not None and is_watched else scores
+        self.judge.look(judged)
+        right = self.judge.right(judged)
+        return _records(batch.rollouts, scores, watched, right, batch.size, greedy=batch.greedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """What was sampled together, `size` completions of each prompt, and is being scored."""
+
+    rollouts: Rollouts
+    rewards: Scoring
+    watched: Scoring | None
+    size: int
+    greedy: bool
 
 
 def _records(

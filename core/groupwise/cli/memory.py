@@ -1,0 +1,95 @@
+"""Memory: what a process of a run will take, while it samples and while it updates."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from groupwise.policy import Policy
+from groupwise.run.parts import Parts
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes on a process by purpose: while it samples, and while it updates.
+
+    A step does one after the other, and what the one needs is free again in the other.
+    """
+
+    sampling: Mapping[str, int] = field(default_factory=dict)
+    updating: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.sampling or self.updating)
+
+    def all(self) -> Mapping[str, int]:
+        return {**self.sampling, **self.updating}
+
+    def largest(self) -> Mapping[str, int]:
+        return max(self.sampling, self.updating, key=lambda sizes: sum(sizes.values()))
+
+
+def estimate(
+    parts: Parts, policy: type[Policy], settings: Any, *, processes: int, shards: int
+) -> Sizes:
+    """The policy's own, of one of so many processes; settings: its `Config`."""
+    train, evaluation = parts.config.train, parts.config.evaluation
+    # Groups are never split between processes.
+    updated = _share(train.groups_per_step // train.updates_per_rollout, processes)
+    drawn = max(
+        _share(train.groups_per_step, processes) * train.group_size,
+        _share(evaluation.count, processes) * evaluation.samples,
+    )
+    estimated = partial(
+        policy.estimate,
+        settings,
+        rollouts=updated * train.group_size,
+        group_size=train.group_size,
+        training=True,
+        reference=bool(parts.algorithm.reference),
+        averages=int(train.ema is not None),
+        shards=shards,
+    )
+    # Where another sampler draws, the policy samples nothing.
+    own = parts.config.sampler is None
+    sampled = min(train.sample_batch, drawn) if own else 0
+    return Sizes(
+        sampling=estimated(decisions=0, sampled=sampled),
+        updating=estimated(decisions=train.microbatch, sampled=0),
+    )
+
+
+def _share(count: int, processes: int) -> int:
+    """As many as one of the processes has at the most."""
+    return -(-count // processes)
+
+
+def room() -> tuple[int, str]:
+    """Bytes that a process has here, and of what; a GPU's, or its part of the machine's memory."""
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        return properties.total_memory, f"of this {properties.name}"
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return machine // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), "that a process has here"
+
+
+def too_much(sizes: Mapping[str, int]) -> str | None:
+    """What to say where a process does not have so much memory here; else None."""
+    there, where = room()
+    needed = sum(sizes.values())
+    if needed <= there:
+        return None
+    largest = sorted(sizes, key=lambda purpose: -sizes[purpose])[:3]
+    named = ", ".join(f"{purpose} {size(sizes[purpose])}" for purpose in largest)
+    return (
+        f"a process takes {size(needed)}, more than the {size(there)} {where}; most of it is "
+        f"{named} (docs/scaling.md says what helps)"
+    )
+
+
+def size(count: int) -> str:
+    """Bytes in GiB or MiB."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,154 @@
+"""What `check` says that a process takes, and whether it has that much."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from pydantic import BaseModel
+from torch import nn
+from typer.testing import CliRunner
+
+from groupwise import Policy, Sampler, memory
+from groupwise.cli import app
+from groupwise.cli import memory as of_check
+
+GIB = 2**30
+CONFIG = {
+    "policy": {"name": f"{__name__}:Sized"},
+    "prompts": {"name": "rows", "rows": [{"prompt": str(n)} for n in range(40)]},
+    "rewards": [{"name": f"{__name__}:right"}],
+    "train": {"groups_per_step": 10, "updates_per_rollout": 2, "group_size": 4, "microbatch": 7},
+    "evaluation": {"prompts": 2, "greedy": False},
+}
+
+
+class Sized(Policy):
+    """Takes a GiB for each rollout and decision."""
+
+    class Config(BaseModel):
+        pass
+
+    def shard(self, mesh: Any) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def estimate(cls, config: Config, *, training: bool, **counts: int) -> dict[str, int]:
+        sizes = {"weights": 64 * GIB // counts["shards"], "rollouts": counts["rollouts"] * GIB}
+        assert counts["rollouts"] % counts["group_size"] == 0
+        if counts["decisions"]:
+            sizes["activations"] = counts["decisions"] * GIB
+        if counts["sampled"]:
+            sizes["cache"] = counts["sampled"] * GIB
+        return sizes
+
+
+class Engine(Sampler):
+    class Config(BaseModel):
+        pass
+
+
+def right(completions: Any, **_: Any) -> list[float]:
+    return [1.0 for _ in completions]
+
+
+def invoked(folder: Path, *arguments: object, **sections: Any) -> Any:
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**CONFIG, **sections}))
+    return CliRunner().invoke(app, ["check", str(path), *map(str, arguments)])
+
+
+def check(folder: Path, *arguments: object, **sections: Any) -> Any:
+    result = invoked(folder, *arguments, **sections)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def rows(output: str) -> dict[str, float]:
+    """GiB by purpose."""
+    lines = [line.split() for line in output.splitlines() if line.endswith(" GiB")]
+    return {" ".join(words[:-2]): float(words[-2]) for words in lines}
+
+
+def test_the_larger_of_sampling_and_updating_counts(tmp_path: Path) -> None:
+    sizes = {"weights": 64, "rollouts": 20, "activations": 7, "cache": 40, "at most at once": 124}
+    assert rows(check(tmp_path)) == sizes
+    few = rows(check(tmp_path, "train.sample_batch=4"))
+    assert few == sizes | {"cache": 4, "at most at once": 91}
+
+
+def test_a_process_has_its_share(tmp_path: Path) -> None:
+    """Of 5 groups an update 2 at the most, and of 10 that are drawn 3."""
+    sizes = rows(check(tmp_path, "--processes", 4))
+    assert sizes == {
+        "weights": 64,
+        "rollouts": 8,
+        "activations": 7,
+        "cache": 12,
+        "at most at once": 84,
+    }
+
+
+def test_shards_divide_where_the_run_does(tmp_path: Path) -> None:
+    output = check(tmp_path, "--processes", 4, "train.shard=true")
+    assert rows(output)["weights"] == 16
+    assert "memory of each of 4 processes, among which weights are divided, " in output
+
+
+def test_what_cannot_be_sharded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sized, "shard", Policy.shard)
+    result = invoked(tmp_path, "train.shard=true")
+    assert result.exit_code == 2
+    assert "train.shard: Sized cannot be sharded; leave train.shard out" in result.stderr
+
+
+def test_a_policy_that_another_samples_for_keeps_no_cache(tmp_path: Path) -> None:
+    sampler = {"name": f"{__name__}:Engine"}
+    assert "cache" not in rows(check(tmp_path, sampler=sampler))
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, warned in [(124, False), (123, True)]:
+        room = (there * GIB, "of this GPU")
+        monkeypatch.setattr(of_check, "room", lambda room=room: room)
+        text = (
+            "warning: a process takes 124.00 GiB, more than the 123.00 GiB of this GPU; most of "
+            "it is weights 64.00 GiB, cache 40.00 GiB, rollouts 20.00 GiB "
+        )
+        assert (text in check(tmp_path)) == warned
+
+
+def test_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    whole, _ = of_check.room()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert of_check.room()[0] == whole // 4
+
+
+class Blocks(nn.Module):
+    """An embedding of 50 numbers, which is the head, too, and blocks of 12 and of 40."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 5)
+        inner = nn.ModuleList([nn.Linear(4, 5, bias=False), nn.Linear(5, 4, bias=False)])
+        self.body = nn.ModuleDict(
+            {"layers": nn.ModuleList([nn.Linear(3, 4, bias=False), nn.Sequential(inner)])}
+        )
+        self.head = self.embedding
+
+
+def test_gathered_weights_are_two_blocks_and_what_is_outside() -> None:
+    model = Blocks()
+    assert memory.gathered(model, None, training=False) == {"gathered blocks": 4 * (50 + 2 * 40)}
+    sizes = memory.gathered(model, 2, training=True)
+    assert sizes == {
+        "gathered blocks": 2 * 130,
+        "gradients of gathered blocks": 2 * 130 + 4 * 50,
+    }
+    model.embedding.requires_grad_(False)
+    sizes = memory.gathered(model, 2, training=True)
+    assert sizes["gradients of gathered blocks"] == 2 * 80 + 4 * 40
+    assert memory.gathered(nn.Linear(3, 2), None, training=False) == {"gathered blocks": 32}

@@ -1,0 +1,73 @@
+"""docs/scaling.md: its tables are what the calculation makes, of what the estimators say today."""
+
+import importlib
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+CALCULATION = Path(__file__).parent / "benchmarks" / "scaling"
+MODULES = ("machines", "models", "published", "sizes", "steps", "tables")
+
+
+@pytest.fixture
+def calculation(monkeypatch):
+    """Its modules, which import each other by plain names."""
+    monkeypatch.syspath_prepend(str(CALCULATION))
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield {name: importlib.import_module(name) for name in MODULES}
+    for name in MODULES:
+        del sys.modules[name]
+
+
+def test_the_pages_tables_are_the_calculations(calculation):
+    tables = calculation["tables"]
+    page = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.rewritten(page) == page, f"run: python {CALCULATION}"
+    assert all(f"<!-- table: {name} -->" in page for name in tables.TABLES)
+
+
+def test_the_sizes_kept_are_those_that_check_estimates(calculation, monkeypatch):
+    """But for what runs of the model's code say, which take minutes."""
+    from groupwise_llm import memory
+
+    without = SimpleNamespace(cache_argument=None)
+    monkeypatch.setattr(memory, "_without_data", lambda *_: nullcontext(without))
+    monkeypatch.setattr(memory, "_update", lambda *_: {})
+    sizes, name, how = calculation["sizes"], "Qwen2.5-7B", "full"
+    ((_, today),) = sizes.text_sizes(name, how, (64,))
+    kept = sizes.of(name, how, 64)
+    for phase in ("sampling", "updating"):
+        assert len(today[phase]) >= 5
+        assert today[phase] == pytest.approx({k: kept[phase][k] for k in today[phase]}, abs=64)
+
+
+def test_a_batch_takes_less_time_on_more_of_everything(calculation):
+    """And never less than its longest completion."""
+    machines, sizes, steps = (calculation[name] for name in ("machines", "sizes", "steps"))
+    model, batch = sizes.text("Qwen2.5-7B"), steps.TextBatch()
+    seconds = [steps.generation(model, batch, gpus=gpus) for gpus in (8, 64, 512)]
+    floor = batch.longest * steps.decode(model, 1, batch.prompt)
+    assert seconds[0] > seconds[1] > seconds[2] > floor
+    slow, fast = (
+        steps.of_pass(model.weights, model.layers, 64, steps.with_network(rate), lora=False)
+        for rate in (100, 3200)
+    )
+    assert slow == pytest.approx(
+        fast * machines.H100.gather(64) / steps.with_network(100).gather(64), rel=0.3
+    )
+    assert steps.of_pass(model.weights, model.layers, 1, machines.H100, lora=False) == 0
+
+
+def test_every_published_figure_has_a_source(calculation):
+    published, sizes = calculation["published"], calculation["sizes"]
+    rows = [
+        made
+        for part in ("runs", "engines")
+        for made in getattr(published, part)(sizes.text, sizes.image)
+    ]
+    assert all("](https://" in row.source for row in rows)
+    assert len({row.source.split("]")[0] for row in rows}) >= 3
