@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 from typer.testing import CliRunner
 
 import groupwise
 from groupwise.cli import app
 from groupwise.errors import UserError
+from groupwise.storage import place
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.training import learner
 
@@ -78,6 +80,52 @@ def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monk
         project / "runs/run/config.yaml", resume=True, quiet=True, **{"train.steps": 4}
     )
     assert (again.steps, again.folder) == (4, project / "runs" / "run")
+
+
+def test_one_command_begins_a_run_and_goes_on_with_it(project):
+    folder, line = project / "runs" / "again", ("train", "run.yaml", "output=runs/again", "--quiet")
+
+    def steps():
+        text = (folder / "metrics.jsonl").read_text()
+        return [json.loads(line)["step"] for line in text.splitlines()]
+
+    assert call(*line, "--auto-resume").exit_code == 0
+    first = (folder / "metrics.jsonl").read_text().splitlines()[:2]
+    assert call(*line, "--auto-resume", "train.steps=2").exit_code == 0
+    assert (folder / "metrics.jsonl").read_text().splitlines()[:2] == first
+    assert steps() == [0, 1, 1, 2, 2]
+    # A kill before the first checkpoint leaves nothing to go on from.
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(folder / name)
+    (folder / "result.json").unlink()
+    assert "error: no checkpoint in " in call(*line, "--resume").stderr
+    assert call(*line, "--auto-resume").exit_code == 0
+    assert steps() == [0, 1, 1]
+    # What is damaged is not begun again, and what no run wrote is not touched.
+    (folder / "checkpoints" / "step_1" / "weights.safetensors").write_bytes(b"")
+    assert "none of them is whole" in call(*line, "--auto-resume").stderr.replace("\n", " ")
+    (project / "mine").mkdir()
+    (project / "mine" / "notes").touch()
+    assert "mine exists" in call(*line, "output=mine", "--auto-resume").stderr
+    assert "choose one" in call(*line, "--overwrite", "--auto-resume").stderr
+
+
+def test_a_run_that_is_started_again_waits_for_the_process_before_it(project, monkeypatch):
+    notes, lock = [], FileLock(project / "runs" / "run" / "run.lock")
+
+    def let_go(note, **_):
+        notes.append(note)
+        lock.release()
+
+    monkeypatch.setattr(place, "print", let_go, raising=False)
+    line = ("train", "run.yaml", "prompts.path=twos.jsonl", "--quiet")
+    with lock:
+        assert "is in use by process" in call(*line, "--resume").stderr
+        assert notes == []
+        result = call(*line, "--auto-resume", "train.steps=2")
+    assert result.exit_code == 0, result.output
+    assert "runs/run is in use by process" in notes[0]
+    assert "waiting up to 120 s" in notes[0]
 
 
 def test_modules_and_paths_of_where_it_was_begun_are_there_from_elsewhere(

@@ -120,6 +120,9 @@ class Adapter(ABC):
     ) -> Tensor:
         """The velocity [n, ...] that the model tells of latents [n, ...] at noise levels [n].
 
+        The model is called as a whole, and as often whatever the rows: with `train.shard` its
+        weights are there inside its own forward alone, and each call waits for all processes.
+
         guidance: for models that take it as an input.
         """
 

@@ -37,6 +37,11 @@ class Plan:
     noise_level: float
     noisy_end: bool = False
 
+    def distinct(self, step: int) -> tuple[Tensor, Tensor]:
+        """The rows that differ before a step, and [B] the place of each row among them."""
+        source = torch.where(step <= self.first, self.source, torch.arange(len(self.first)))
+        return source.unique(return_inverse=True)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
@@ -104,14 +109,12 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
 
 
 def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:
-    own = torch.arange(len(plan.first))
     for step in range(len(plan.sigmas) - 1):
-        source = torch.where(step <= plan.first, plan.source, own)
-        distinct, copies = source.unique(return_inverse=True)
-        alike = len(distinct) < len(own)
+        distinct, copies = plan.distinct(step)
+        alike = len(distinct) < len(plan.first)
         number = step - plan.first
         deciding = ((number >= 0) & (number < plan.decisions)).nonzero().flatten()
-        together = len(deciding) == len(own) and bool((number == number[0]).all())
+        together = len(deciding) == len(plan.first) and bool((number == number[0]).all())
         yield _Step(
             distinct=distinct.to(device) if alike else ALL,
             copies=copies.to(device) if alike else None,

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Row
 from groupwise_flow.denoising import Denoised, Plan, Rows, denoise
 from groupwise_flow.guided import Guided, at
+from groupwise_flow.sharding import most
 
 
 def draw(
@@ -20,11 +22,13 @@ def draw(
     first: Tensor,
     leaders: Tensor,
     training: bool,
+    mesh: DeviceMesh | None = None,
 ) -> Denoised:
     """The latents of B rows, one seed each; noise and decisions in training alone.
 
     sigmas: [steps + 1]; first: [B] the first decision of each; leaders: [B] the first row of its
-    group. UserError where the model's answers are not finite.
+    group; mesh: the processes that the model is divided among, where it is. UserError where the
+    model's answers are not finite.
     """
     config, adapter, device = guided.config, guided.adapter, guided.device
     plan = Plan(
@@ -44,15 +48,20 @@ def draw(
     guidance = config.guidance_in_training if training else config.guidance
     conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
 
+    passes = iter(_passes(plan, config.batch, mesh))
+
     def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
         wanted, other = at(conditions, some), negative and at(negative, some)
-        parts = [
-            guided.velocity(
-                x[part], sigma[part], at(wanted, part), guidance, negative=other and at(other, part)
+
+        def of(part: slice) -> tuple[Tensor, Tensor | None]:
+            negative = other and at(other, part)
+            return guided.velocity(
+                x[part], sigma[part], at(wanted, part), guidance, negative=negative
             )
-            for start in range(0, len(x), config.batch)
-            for part in [slice(start, start + config.batch)]
-        ]
+
+        parts = [of(slice(n, n + config.batch)) for n in range(0, len(x), config.batch)]
+        for _ in range(next(passes) - len(parts)):
+            of(slice(0, 1))  # without use: other processes have more to do, and wait
         unconditional = [part for _, part in parts if part is not None]
         return (
             torch.cat([part for part, _ in parts]),
@@ -68,6 +77,15 @@ def draw(
             f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
         )
     return done
+
+
+def _passes(plan: Plan, batch: int, mesh: DeviceMesh | None) -> list[int]:
+    """How often the model is asked in each step: as often as on the process that needs most.
+
+    Processes differ where a group shares what it starts with until a step of its own.
+    """
+    steps = range(len(plan.sigmas) - 1)
+    return most([-(-len(plan.distinct(step)[0]) // batch) for step in steps], mesh)
 
 
 def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

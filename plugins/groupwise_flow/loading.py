@@ -1,4 +1,4 @@
-"""Loading a diffusers pipeline, full or with LoRA, and saving it so that diffusers reads it."""
+"""Loading a diffusers pipeline, whole, or divided among processes."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,37 +10,110 @@ from typing import Any
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
+from torch.distributed.device_mesh import DeviceMesh
 from transformers.utils import logging as transformers_logging
 
 from groupwise import trust
 from groupwise.errors import UserError, first_line
 from groupwise.plugins.registry import installed
 from groupwise_flow.adapter import Adapter
-from groupwise_flow.lora import add_lora, of_scale_one
+from groupwise_flow.lora import add_lora
 from groupwise_flow.precision import stored
 from groupwise_flow.settings import Settings
-from groupwise_flow.skeleton import places
+from groupwise_flow.sharding import divide, read, weightless
+from groupwise_flow.skeleton import hollow, kind_of, places, weight_files
+
+LOADING = "cannot load a diffusers pipeline from"
+READING = "cannot read a diffusers pipeline from"
+PLACED = ("quantization_config", "device_map", "max_memory", "offload_folder")
+"""Arguments of loading that pack or place the weights in another way than sharding."""
 
 
-def load(settings: Settings) -> Adapter:
+def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     """The pipeline behind its adapter, nothing trainable but what is to be trained.
 
-    Raises UserError where it cannot be had or is of no known architecture.
+    mesh: the processes that what is trained is divided among; all of it is here if None. Raises
+    UserError where the pipeline cannot be had, is of no known architecture or cannot be divided.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
     # Parts that were left out when the folder was saved must be named to be left out again.
     absent = {name: None for name, part in index.items() if part == [None, None]}
-    usual = {
-        "torch_dtype": dict(stored(settings.precision, make, lora=settings.lora is not None)),
+    dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
+    arguments = {
         "use_safetensors": True,  # no pickle is loaded
         trust.SETTING: False,
+        **absent,
+        **settings.loading,
     }
-    with quiet(), explained(settings, "cannot load a diffusers pipeline from"), _strict():
+    if mesh is not None:
+        part = index[make.trained]
+        return _load_divided(settings, make, part, mesh, dtypes=dtypes, arguments=arguments)
+    with quiet(), explained(settings, LOADING), _strict():
         pipeline = DiffusionPipeline.from_pretrained(
-            settings.model, **{**usual, **absent, **settings.loading}
+            settings.model, **{"torch_dtype": dtypes, **arguments}
         )
     return fitted(pipeline, make, settings)
+
+
+def _load_divided(
+    settings: Settings,
+    make: type[Adapter],
+    part: Any,
+    mesh: DeviceMesh,
+    *,
+    dtypes: Mapping[str, torch.dtype],
+    arguments: Mapping[str, Any],
+) -> Adapter:
+    """As `load`; what is trained is made without weights, divided, and read part by part.
+
+    part: [library, class] of what is trained; dtypes, arguments: of diffusers' `from_pretrained`.
+    """
+    name, folder = make.trained, settings.model
+    with quiet(), explained(settings, LOADING), _strict():
+        if not Path(folder).is_dir():
+            folder = DiffusionPipeline.download(folder, **arguments)
+        model = hollow(folder, name, part, dtypes.get(name, dtypes["default"]))
+        pipeline = DiffusionPipeline.from_pretrained(
+            folder, **{"torch_dtype": dtypes, **arguments, name: model}
+        )
+    with weightless(model):
+        adapter = fitted(pipeline, make, settings)
+    divide(model, mesh, settings.precision)
+    with explained(settings, LOADING):
+        files = weight_files(Path(folder) / name, settings.loading.get("variant"))
+        read(model, files, mesh.device_type)
+    return adapter
+
+
+def check_shardable(settings: Settings) -> None:
+    """UserError where what is trained cannot be divided, before any weights are read."""
+    index = read_index(settings)
+    name = adapter_class(settings, index).trained
+    part: Any = kind_of(index.get(name))
+    if not hasattr(part, "from_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is {index.get(name)}, which is no model "
+            f"of diffusers; leave train.shard out, and each process holds the whole of it"
+        )
+    other = [key for key in PLACED if settings.loading.get(key) is not None]
+    if other:
+        raise UserError(
+            f"train.shard: the weights are divided among the processes as they are stored, and "
+            f"policy.loading sets {other[0]}; leave one of the two out"
+        )
+    if settings.lora is not None and settings.lora.options.get("use_dora"):
+        raise UserError(
+            "policy.lora.options: use_dora starts from the norms of whole weights, which with "
+            "train.shard no process has; leave one of the two out"
+        )
+    with quiet(), explained(settings, READING):
+        config = part.load_config(settings.model, subfolder=name, **places(settings))
+    if config.get("quantization_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is quantised, and such weights cannot be "
+            f"divided; leave train.shard out, or take the model that is not quantised"
+        )
 
 
 def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
@@ -68,7 +141,7 @@ def read_index(settings: Settings) -> dict[str, Any]:
     """The pipeline's parts by name, read before any weights are; [None, None] for absent ones."""
     if {"torch_dtype", "dtype"} & settings.loading.keys():
         raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
-    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
+    with quiet(), explained(settings, READING):
         index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
     index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
     folder = Path(settings.model)
@@ -121,21 +194,6 @@ def _make_trainable(adapter: Adapter, settings: Settings) -> None:
         model.requires_grad_(True)
         return
     add_lora(model, settings.lora, adapter.targets)
-
-
-def save(adapter: Adapter, path: Path, *, lora: bool) -> None:
-    """A pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads."""
-    pipeline = adapter.pipeline
-    path.mkdir(parents=True, exist_ok=True)
-    with quiet():
-        if not lora:
-            pipeline.save_pretrained(path)
-            return
-        layers, config = of_scale_one(adapter.model)
-        part = adapter.trained
-        pipeline.save_lora_weights(
-            path, **{f"{part}_lora_layers": layers, f"{part}_lora_adapter_metadata": config}
-        )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from groupwise.errors import UserError, first_line
 from groupwise_flow.settings import Lora
+from groupwise_flow.sharding import whole
 
 UNSAVED_OPTIONS = ("bias", "layer_replication", "modules_to_save", "target_parameters")
 
@@ -63,6 +64,7 @@ def of_scale_one(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The adapters' weights and configuration, their scale alpha / rank multiplied into B.
 
     Readers that take no metadata take alpha to be the rank, and would halve adapters of twice it.
+    Those of a model that is divided among processes are gathered: all must ask for them.
     """
     from peft import get_peft_model_state_dict
 
@@ -74,7 +76,7 @@ def of_scale_one(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     layers = {}
     for name, weight in get_peft_model_state_dict(model).items():
         layer, second, _ = name.partition(".lora_B")
-        layers[name] = (weight * scales[layer] if second else weight).detach().cpu()
+        layers[name] = whole(weight * scales[layer] if second else weight).detach().cpu()
     config = model.peft_config["default"].to_dict()
     ranks = {"lora_alpha": config["r"], "alpha_pattern": dict(config["rank_pattern"])}
     return layers, {**config, **ranks, "use_rslora": False}

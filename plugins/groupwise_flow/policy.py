@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
@@ -22,11 +23,12 @@ from groupwise_flow.drawing import draw
 from groupwise_flow.examining import checked, examine
 from groupwise_flow.guided import Guided, at
 from groupwise_flow.levels import levels
-from groupwise_flow.loading import load, save
+from groupwise_flow.loading import check_shardable, load
 from groupwise_flow.lora import adds_nothing
 from groupwise_flow.memory import estimate
 from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
+from groupwise_flow.saving import save
 from groupwise_flow.settings import Settings
 from groupwise_flow.weights import Weights
 
@@ -50,12 +52,6 @@ class FlowPolicy(Policy):
     def __init__(self, config: Settings) -> None:
         super().__init__()
         self.config = config
-        self.adapter = load(config)
-        self.guided = Guided(self.adapter, config)
-        for name, module in self.adapter.pipeline.components.items():
-            if isinstance(module, nn.Module):
-                self.add_module(name, module)  # so that they move to a device together
-        self.sigmas = levels(self.adapter, config.steps)
         self.max_decisions = config.window.length(config.steps)
         self.notes: list[str] = []
         self.exact = config.precision == "float32"
@@ -64,8 +60,34 @@ class FlowPolicy(Policy):
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]
         self._reach = Reach()
-        self._weights_now = Weights(self.adapter.model)
+        self._loaded = False
         self._step = 0
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Divide what is trained among the processes; `place` then reads their parts alone.
+
+        Text encoders and autoencoder stay whole on each. UserError for what cannot be divided.
+        """
+        if self._loaded:
+            raise ValueError("shard: the weights were read by `place`; it comes after this")
+        check_shardable(self.config)
+        self.mesh = mesh
+
+    def place(self, device: torch.device | str) -> None:
+        """Read the weights, and move them to the device; called again, it only moves them."""
+        if not self._loaded:
+            self._load()
+        super().place(device)
+
+    def _load(self) -> None:
+        self.adapter = load(self.config, self.mesh)
+        self.guided = Guided(self.adapter, self.config)
+        for name, module in self.adapter.pipeline.components.items():
+            if isinstance(module, nn.Module):
+                self.add_module(name, module)  # so that they move to a device together
+        self.sigmas = levels(self.adapter, self.config.steps)
+        self._weights_now = Weights(self.adapter.model)
+        self._loaded = True
 
     def train(self, mode: bool = True) -> Self:
         """Dropout stays off: it would part training from sampling."""
@@ -126,6 +148,7 @@ class FlowPolicy(Policy):
             first=first,
             leaders=groups * group_size,
             training=training,
+            mesh=self.mesh,
         )
         completions, images = self.guided.completions(done.latents)
         rollouts = Rollouts(
@@ -204,7 +227,9 @@ class FlowPolicy(Policy):
             "interval": (sigma - after).view(shape),
         }
         extra = {name: value for name, value in extra.items() if self.needs(name)}
-        log_probs = self._reach(step.log_prob.view(shape), self.parameters())
+        log_probs = step.log_prob.view(shape)
+        if self.mesh is None:
+            log_probs = self._reach(log_probs, self.parameters())
         return LogProbs(log_probs=log_probs, extra=extra)
 
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
@@ -238,11 +263,12 @@ class FlowPolicy(Policy):
     def using(self, name: str) -> Iterator[None]:
         """LoRA that was kept before it had learned anything is switched off, which is faster.
 
-        The unconditional branch of what was sampled before stays known: its weights come back.
+        Not where it is sharded: there a parameter that has no gradient once never gets one. The
+        unconditional branch of what was sampled before stays known: its weights come back.
         """
         model: Any = self.adapter.model
         with self._weights_now.lent():
-            if not adds_nothing(self._weights(name)):
+            if self.mesh is not None or not adds_nothing(self._weights(name)):
                 with super().using(name):
                     yield
                 return
@@ -254,7 +280,7 @@ class FlowPolicy(Policy):
 
     def save_pretrained(self, path: Path) -> None:
         """A pipeline folder, or LoRA weights, as diffusers reads them."""
-        save(self.adapter, path, lora=self.config.lora is not None)
+        save(self.adapter, path, lora=self.config.lora is not None, mesh=self.mesh)
 
     @property
     def card(self) -> Mapping[str, Any]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -44,6 +44,8 @@ class InFloat32(TorchFunctionMode):
     Weights are widened one operation at a time, so it takes no second copy of a model.
     """
 
+    paused: ClassVar[bool] = False
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -51,7 +53,26 @@ class InFloat32(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if self.paused:
+            return func(*args, **(kwargs or {}))
         return func(*tree_map(_widened, args), **tree_map(_widened, dict(kwargs or {})))
+
+    @classmethod
+    def leave_alone(cls, module: nn.Module) -> None:
+        """What a sharded module does before and after its pass, to gather weights, is not widened.
+
+        To be called last, so that the module's own hooks lie between these.
+        """
+
+        def pause(*_: Any) -> None:
+            cls.paused = True
+
+        def resume(*_: Any) -> None:
+            cls.paused = False
+
+        for register in (module.register_forward_pre_hook, module.register_forward_hook):
+            register(pause, prepend=True)
+            register(resume)
 
 
 def _widened(value: Any) -> Any:

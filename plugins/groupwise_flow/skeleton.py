@@ -1,11 +1,15 @@
 """Skeleton: a pipeline as it will be loaded, its models without weights on the meta device."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import diffusers
 import torch
 import transformers
+from accelerate import init_empty_weights
+from diffusers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME
 from torch import nn
 
 from groupwise_flow.settings import Settings
@@ -44,6 +48,41 @@ def meta_model(settings: Settings, name: str, part: Any) -> nn.Module | None:
         if part[0] == "diffusers":
             return loader.from_config(loader.load_config(settings.model, **where))
         return loader(loader.config_class.from_pretrained(settings.model, **where))
+
+
+def hollow(folder: str, name: str, part: Any, dtype: torch.dtype) -> nn.Module:
+    """A diffusers model of a pipeline's folder as it is loaded, its weights on the meta device.
+
+    What it computes for itself, such as tables of positions, is there.
+    """
+    kind: Any = kind_of(part)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with init_empty_weights():
+            model: nn.Module = kind.from_config(kind.load_config(folder, subfolder=name))
+    finally:
+        torch.set_default_dtype(usual)
+    wide = set(kind._keep_in_fp32_modules or ())
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(torch.float32 if wide & set(key.split(".")) else dtype)
+    model.register_to_config(_name_or_path=str(Path(folder, name)))  # type: ignore[operator]
+    return model
+
+
+def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
+    """The safetensors files of a diffusers model, by its index if it has one; none if none are."""
+    usual = [SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME]
+    names = [".".join([*n.split(".")[:-1], variant, n.split(".")[-1]]) for n in usual if variant]
+    for path in (folder / name for name in (*names, *usual)):
+        if not path.is_file():
+            continue
+        if path.suffix == ".safetensors":
+            return [path]
+        parts = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / part for part in sorted(set(parts))]
+    return []
 
 
 def places(settings: Settings) -> dict[str, Any]:

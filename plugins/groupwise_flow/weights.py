@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 class Weights:
@@ -37,4 +39,11 @@ class Weights:
             self._written, self._number = self._writes(), before
 
     def _writes(self) -> int:
-        return sum(p._version for p in self._module.parameters() if p.requires_grad)
+        return sum(_writes(p) for p in self._module.parameters() if p.requires_grad)
+
+
+@torch.no_grad()
+def _writes(parameter: Tensor) -> int:
+    """Of a parameter that is divided among processes, those to this process's part, too."""
+    parts = [parameter.to_local()] if isinstance(parameter, DTensor) else []
+    return sum(tensor._version for tensor in (parameter, *parts))

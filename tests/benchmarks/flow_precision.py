@@ -73,6 +73,7 @@ def make(folder: Path, precision: str) -> FlowPolicy:
         precision=precision,
     )
     policy = FlowPolicy(settings)
+    policy.place("cpu")
     with torch.no_grad():
         for parameter in trained(policy):
             parameter.add_(0.02 * torch.randn(parameter.shape))

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -298,3 +299,16 @@ def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
     scored = trainer.experience.next(trainer.state)
     with pytest.raises(UserError, match="rollouts of older weights need an algorithm that co"):
         trainer.learner.learn(scored, 3)
+
+
+def test_the_engine_s_thread_works_on_the_gpu_of_its_process(lab, monkeypatch):
+    used = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    for device in ("cpu", "cuda:3"):
+        policy = lab.Tabular()
+        trainer = lab.trainer(policy, sampler=Engine(policy), ahead=1)
+        accelerator = SimpleNamespace(device=torch.device(device), num_processes=1)
+        monkeypatch.setattr(trainer.experience, "accelerator", accelerator)
+        trainer.experience.next(trainer.state, ahead=True)
+        trainer.experience.drop()
+    assert used == [torch.device("cuda:3")]

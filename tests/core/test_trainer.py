@@ -203,13 +203,15 @@ def test_minutes(lab):
     assert fit(lab, late) == (True, [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_after_the_step(lab, number):
-    before = signal.getsignal(number)
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]]
+)
+def test_a_signal_ends_after_the_step(lab, numbers):
+    before = signal.getsignal(numbers[0])
     trainer = lab.trainer(steps=50)
 
     def interrupt(completions, **_):
-        if trainer.step == 2:  # in the middle of the third step
+        for number in numbers if trainer.step == 2 else ():  # in the middle of the third step
             os.kill(os.getpid(), number)
         return lab.ones(completions)
 
@@ -218,7 +220,7 @@ def test_a_signal_ends_after_the_step(lab, number):
     assert not finished
     assert [step for step, _ in steps] == [1, 2, 3]
     assert trainer.step == count_steps(trainer) == 3
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(numbers[0]) is before
 
 
 def test_a_signal_that_was_ignored_is_heeded(lab):

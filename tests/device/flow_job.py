@@ -38,7 +38,9 @@ def make(model: Path, **settings: Any) -> FlowPolicy:
     torch.manual_seed(1)
     size = {"height": 16, "width": 16, "prompt_tokens": 12}
     usual = {"steps": 4, "evaluation_steps": 2, "guidance": 2.0, "batch": 8}
-    return FlowPolicy(Settings(model=str(model), **{**size, **usual, **settings}))
+    policy = FlowPolicy(Settings(model=str(model), **{**size, **usual, **settings}))
+    policy.place("cpu")
+    return policy
 
 
 def run(folder: Path, model: Path) -> None:

@@ -305,7 +305,9 @@ def lab(folders: dict[str, Path]) -> SimpleNamespace:
 
     def policy(of: str = "sd3", **given: Any) -> FlowPolicy:
         torch.manual_seed(1)
-        return FlowPolicy(settings(of, **given))
+        made = FlowPolicy(settings(of, **given))
+        made.place("cpu")
+        return made
 
     rows = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
     return SimpleNamespace(

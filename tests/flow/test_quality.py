@@ -41,6 +41,7 @@ def quality(sampler, purpose="train"):
             **sampler,
         )
     )
+    policy.place("cpu")
     lines = (EXAMPLE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines[:: len(lines) // PROMPTS]][:PROMPTS]
     seeds = range(PROMPTS * EACH)

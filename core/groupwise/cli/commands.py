@@ -13,6 +13,7 @@ from groupwise.errors import UserError
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
     from groupwise.plugins.registry import Entry, Registry
+    from groupwise.storage.place import Resume
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
@@ -95,7 +96,11 @@ def _root(
 def train(
     config: ConfigFile,
     overrides: Overrides = None,
+    *,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    auto_resume: Annotated[
+        bool, typer.Option("--auto-resume", help="go on if there is a checkpoint, else begin")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an older run")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
@@ -103,7 +108,9 @@ def train(
     from groupwise.storage.facts import read_config
 
     # Before torch is imported: a mistake in the file is told at once.
-    _train(read_config(config, overrides or ()), resume=resume, overwrite=overwrite, quiet=quiet)
+    loaded = read_config(config, overrides or ())
+    how: Resume = "auto" if auto_resume else resume
+    _train(loaded, resume=how, overwrite=overwrite, quiet=quiet)
 
 
 @app.command()
@@ -120,7 +127,7 @@ def resume(
 
 
 def _train(
-    loaded: "LoadedConfig", *, resume: bool, overwrite: bool = False, quiet: bool = False
+    loaded: "LoadedConfig", *, resume: "Resume", overwrite: bool = False, quiet: bool = False
 ) -> None:
     from groupwise.run.train import train_from_config
 

@@ -12,18 +12,45 @@ HEEDED = (signal.SIGINT, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], None]
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, or a signal came; a second time it interrupts at once."""
-    signals: list[int] = []
+class Interruption:
+    """Whether Ctrl-C was pressed, or a signal came; Ctrl-C after that interrupts at once.
 
-    def note(number: int, _: FrameType | None) -> None:
-        if signals:
+    Others may come twice: from a scheduler to every process, and again from the launcher of them.
+    """
+
+    def __init__(self) -> None:
+        self._signals: list[int] = []
+        self._held = self._waits = False
+
+    def __bool__(self) -> bool:
+        return bool(self._signals)
+
+    def note(self, number: int, _: FrameType | None) -> None:
+        again = bool(self._signals) and number == signal.SIGINT
+        self._signals.append(number)
+        if again and not self._held:
             raise KeyboardInterrupt
-        signals.append(number)
+        self._waits = again
 
-    with _handled([signal.SIGINT, *ENDING], note):
-        yield lambda: bool(signals)
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What is torn by no interruption: one that comes meanwhile is raised at its end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._waits:
+            self._waits = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Signals let the step in progress end."""
+    interruption = Interruption()
+    with _handled([signal.SIGINT, *ENDING], interruption.note):
+        yield interruption
 
 
 @contextmanager

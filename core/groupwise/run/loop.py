@@ -1,6 +1,7 @@
 """The loop of a run: from the first evaluation over every step to the last evaluation."""
 
 import time
+from typing import Any
 
 from groupwise import processes
 from groupwise.evaluation import Evaluation
@@ -56,19 +57,25 @@ def loop(trainer: Trainer, record: Record) -> bool:
     """
     experience, learner = trainer.experience, trainer.learner
     trainer.begin()
-    with interruptible() as was_interrupted:
+    with interruptible() as interruption:
         while not trainer.is_over:
             due = trainer.due()
             scored = experience.next(trainer.state, ahead=due.nothing)
             with trainer.clock.time("update"):
                 learned = learner.learn(scored, trainer.step)
             trainer.scorer.refresh(scored.rollouts, scored.scores)
-            metrics = trainer.end_step(joined(scored.metrics, learned))
-            if due.evaluation:
-                metrics |= record.evaluation(trainer.step, trainer.evaluate())
-            record.step(trainer.step, metrics | trainer.clock.take())
+            metrics: dict[str, Any] = {}
+            try:
+                with interruption.held():
+                    metrics = trainer.end_step(joined(scored.metrics, learned))
+                if due.evaluation:
+                    metrics |= record.evaluation(trainer.step, trainer.evaluate())
+            finally:  # a step that was made has its line, whatever becomes of its evaluation
+                if metrics:
+                    with interruption.held():
+                        record.step(trainer.step, metrics | trainer.clock.take())
             if due.checkpoint:
                 record.checkpoint()
-            if processes.any_process(was_interrupted()):
+            if processes.any_process(bool(interruption)):
                 return False
     return True

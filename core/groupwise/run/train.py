@@ -43,7 +43,7 @@ from groupwise.storage.facts import (
     write_facts,
     written,
 )
-from groupwise.storage.place import CHECKPOINTS, Place
+from groupwise.storage.place import CHECKPOINTS, Place, Resume
 from groupwise.training.learner import AVERAGE
 from groupwise.version import __version__
 
@@ -51,7 +51,7 @@ from groupwise.version import __version__
 def train(
     config: Mapping[str, Any] | str | Path | None = None,
     *,
-    resume: bool = False,
+    resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
     **overrides: Any,
@@ -62,6 +62,8 @@ def train(
     each, go over the file's; another plugin's replace them all. In place of names there may be
     Python objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source,
     callbacks. Dotted keys (`**{"train.steps": 3}`) set single values.
+    resume: True goes on with the run from its last checkpoint; "auto" does where there is one, and
+    begins the run where there is none.
 
     Raises UserError for everything that the caller can mend.
     """
@@ -88,7 +90,7 @@ def train(
 def train_from_config(
     loaded: LoadedConfig,
     *,
-    resume: bool = False,
+    resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
     objects: Objects | None = None,
@@ -104,7 +106,7 @@ def train_from_config(
     place = Place(loaded, resume=resume, overwrite=overwrite)
     # One process writes; the others wait for it, and the launcher ends them where it fails.
     with orderly(), place if accelerator.is_main_process else nullcontext():
-        accelerator.wait_for_everyone()
+        place.resume = processes.first(lambda: place.resume)
         return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +25,11 @@ CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
 REST = ("metrics.jsonl", "samples", "report.html")
 OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
 """Everything that a run writes into its folder, but for older configurations."""
+PATIENCE = 120
+"""Seconds that a run which was started again waits for the process before it to let go of the
+folder: a server of NFS lets go within some 90 s of what a machine held that is gone."""
+Resume = bool | Literal["auto"]
+"""Whether a run is gone on with; "auto": if it has a checkpoint, and else it begins."""
 FORMER = re.compile(r"config\.until_step_[0-9]+(_[0-9]+)?\.yaml")
 """Those: what held until a run was resumed with something else."""
 
@@ -36,12 +41,14 @@ class Place:
     What no run wrote is never removed.
 
     folder: absolute, as a reward may change the current folder; shown: as the user named it.
+    resume: with "auto" it is known when the context is entered.
     """
 
-    def __init__(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
+    def __init__(self, loaded: LoadedConfig, *, resume: Resume, overwrite: bool) -> None:
         self.loaded, self.shown = loaded, loaded.config.output
         self.folder = self.shown.absolute()
-        self.resume, self.overwrite = resume, overwrite
+        self.auto = resume == "auto"
+        self.resume, self.overwrite = resume is True, overwrite
         self.identity = uuid.uuid4().hex
         self._aside: Path | None = None
         self._locks: list[FileLock] = []
@@ -50,9 +57,13 @@ class Place:
     def __enter__(self) -> Self:
         """Raises UserError where the folder is in the way, in use, or missing for a resumption."""
         try:
+            if self.auto:
+                self.resume = _has_checkpoint(self.folder)
             self._check()
             if self.folder.is_dir():
                 self._hold()
+                if self.auto:  # who let go of it may have written the first checkpoint until then
+                    self.resume = _has_checkpoint(self.folder)
         except OSError as error:
             raise UserError(f"output: {self.shown}: {reason(error)}") from error
         return self
@@ -234,7 +245,7 @@ class Place:
         """Raises UserError where another process writes to the folder, or none can."""
         lock = FileLock(self.folder / LOCK, timeout=0)
         try:
-            lock.acquire()
+            self._acquire(lock)
             self._locks.append(lock)
             holder = {"process": os.getpid(), "host": socket.gethostname(), "since": _now()}
             (self.folder / LOCK).write_text(json.dumps(holder) + "\n", encoding="utf-8")
@@ -246,6 +257,19 @@ class Place:
             ) from error
         except OSError as error:
             raise UserError(f"output: cannot write to {self.shown}: {reason(error)}") from error
+
+    def _acquire(self, lock: FileLock) -> None:
+        """Raises Timeout; a run that was started again waits for the process before it first."""
+        try:
+            lock.acquire()
+        except Timeout:
+            if not self.auto:
+                raise
+            print(
+                f"note: {self.shown} is in use{_by(self.folder)}: waiting up to {PATIENCE} s",
+                file=sys.stderr,
+            )
+            lock.acquire(timeout=PATIENCE)
 
     def _is_held(self) -> bool:
         """Whether the file that was locked is the one that now lies in the folder."""

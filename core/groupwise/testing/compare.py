@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs, Rollouts
@@ -91,7 +92,7 @@ def nudged(policy: Policy, seed: int = 0, size: float = 0.1) -> Iterator[None]:
     before = [p.detach().clone() for p in trained]
     with torch.no_grad():
         for p in trained:
-            noise = torch.randn(p.shape, generator=generator).to(p)
+            noise = _divided_as(p, torch.randn(p.shape, generator=generator))
             p.add_(size * (p.abs().mean() + 0.1) * noise)
     try:
         yield
@@ -108,7 +109,15 @@ def gradient(policy: Policy) -> Tensor:
         for p in policy.parameters()
         if p.requires_grad
     ]
-    return torch.cat([grad.detach().double().cpu().flatten() for grad in grads])
+    whole = [grad.full_tensor() if isinstance(grad, DTensor) else grad for grad in grads]
+    return torch.cat([grad.detach().double().cpu().flatten() for grad in whole])
+
+
+def _divided_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """The value where the parameter is, among the same processes if it is divided."""
+    if isinstance(parameter, DTensor):
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    return value.to(parameter)
 
 
 def direction_gap(one: Tensor, other: Tensor) -> float:

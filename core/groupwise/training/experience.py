@@ -207,7 +207,11 @@ class Ahead(Experience):
         # An engine answers while this process computes. A policy that samples itself would compete
         # with its own update, and changes under it: it samples at once.
         own = self.sampling.sampler is self.sampling.policy
-        self._thread = None if own else ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self._thread = None
+        if not own:
+            self._thread = ThreadPoolExecutor(
+                1, thread_name_prefix="ahead", initializer=lambda: _use(self.accelerator.device)
+            )
 
     def next(self, state: RunState, *, ahead: bool = False) -> Scored:
         if self.algorithm.refills:
@@ -255,3 +259,9 @@ class Ahead(Experience):
 def _alive_groups(rollouts: Rollouts, scores: Scores) -> int:
     groups = rollouts.groups.cpu()
     return len(groups[~scores.dead(groups)].unique())
+
+
+def _use(device: torch.device) -> None:
+    """A thread begins on the first GPU, whichever its process works on."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

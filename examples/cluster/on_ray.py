@@ -1,0 +1,80 @@
+"""Train by a configuration on a Ray cluster: `groupwise train --auto-resume` in every worker.
+
+    python examples/cluster/on_ray.py CONFIG --storage FOLDER [--workers 2] [--gpu] [key=value ...]
+
+Where the run is written, what every node must see, and what happens when a worker or a node is
+lost: docs/cluster.md. Where RAY_ADDRESS names no cluster, this machine becomes one.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+import yaml
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train.torch import TorchTrainer
+from ray.util.placement_group import placement_group, remove_placement_group
+
+import groupwise
+
+
+def work(settings: dict[str, Any]) -> None:
+    """One process of the run; all of them are started again when one is lost."""
+    if not torch.cuda.is_available():
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    groupwise.train(resume="auto", **settings)
+
+
+def wait_for_room(workers: int, each: dict[str, float], seconds: int) -> None:
+    """Ask for what the workers need, as an autoscaler notices; exit where it does not come."""
+    room = placement_group([each] * workers)
+    if not room.wait(seconds):
+        free = {name: ray.available_resources().get(name, 0.0) for name in each}
+        sys.exit(
+            f"error: {workers} workers need {each} each, and after {seconds} s {free} of the "
+            f"cluster is free: add nodes, wait longer by --patience, or lower --workers"
+        )
+    remove_placement_group(room)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--storage", type=Path, required=True, help="a folder all nodes share")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the run")
+    parser.add_argument("--gpu", action="store_true", help="one for each worker")
+    parser.add_argument("--restarts", type=int, default=3, help="after so many failures")
+    parser.add_argument("--patience", type=int, default=300, help="seconds to wait for nodes")
+    options, overrides = parser.parse_known_args()
+    storage, name = options.storage.absolute(), options.config.stem
+    pairs = [text.partition("=") for text in overrides]
+    settings = {key: yaml.safe_load(value) for key, _, value in pairs}
+    settings |= {"config": str(options.config.absolute()), "output": str(storage / name)}
+
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(options.patience)
+    ray.init()
+    wait_for_room(
+        options.workers, {"CPU": 1.0} | ({"GPU": 1.0} if options.gpu else {}), options.patience
+    )
+    failures = FailureConfig(
+        max_failures=options.restarts, controller_failure_limit=options.restarts
+    )
+    trainer = TorchTrainer(
+        work,
+        train_loop_config=settings,
+        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=options.gpu),
+        # The run keeps its own checkpoints; what Ray notes of it lies beside them.
+        run_config=RunConfig(name=name, storage_path=str(storage / "ray"), failure_config=failures),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

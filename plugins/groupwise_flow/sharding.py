@@ -1,0 +1,145 @@
+"""Sharding: the trained model divided among processes, by torch's `fully_shard`.
+
+No process ever holds all of it. The structure is made without weights and divided block by block;
+then each process reads its own part of every weight. A pass gathers one block after the other, and
+so waits for all processes: they must make equally many.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from groupwise.errors import UserError, first_line
+from groupwise_flow.precision import HALF, InFloat32, Precision
+
+
+@contextmanager
+def weightless(model: nn.Module) -> Iterator[None]:
+    """Inside, weights on the meta device are zeros on the CPU that take no memory.
+
+    What peft makes beside them is then made as beside real ones.
+    """
+    meta = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_meta
+    ]
+    for module, name, parameter in meta:
+        zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+        setattr(module, name, nn.Parameter(zeros, requires_grad=parameter.requires_grad))
+    try:
+        yield
+    finally:
+        for module, name, parameter in meta:
+            parameter.requires_grad_(getattr(module, name).requires_grad)
+            setattr(module, name, parameter)
+
+
+def divide(model: nn.Module, mesh: DeviceMesh, precision: Precision) -> None:
+    """Each block, and what is left, gathered for its passes alone; in half precision where that
+    computes. UserError for a model without blocks."""
+    half = HALF.get(precision)
+    # Inputs stay as they are: autocast does what an operation needs, and bf16 has no timestep 897.
+    gathered = MixedPrecisionPolicy(
+        param_dtype=half, reduce_dtype=half and torch.float32, cast_forward_inputs=False
+    )
+    for module in (*blocks(model), model):
+        try:
+            # The rest, too, is freed after a pass: outside of one all weights are divided.
+            fully_shard(module, mesh=mesh, mp_policy=gathered, reshard_after_forward=True)
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(
+                f"train.shard: torch cannot divide {type(module).__name__}: {first_line(error)}"
+            ) from error
+        InFloat32.leave_alone(module)
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The outermost modules of the classes that diffusers says not to split; else the items of
+    lists whose modules are all of one class."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    chosen = list(_outermost(model, names))
+    if not chosen:
+        raise UserError(
+            f"train.shard: {type(model).__name__} has no blocks to divide it by: it names none "
+            f"(`_no_split_modules`), and has no list of modules of one class; leave train.shard "
+            f"out, and each process holds the whole of it"
+        )
+    return chosen
+
+
+def _outermost(module: nn.Module, names: set[str]) -> Iterator[nn.Module]:
+    alike = len({type(child) for child in module.children()}) == 1
+    listed = not names and isinstance(module, nn.ModuleList) and alike
+    for child in module.children():
+        if listed or type(child).__name__ in names:
+            if next(child.parameters(), None) is not None:
+                yield child
+        else:
+            yield from _outermost(child, names)
+
+
+# ---- reading, gathering
+
+
+@torch.no_grad()
+def read(model: nn.Module, files: Sequence[Path], device: torch.device | str) -> None:
+    """Weights that are on the meta device, and buffers, from safetensors files.
+
+    Each process reads its own part of each. ValueError where one is missing or of another shape.
+    """
+    from safetensors import safe_open
+
+    unread = {name for name, parameter in model.named_parameters() if parameter.is_meta}
+    unread |= {name for name, _ in model.named_buffers()}
+    model._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)
+    waiting = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in model.state_dict().items()
+        if name in unread
+    }
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            for name in waiting.keys() & file.keys():
+                stored, tensor = file.get_slice(name), waiting.pop(name)
+                if stored.get_shape() != list(tensor.shape):
+                    raise ValueError(
+                        f"{name!r} is {stored.get_shape()} in {path.name}, and the configuration "
+                        f"makes it {list(tensor.shape)}"
+                    )
+                if not isinstance(tensor, DTensor):
+                    tensor.copy_(file.get_tensor(name))
+                    continue
+                own = tensor.to_local()
+                start = _first_row(tensor)
+                if len(own):
+                    own.copy_(stored[start : start + len(own)])
+    if waiting:
+        raise ValueError(f"its files hold no weights {min(waiting)!r}")
+
+
+def _first_row(tensor: DTensor) -> int:
+    """Of this process: rows are cut as `torch.chunk` cuts them."""
+    mesh, rows = tensor.device_mesh, tensor.shape[0]
+    return min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that is divided among processes, gathered; all must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def most(counts: Sequence[int], mesh: DeviceMesh | None) -> list[int]:
+    """The largest that any process has of each count; all must ask, with equally many."""
+    if mesh is None:
+        return list(counts)
+    largest = torch.tensor(counts, device=mesh.device_type)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=mesh.get_group())
+    return largest.tolist()
