@@ -4,7 +4,8 @@ import re
 import warnings
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from groupwise.errors import UserError, first_line
 from groupwise_llm.settings import Lora
@@ -45,9 +46,15 @@ def are_idle(model: Any) -> bool:
     out with them. False without adapters."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return hasattr(model, "peft_config") and all(
-        "modules_to_save" in name or ("lora_" in name and not (ZERO.search(name) and p.any()))
+        "modules_to_save" in name or ("lora_" in name and not (ZERO.search(name) and _any(p)))
         for name, p in trained.items()
     )
+
+
+def _any(weight: Tensor) -> bool:
+    """Whether any number of it is not zero, on whichever process."""
+    there = weight.any()
+    return bool(there.full_tensor() if isinstance(there, DTensor) else there)
 
 
 def _config(model: Any, lora: Lora) -> Any:

@@ -67,11 +67,14 @@ class CausalModel(nn.Module):
     """model: as transformers or peft made it.
 
     Every weight, the head's too, is read inside `forward`.
+
+    narrowed: whether passes find all weights in bf16, whatever `Numerics` say (sharded models).
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.narrowed = False
 
     @property
     def causal(self) -> Any:
@@ -87,7 +90,7 @@ class CausalModel(nn.Module):
         """Whether it computes in fewer digits than float32 has."""
         kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
         products = torch.get_float32_matmul_precision()  # "high" allows TF32
-        exact = precision == "float32" and products == "highest"
+        exact = precision == "float32" and products == "highest" and not self.narrowed
         return not (exact and kinds <= {torch.float32, torch.float64})
 
     def train(self, mode: bool = True) -> Self:
@@ -95,6 +98,12 @@ class CausalModel(nn.Module):
         super().train(mode)
         modes.set_training(self.model, mode)
         return self
+
+    def recover(self) -> None:
+        """Be as before a pass that raised, in whose midst a sharded model is left."""
+        reset = getattr(self, "reset_iter_state", None)  # of FSDP, since torch 2.14
+        if reset is not None:
+            reset()
 
     @cached_property
     def _arguments(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -130,7 +139,7 @@ class CausalModel(nn.Module):
             )
         log_p = (hidden.float() / temperature).log_softmax(dim=-1)
         entropy = -(log_p.exp() * log_p).sum(dim=-1)
-        return log_p.gather(1, tokens.unsqueeze(1)).squeeze(1), entropy
+        return log_p[torch.arange(len(tokens), device=tokens.device), tokens], entropy
 
     def hidden(self, run: Run, numerics: Numerics) -> Tensor:
         """[k, h] what `run` makes of the layers; a part of `forward`."""

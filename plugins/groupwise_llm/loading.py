@@ -1,7 +1,7 @@
-"""Loading a causal language model and its tokenizer, full or with adapters; and saving it."""
+"""Loading a causal language model and its tokenizer, full or with adapters."""
 
 import re
-import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -16,6 +16,7 @@ from groupwise.errors import UserError, first_line
 from groupwise_llm import modes
 from groupwise_llm.adapters import with_adapters
 from groupwise_llm.settings import Settings
+from groupwise_llm.sharding import Share
 
 OF_CONFIG = frozenset(
     {
@@ -38,31 +39,41 @@ EXACT = frozenset({torch.float32, torch.float64})
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """quieted: what the model's configuration said of dropout before it was switched off."""
+    """quieted: what the model's configuration said of dropout before it was switched off.
+
+    writes: whether this process saves the model, None where no other has a part of it.
+    """
 
     model: Any
     tokenizer: Any
     quieted: list[modes.Setting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    writes: bool | None = None
 
 
-def load(settings: Settings) -> Loaded:
+def load(settings: Settings, share: Share | None = None) -> Loaded:
     """The model in eval mode, what is trained of it in float32. Raises UserError if it cannot be
-    had."""
+    had.
+
+    share: keeps this process's part of the weights; the model then has shapes alone for them.
+    """
     # Progress bars of loading would tear up the run's own.
     logging.disable_progress_bar()
     dtype_of(settings)
     tokenizer = tokenizer_of(settings)
     try:
         usual = {"dtype": torch.float32, trust.SETTING: False}
-        model = AutoModelForCausalLM.from_pretrained(
-            settings.model, **{**usual, **settings.loading}
-        )
+        usual |= {"use_safetensors": True} if share else {}
+        with share.reading() if share else nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(
+                settings.model, **{**usual, **settings.loading}
+            )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
+        hint = "; without train.shard it may load" if share else ""
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
-            f"{_reason(error)}"
+            f"{_reason(error)}{hint}"
         ) from error
     model = _as_plain(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
@@ -74,12 +85,22 @@ def load(settings: Settings) -> Loaded:
     # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
     quieted = modes.quieten(model.eval())
     notes = freeze_unreached(model)
+    if share:
+        share.hollow(model)
     if settings.lora is not None:
         model = with_adapters(model, settings.lora, revision=settings.loading.get("revision"))
+    if share:
+        share.forget(model)
     notes += _hold_exactly(model, settings)
     if settings.gradient_checkpointing:
         checkpoint_activations(model)
-    return Loaded(model=model.eval(), tokenizer=tokenizer, quieted=quieted, notes=notes)
+    return Loaded(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        quieted=quieted,
+        notes=notes,
+        writes=share.first if share else None,
+    )
 
 
 def outline(settings: Settings, config: Any) -> Any:
@@ -257,16 +278,6 @@ def checkpoint_activations(model: Any) -> None:
     """Recompute each layer in the backward pass; newer transformers name the switch otherwise."""
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-
-
-def save(loaded: Loaded, path: Path) -> None:
-    """As transformers saves a model, or peft an adapter, with the tokenizer beside it."""
-    path.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), modes.restored(loaded.quieted):
-        # peft asks the hub whether the base model's vocabulary changed, and warns without one.
-        warnings.simplefilter("ignore", UserWarning)
-        loaded.model.save_pretrained(path)
-    loaded.tokenizer.save_pretrained(path)
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

@@ -1,33 +1,36 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import StopStringCriteria
 
 from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
-from groupwise_llm import adapters, drawing, passes, probes, sampling
+from groupwise_llm import adapters, drawing, passes, probes, sampling, sharding
 from groupwise_llm.card import card_of
 from groupwise_llm.causal import CausalModel
 from groupwise_llm.loading import (
+    Loaded,
     config_of,
+    dtype_of,
     end_tokens,
     load,
     outline,
     positions_of,
-    save,
     tokenizer_of,
 )
 from groupwise_llm.memory import estimate
 from groupwise_llm.packing import pack
 from groupwise_llm.passes import Sequences
 from groupwise_llm.prompts import Prompts, decode
+from groupwise_llm.saving import save
 from groupwise_llm.settings import Settings
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
@@ -52,22 +55,29 @@ class LanguageModel(Policy):
     def __init__(self, config: Settings) -> None:
         super().__init__()
         self.config = config
-        self._loaded = load(config)
-        self.causal, self.tokenizer = CausalModel(self._loaded.model), self._loaded.tokenizer
-        self._ability: probes.Ability | None = None
-        self._notes = list(self._loaded.notes)
-        self.ends = end_tokens(self.model, self.tokenizer)
         self.max_decisions = config.max_new_tokens
-        self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
-        self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
-        # Frozen weights in float16 pass gradients on in float16.
-        self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
+        self._loaded: Loaded | None = None
+        self._ability: probes.Ability | None = None
 
     # ---- how this model may be run
 
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Each process will hold its share of every weight, which `place` reads.
+
+        Raises UserError for a model that cannot be read in parts.
+        """
+        sharding.check(self.config)
+        model = config_of(self.config)
+        sharding.check_config(model)
+        self.scale_loss = dtype_of(self.config, model) == torch.float16
+        self.mesh = mesh
+
     def place(self, device: torch.device | str) -> None:
-        """Move there, and try what the model allows there: a kernel may run on one device alone."""
-        super().place(device)
+        """Load, move there, and try what the model allows: a kernel may run on one device alone."""
+        if self._loaded is None:
+            self._load()
+        if self.mesh is None:
+            super().place(device)
         self._ability = probes.ability(
             self.causal,
             precision=self.config.precision,
@@ -76,9 +86,24 @@ class LanguageModel(Policy):
             name=str(self.config.model),
         )
 
+    def _load(self) -> None:
+        config = self.config
+        share = None if self.mesh is None else sharding.Share(self.mesh)
+        self._loaded = load(config, share)
+        self.causal, self.tokenizer = CausalModel(self._loaded.model), self._loaded.tokenizer
+        if share is not None:
+            share.spread(self.causal, precision=config.precision, name=str(config.model))
+        self.train(self.training)
+        self._notes = list(self._loaded.notes)
+        self.ends = end_tokens(self.model, self.tokenizer)
+        self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
+        self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
+        # Frozen weights in float16 pass gradients on in float16.
+        self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
+
     @property
     def ability(self) -> probes.Ability:
-        """What the model allows where it lies."""
+        """What the model allows where it lies; nothing can be asked of the policy before."""
         if self._ability is None:
             raise RuntimeError("LanguageModel: place(device) comes before its use")
         return self._ability
@@ -139,14 +164,15 @@ class LanguageModel(Policy):
         purpose: Purpose = "train",
     ) -> Rollouts:
         """Completions of text prompts or chat messages; see `Policy.sample`."""
+        decoder = self._decoder(purpose)
         ids = [self.prompts.encode(row) for row in prompts]
         draws = None
         if purpose != "greedy":
             draws = drawing.uniforms(seeds, self.config.max_new_tokens)
-        decoder = self._decoder(purpose)
         training = self.training
         self.train(False)  # in training mode gradient checkpointing drops the cache
-        sampled = sampling.decode(decoder, ids, group_size, draws)
+        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
+            sampled = sampling.decode(decoder, ids, group_size, draws)
         self.train(training)
         rows = [row for row in prompts for _ in range(group_size)]
         tokens = [
@@ -177,10 +203,11 @@ class LanguageModel(Policy):
 
     def _decoder(self, purpose: Purpose) -> sampling.Decoder:
         choice = self.config if purpose == "train" else self.config.for_evaluation()
+        ability = self.ability
         return sampling.Decoder(
             model=self.causal,
-            numerics=self.ability.numerics,
-            way=self.ability.decoding,
+            numerics=ability.numerics,
+            way=ability.decoding,
             filters=drawing.filters_for(choice),
             ends=torch.tensor(self.ends, device=self.device),
             stop=self._stop,
@@ -257,6 +284,8 @@ class LanguageModel(Policy):
 
     def save_pretrained(self, path: Path) -> None:
         """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""
+        if self._loaded is None:
+            raise RuntimeError("LanguageModel: place(device) comes before its use")
         save(self._loaded, path)
 
     @property

@@ -99,6 +99,7 @@ def _arithmetic(trial: Trial, precision: str, name: str) -> tuple[Numerics, Tens
     try:
         return numerics, trial.truth(numerics)
     except Exception:
+        trial.model.recover()
         numerics = replace(numerics, precision=precision)
     try:
         return numerics, trial.truth(numerics)
@@ -131,6 +132,7 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
         try:
             plain = trial.log_probs(numerics, share=False)
         except Exception:
+            trial.model.recover()
             return by_itself, tolerance
         # Both of the same rows: what is left is the head's doing alone.
         if gap_of(plain, own) <= (HEAD_ROUNDED if rounds else most):
@@ -188,6 +190,7 @@ def _sharing_fails(trial: Trial, numerics: Numerics, tolerance: float) -> str | 
                 (gradient,) = torch.autograd.grad((slopes * values).sum(), scale)
             answers.append((values.detach(), gradient))
     except Exception as error:
+        trial.model.recover()
         return f"this model's cache refuses ({_short(error)})"
     (plain, slope), (shared, other) = answers
     gap = gap_of(shared, plain)
@@ -213,6 +216,7 @@ def _decoding(
         try:
             gap = _decoding_gap(trial, numerics, way)
         except Exception as error:
+            trial.model.recover()
             reason = reason or f"this model's cache refuses ({_short(error)})"
             continue
         if gap <= tolerance:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 
-def launch(code: str, folder: Path, count: int) -> Any:
-    """What a script writes as JSON to its second argument; its first is the file of `lab`."""
+def launch(code: str, folder: Path, count: int, *, limit: float = 100) -> Any:
+    """What a script writes as JSON to its second argument; its first is the file of `lab`.
+
+    limit: in seconds, for each process.
+    """
     script, out = folder / "child.py", folder / f"{count}.json"
     script.write_text(code)
     with socket.socket() as free:
@@ -48,7 +51,7 @@ def launch(code: str, folder: Path, count: int) -> Any:
             )
         )
     try:
-        told = [child.communicate(timeout=100)[0] for child in children]
+        told = [child.communicate(timeout=limit)[0] for child in children]
     finally:
         for child in children:
             child.kill()

@@ -44,7 +44,9 @@ def save_model(folder: Path) -> None:
 
 def make(model: Path, **settings: Any) -> LanguageModel:
     torch.manual_seed(0)
-    return LanguageModel(Settings(model=str(model), **{"max_new_tokens": 12, **settings}))
+    policy = LanguageModel(Settings(model=str(model), **{"max_new_tokens": 12, **settings}))
+    policy.place("cpu")  # which loads it
+    return policy
 
 
 def run(folder: Path, model: Path) -> None:

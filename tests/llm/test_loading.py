@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 
@@ -235,6 +236,7 @@ def test_the_card_says_how_to_load_from_any_folder(saved, lora, tmp_path, monkey
     monkeypatch.chdir(base.parent)
     settings = Settings(model=base.name, lora=lora, loading={"dtype": "float32"}, max_new_tokens=12)
     policy = LanguageModel(settings)
+    policy.place("cpu")
     with torch.no_grad():
         for parameter in policy.parameters():
             if parameter.requires_grad:
@@ -267,6 +269,7 @@ def test_an_adapter_names_its_base_and_revision(saved, tmp_path, monkeypatch):
     monkeypatch.chdir(base.parent)
     settings = Settings(model=base.name, lora=LORA, loading={"revision": "v2"}, max_new_tokens=12)
     policy = LanguageModel(settings)
+    policy.place("cpu")
     policy.save_pretrained(tmp_path / "model")
     written = json.loads((tmp_path / "model" / "adapter_config.json").read_text())
     assert written["base_model_name_or_path"] == str(base)
@@ -328,7 +331,8 @@ ADAPTERS = [
 )
 def test_check_refuses_what_a_run_refuses(saved, settings, message):
     settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
-    for refused in (lambda: LanguageModel(settings), lambda: LanguageModel.examine(settings, ROWS)):
+    run = partial(LanguageModel(settings).place, "cpu")
+    for refused in (run, partial(LanguageModel.examine, settings, ROWS)):
         with pytest.raises(UserError, match=message) as raised:
             refused()
         assert ("exclude_modules" in str(raised.value)) == ("exclude_modules" in message)

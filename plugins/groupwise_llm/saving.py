@@ -1,0 +1,57 @@
+"""Saving a language model as transformers or peft does, of a sharded one the whole."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from groupwise_llm import modes
+from groupwise_llm.loading import Loaded
+
+
+def save(loaded: Loaded, path: Path) -> None:
+    """As transformers saves a model, or peft an adapter, with the tokenizer beside it.
+
+    A sharded model is gathered weight by weight, so all processes call it; the first has the whole
+    in its main memory, and writes it.
+    """
+    options = {}
+    if loaded.writes is not None:
+        options = {"state_dict": _whole(_saved_weights(loaded.model), keep=loaded.writes)}
+        if not loaded.writes:
+            return
+    path.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings(), modes.restored(loaded.quieted):
+        # peft asks the hub whether the base model's vocabulary changed, and warns without one.
+        warnings.simplefilter("ignore", UserWarning)
+        loaded.model.save_pretrained(path, **options)
+    loaded.tokenizer.save_pretrained(path)
+
+
+def _saved_weights(model: Any) -> dict[str, Tensor]:
+    """All weights by their names in the model; of one with adapters those that are trained."""
+    weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    if not hasattr(model, "peft_config"):
+        return weights
+    return {name: weight for name, weight in weights.items() if weight.requires_grad}
+
+
+@torch.no_grad()
+def _whole(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """The weights gathered one after the other, on the CPU of the processes that `keep` them.
+
+    Called on all processes alike. Names of one weight stay names of one tensor.
+    """
+    full: dict[int, Tensor] = {}
+    kept: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if id(weight) not in full:
+            tensor = weight.detach()
+            tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            full[id(weight)] = tensor.cpu() if keep else tensor.new_empty(0)
+        kept[name] = full[id(weight)]
+    return kept if keep else {}

@@ -1,0 +1,402 @@
+"""A model divided among processes answers, trains, samples and saves as it does in one."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+import yaml
+from tests.core.launching import launch
+from tests.llm import shard_job
+from tests.llm.architectures import ATTENTION, RECURRENT
+from tests.llm.conftest import make_tokenizer
+from torch.distributed import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig, Qwen3MoeConfig
+
+import groupwise
+from groupwise.errors import UserError
+from groupwise_llm import sharding
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+JOB = Path(shard_job.__file__).read_text()
+LORA = {"rank": 4, "alpha": 8}
+HEAD = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
+MODELS = {
+    "full": ("qwen2", {}),  # its embedding is its head
+    "untied": ("llama", {"gradient_checkpointing": True}),
+    "lora": ("qwen2", {"lora": LORA}),
+}
+REWARD = """
+def ones(completions):
+    return [text.count("1") - 0.1 * len(text) for text in completions]
+"""
+RUNS = {"full": {}, "lora": {"lora": LORA}}
+
+
+def config_of(folder, model, settings):
+    """Three groups and five held-out prompts, which two processes cannot share evenly."""
+    (folder / "ones.py").write_text(REWARD)
+    rows = [{"prompt": f"{n}+{m}="} for n in range(5) for m in range(3)]
+    config = {
+        "policy": {"name": "language_model", "model": str(model), "max_new_tokens": 10, **settings},
+        "algorithm": {"name": "grpo", "beta": 0.2, "entropy": 0.01},
+        "prompts": {"name": "rows", "rows": rows, "held_out": 0.4},
+        "rewards": ["ones:ones"],
+        "train": {
+            "steps": 2,
+            "groups_per_step": 3,
+            "group_size": 4,
+            "epochs": 2,
+            "learning_rate": 1e-2,
+            "ema": 0.5,
+            "microbatch": 100,
+        },
+        "evaluation": {"prompts": 5},
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def shared(saved, tmp_path_factory):
+    """The folder that two processes left: of models, and of runs beside those of one process."""
+    folder = tmp_path_factory.mktemp("shared")
+    models = {
+        name: {"model": str(saved(of)), "max_new_tokens": 12, **more}
+        for name, (of, more) in MODELS.items()
+    }
+    runs = []
+    for name, settings in RUNS.items():
+        home = folder / f"run {name}"
+        home.mkdir()
+        config = config_of(home, saved(), settings)
+        groupwise.train(config, quiet=True, output=str(home / "one"))
+        shutil.copytree(home / "one", home / "to two")
+        groupwise.train(**resumed(home / "one"), quiet=True)
+        sharded = {"train.shard": True}
+        runs.append({"config": config, "output": str(home / "two"), **sharded})
+        if name == "full":
+            runs.append({**resumed(home / "to two"), **sharded})
+    (folder / "cases.json").write_text(json.dumps({"models": models, "runs": runs}))
+    launch(JOB, folder, 2, limit=200)
+    return folder
+
+
+def resumed(folder):
+    output = {"config": str(folder / "config.yaml"), "output": str(folder)}
+    return {**output, "resume": True, "train.steps": 4}
+
+
+class Pair:
+    """What processes left of a model, and the policy that one process makes of it."""
+
+    def __init__(self, folder, name, settings, count):
+        self.parts = [torch.load(folder / f"{name}-{rank}.pt") for rank in range(count)]
+        torch.manual_seed(0)
+        self.alone = LanguageModel(Settings(**settings))
+        self.alone.place("cpu")
+        self.prompts, self.seeds = shard_job.rows(0, 1)
+        self.rollouts = self.alone.sample(
+            self.prompts, group_size=shard_job.PER_PROMPT, seeds=self.seeds
+        )
+        self.trained = {k: p for k, p in self.alone.named_parameters() if p.requires_grad}
+
+    def check(self, name, expected, tolerance=1e-5):
+        """Of all rows [B, T], which the processes have a part each of."""
+        rows = [row for part in self.parts for row in part[name]]
+        for ours, theirs in zip(rows, expected, strict=True):
+            torch.testing.assert_close(ours, theirs[: len(ours)], rtol=0, atol=tolerance)
+
+
+@pytest.fixture
+def pair(shared):
+    """pair(name) -> the model of that name."""
+    cases = json.loads((shared / "cases.json").read_text())["models"]
+    return lambda name: Pair(shared, name, cases[name], 2)
+
+
+def check_trained(pair):
+    """Log-probs, a gradient, a step, and weights that were kept: as one process has them."""
+    policy, rollouts = pair.alone, pair.rollouts
+    policy.train()
+    policy.keep("reference")
+    policy.keep("average")
+    answers = policy(rollouts)
+    pair.check("log_probs", answers.log_probs)
+    pair.check("entropy", answers.entropy)
+    optimizer = torch.optim.AdamW(pair.trained.values(), lr=1e-2)
+    shard_job.loss(policy, rollouts).backward()
+    gradient, weights = pair.parts[0]["gradient"], pair.parts[0]["weights"]
+    assert gradient.keys() == weights.keys() == pair.trained.keys()
+    for name, parameter in pair.trained.items():
+        scale = float(parameter.grad.abs().max())
+        torch.testing.assert_close(gradient[name], parameter.grad, rtol=0, atol=2e-6 * scale + 1e-9)
+    optimizer.step()
+    for name, parameter in pair.trained.items():
+        torch.testing.assert_close(weights[name], parameter.data, rtol=0, atol=1e-5)
+    policy.blend("average", 0.75)
+    with torch.no_grad():
+        pair.check("after", policy(rollouts).log_probs, 1e-4)
+        for name in ("reference", "average"):
+            with policy.using(name):
+                pair.check(name, policy(rollouts).log_probs, 1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_processes_answer_and_train_as_one(pair, name):
+    pair = pair(name)
+    whole = sum(p.numel() * p.element_size() for p in pair.alone.parameters())
+    for part in pair.parts:
+        assert part["held"] == whole / 2
+        assert part["whole"] == 1  # weight at a time, while they were read
+        assert part["notes"] == pair.alone.notes
+    check_trained(pair)
+    # Where the reference is the model without its adapters nothing is copied for it.
+    assert bool(pair.parts[0]["kept"]) == (name != "lora")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_processes_sample_as_one(pair, name):
+    pair = pair(name)
+    parts = pair.parts
+    tokens = [row for part in parts for row in part["tokens"]]
+    assert tokens == pair.rollouts.facts["completion_ids"]
+    pair.check("sampled", pair.rollouts.sampler_log_probs)
+    greedy = pair.alone.sample(
+        pair.prompts, group_size=1, seeds=pair.seeds[::2], purpose="greedy"
+    ).completions
+    assert [text for part in parts for text in part["greedy"]] == greedy
+    # Where the one decodes 12 tokens and the other one, they do not wait for each other.
+    assert [part["passes"] for part in parts] == [12, 1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_first_saves_the_whole(shared, pair, name):
+    pair = pair(name)
+    weights = pair.parts[0]["weights"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        if name == "lora":
+            base = AutoModelForCausalLM.from_pretrained(pair.alone.config.model)
+            loaded = peft.PeftModel.from_pretrained(base, shared / name)
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(shared / name)
+    saved = {f"causal.model.{key}": weight for key, weight in loaded.named_parameters()}
+    assert weights.keys() <= saved.keys()
+    assert all(torch.equal(saved[key], weight) for key, weight in weights.items())
+    assert not (shared / f"{name} of another").exists()
+
+
+def test_sizes_that_do_not_divide_and_weights_that_are_fused(tmp_path):
+    """32 and 64 rows among three processes; and four experts, which are read one by one."""
+    torch.manual_seed(7)
+    config = Qwen3MoeConfig(**ATTENTION["qwen3_moe"], tie_word_embeddings=True)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "experts")
+    make_tokenizer().save_pretrained(tmp_path / "experts")
+    settings = {"model": str(tmp_path / "experts"), "max_new_tokens": 12}
+    cases = {"models": {"odd": settings}, "runs": []}
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    launch(JOB, tmp_path, 3, limit=200)
+    pair = Pair(tmp_path, "odd", settings, 3)
+    check_trained(pair)
+    assert [part["passes"] for part in pair.parts] == [12, 1, 1]
+
+
+# ---- whole runs
+
+
+def steps(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    names = ("reward", "loss", "kl", "entropy", "grad_norm", "length", "trained_decisions")
+    return [{name: line[name] for name in names} for line in lines if "loss" in line]
+
+
+def after(folder):
+    return json.loads((folder / "result.json").read_text())["after"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_two_processes_is_the_run_on_one(shared, name):
+    home = shared / f"run {name}"
+    alone, two = steps(home / "one"), steps(home / "two")
+    assert (len(alone), len(two)) == (4, 2)
+    assert alone[1]["kl"] > 0
+    for one, other in zip(alone, two, strict=False):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+def test_a_run_goes_on_with_another_number_of_processes(shared):
+    home = shared / "run full"
+    groupwise.train(**resumed(home / "two"), **{"train.shard": False}, quiet=True)
+    alone = steps(home / "one")
+    for folder in (home / "two", home / "to two"):
+        assert len(steps(folder)) == 4
+        for one, other in zip(alone, steps(folder), strict=True):
+            assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+        assert after(folder)["reward"] == pytest.approx(after(home / "one")["reward"], abs=1e-3)
+    # The averaged weights are those that are saved.
+    models = [AutoModelForCausalLM.from_pretrained(home / of / "model") for of in ("one", "to two")]
+    ids = torch.arange(20).unsqueeze(0)
+    torch.testing.assert_close(models[0](ids).logits, models[1](ids).logits, rtol=1e-3, atol=1e-3)
+
+
+# ---- a mesh of one process: what needs no other
+
+
+@pytest.fixture
+def mesh():
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def divided(saved, mesh):
+    """divided(architecture, **settings) -> a policy that was sharded among one process."""
+
+    def policy(architecture="qwen2", **settings):
+        settings = {"model": str(saved(architecture)), "max_new_tokens": 12, **settings}
+        torch.manual_seed(0)
+        policy = LanguageModel(Settings(**settings))
+        policy.shard(mesh)
+        policy.place("cpu")
+        return policy
+
+    return policy
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"lora": LORA}, {"share_prompt": False}, {"lora": HEAD, "architecture": "llama"}],
+    ids=str,
+)
+def test_every_weight_is_read_inside_the_forward_of_what_answers(make, divided, rows, settings):
+    plain, policy = make(**settings), divided(**settings)
+    assert policy.notes == plain.notes
+    rollouts = policy.sample(rows, group_size=2, seeds=range(6))
+    for each in (policy, plain):
+        each(rollouts).log_probs.sum().backward()
+    for ours, theirs in zip(policy.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.full_tensor(), theirs)
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+
+
+def test_a_cache_that_refuses_leaves_nothing_behind(mesh, make_of, tmp_path, rows):
+    """The backward pass over shared prompts fails in these recurrent layers."""
+    plain = make_of(Qwen3_5TextConfig(**RECURRENT["qwen3_5_text"]))
+    policy = LanguageModel(Settings(model=str(tmp_path / "model"), max_new_tokens=12))
+    policy.shard(mesh)
+    policy.place("cpu")
+    (note,) = policy.notes
+    assert "prompts are not shared in training: this model's cache refuses" in note
+    rollouts = plain.sample(rows, group_size=1, seeds=range(3))
+    policy(rollouts).log_probs.sum().backward()
+    plain(rollouts).log_probs.sum().backward()
+    for ours, theirs in zip(policy.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_bf16_computes_in_bf16_and_trains_float32(make, divided, rows, lora):
+    settings = {"precision": "bf16", "lora": lora}
+    settings["loading"] = {"dtype": "bfloat16"} if lora else {}
+    plain, policy = make(**settings), divided(**settings)
+    assert not policy.exact
+    kinds = set()
+    layer = policy.causal.causal.model.layers[0].mlp
+    layer.register_forward_pre_hook(lambda _, inputs: kinds.add(inputs[0].dtype))
+    rollouts = policy.sample(rows, group_size=2, seeds=range(6))
+    answers = policy(rollouts)
+    assert kinds == {torch.bfloat16}
+    assert (answers.log_probs - plain(rollouts).log_probs).abs().max() < 0.2
+    torch.testing.assert_close(
+        answers.log_probs * rollouts.mask, rollouts.sampler_log_probs, rtol=0, atol=0.1
+    )
+    answers.log_probs.sum().backward()
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    assert {(p.dtype, p.grad.dtype) for p in trained} == {(torch.float32, torch.float32)}
+
+
+def test_weights_that_are_in_no_file_begin_as_those_of_one_process(make_of, mesh, tmp_path):
+    from safetensors.torch import load_file, save_file
+    from tests.llm.conftest import CONFIGS
+
+    make_of(CONFIGS["llama"]())
+    file = tmp_path / "model" / "model.safetensors"
+    weights = load_file(file)
+    del weights["lm_head.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    heads = []
+    for shared in (False, True):
+        policy = LanguageModel(Settings(model=str(tmp_path / "model"), max_new_tokens=4))
+        if shared:
+            policy.shard(mesh)
+        torch.manual_seed(3)
+        policy.place("cpu")
+        weight = policy.model.lm_head.weight
+        heads.append(weight.full_tensor() if shared else weight)
+    assert torch.equal(*heads)
+
+
+def test_weights_that_do_not_fit_are_for_an_engine(divided, rows, monkeypatch):
+    policy = divided()
+
+    def full(self):
+        raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(type(policy.causal), "unshard", full)
+    with pytest.raises(UserError, match=r"gathers the weights.*20\.00 GiB.*name: vllm"):
+        policy.sample(rows, group_size=1, seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loading": {"gguf_file": "a.gguf"}}, "gguf_file: GGUF files are unpacked whole"),
+        ({"loading": {"device_map": "auto"}}, "device_map: where weights lie is decided"),
+        ({"loading": {"use_safetensors": False}}, "use_safetensors: pickled weights"),
+        (
+            {"lora": {**LORA, "options": {"use_dora": True}}},
+            r"begins from the model's own weights",
+        ),
+        (
+            {"lora": {**LORA, "options": {"init_lora_weights": "pissa"}}},
+            r"begins from the model's own weights",
+        ),
+    ],
+)
+def test_what_cannot_be_read_in_parts_is_refused(divided, settings, message):
+    with pytest.raises(UserError, match=rf"{message}(.|\n)*leave out train\.shard"):
+        divided(**settings)
+
+
+def test_pickled_and_quantised_weights_are_refused(divided, tmp_path, saved):
+    folder = tmp_path / "model"
+    shutil.copytree(saved(), folder)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"model\.safetensors(.|\n)*train\.shard"):
+        divided(model=str(folder))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="its weights are quantised, and cannot be cut"):
+        divided(model=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [([], "has no list of layers"), (["same", "same"], "has layers that share weights")],
+)
+def test_a_model_that_cannot_be_cut_by_its_layers_is_refused(make, mesh, layers, message):
+    causal = make().causal
+    layer = torch.nn.Linear(2, 2)
+    causal.model = torch.nn.Sequential(torch.nn.ModuleList(layer for _ in layers))
+    with pytest.raises(UserError, match=rf"tiny {message}.*leave out train\.shard"):
+        sharding.Share(mesh).spread(causal, precision="float32", name="tiny")
