@@ -307,8 +307,9 @@ def test_the_engine_s_thread_works_on_the_gpu_of_its_process(lab, monkeypatch):
     for device in ("cpu", "cuda:3"):
         policy = lab.Tabular()
         trainer = lab.trainer(policy, sampler=Engine(policy), ahead=1)
+        state = trainer.state
         accelerator = SimpleNamespace(device=torch.device(device), num_processes=1)
         monkeypatch.setattr(trainer.experience, "accelerator", accelerator)
-        trainer.experience.next(trainer.state, ahead=True)
+        trainer.experience.next(state, ahead=True)
         trainer.experience.drop()
     assert used == [torch.device("cuda:3")]
