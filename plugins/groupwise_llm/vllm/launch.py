@@ -18,7 +18,11 @@ from groupwise_llm.loading import location
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.settings import Settings, Start
 
-HOLD = 'exec 3<&0; "$@" </dev/null & child=$!; (cat <&3 >/dev/null; kill $child) & wait $child'
+HOLD = """exec 3<&0
+"$@" </dev/null &
+child=$!
+(cat <&3 >/dev/null; kill $child 2>/dev/null) &
+wait $child"""
 """Ends what it starts when its own input ends, as it does when this process is killed."""
 LOOK = 0.5
 """Seconds from one look at whether the server is up to the next."""

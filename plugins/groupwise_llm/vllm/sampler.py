@@ -33,7 +33,7 @@ ROUNDS = 3
 """How often completions of other weights are drawn anew."""
 AT_ONCE = 256
 """Requests that wait for their answers at once."""
-APART = 1.0
+APART = 0.3
 """Nats by which a token's log-prob may differ on average from the policy's after the first
 transfer: rounding is far below, another model far above."""
 PROBED = 16

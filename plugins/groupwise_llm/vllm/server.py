@@ -17,13 +17,15 @@ class Facts:
     """How a server was started.
 
     longest: tokens of a prompt and its completion; widest: completions of one request; words: what
-    kind of log-probs it states; workers: processes that hold weights; backend: of weight transfer.
+    kind of log-probs it states; cuts: whether it reads a long prompt in parts; workers: processes
+    that hold weights; backend: of weight transfer.
     """
 
     longest: int
     widest: int
     words: str
     device: str
+    cuts: bool
     sleeps: bool
     workers: int
     backend: str | None
@@ -39,10 +41,12 @@ class Server:
         try:
             config = self.client.get("server_info", config_format="json")["vllm_config"]
             model, parallel = config["model_config"], config["parallel_config"]
+            scheduler = config["scheduler_config"]
             transfer = config.get("weight_transfer_config") or {}
             return Facts(
                 longest=model["max_model_len"],
-                widest=config["scheduler_config"]["max_num_seqs"],
+                widest=scheduler["max_num_seqs"],
+                cuts=scheduler["enable_chunked_prefill"],
                 words=model["logprobs_mode"],
                 device=config["device_config"]["device"],
                 sleeps=model["enable_sleep_mode"],
