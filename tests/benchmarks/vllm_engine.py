@@ -138,7 +138,7 @@ def run(url: str | None, model: Path, output: Path, **more) -> tuple[dict, list[
     seconds = time.monotonic() - begun
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
-    return {"accuracy": result.after["accuracy"], "seconds": seconds}, steps
+    return {"accuracy": result.after.get("accuracy"), "seconds": seconds}, steps
 
 
 def learning(url: str, model: Path, folder: Path, options: argparse.Namespace) -> None:

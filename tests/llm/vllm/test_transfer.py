@@ -192,7 +192,7 @@ def test_of_several_processes_the_first_sends(engine, saved, tmp_path):
         for rank in range(2)
     ]  # fmt: skip
     try:
-        words = [child.communicate(timeout=100)[0] for child in children]
+        words = [child.communicate(timeout=220)[0] for child in children]
     finally:
         for child in children:
             child.kill()
