@@ -51,7 +51,7 @@ def test_tied_embeddings_on_a_cpu(make, engine, sampler):
 
 
 def test_refusals_say_what_to_set(pair, sampler):
-    policy, server, _ = pair()
+    policy, server, _ = pair({"max_new_tokens": 2})
     for path, answer, words in [
         ("server_info", (404, {"detail": "Not Found"}), "VLLM_SERVER_DEV_MODE=1, and at least"),
         ("server_info", (401, {"error": "Unauthorized"}), "Unauthorized; set sampler.api_key"),
