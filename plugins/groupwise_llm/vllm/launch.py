@@ -59,16 +59,23 @@ class Launch:
         return url
 
     def close(self) -> None:
-        """End the server, with all processes of it. On a process that started none: nothing."""
+        """End the server, with all processes of it; its log stays where it had ended before.
+
+        On a process that started none: nothing.
+        """
         if self.process is None:
             return
+        assert self.log is not None
         assert self.process.stdin is not None
+        ran = self.process.poll() is None
         self.process.stdin.close()
         try:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, 9)
             self.process.wait()
+        if ran:
+            self.log.unlink(missing_ok=True)
         self.process = None
 
     def _python(self) -> str:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,9 @@ http.server.HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_for
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, monkeypatch):
     """What `sampler.start` says for a stand-in of vLLM that only answers and notes how."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     package = tmp_path / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     (package / "api_server.py").write_text(SERVER)
@@ -56,8 +58,10 @@ def test_it_starts_with_what_training_needs_and_ends(make, start, tmp_path):
     ]  # fmt: skip
     assert (arguments, mode) == (options, "1")
     process = own.process
+    assert own.log.parent == tmp_path
     own.close()
     assert process.poll() is not None
+    assert not own.log.exists()
     assert subprocess.run(["pgrep", "-g", str(process.pid)], check=False).returncode == 1
 
 
@@ -68,6 +72,7 @@ def test_it_ends_when_the_run_is_killed(make, start, tmp_path):
     own.process.stdin.close()  # as the system does for a process that was killed
     own.process.wait(timeout=10)
     own.close()
+    assert own.log.exists()  # it says why
 
 
 def test_one_that_does_not_start(make, start):
