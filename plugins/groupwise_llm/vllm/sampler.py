@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,7 @@ from groupwise_llm.vllm.nccl import BACKEND, NCCL
 from groupwise_llm.vllm.request import Request, sampling_of, spread
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
+from groupwise_llm.vllm.sleep import Sleep
 from groupwise_llm.vllm.together import by_first
 from groupwise_llm.vllm.transfer import Transfer
 
@@ -64,6 +66,8 @@ class VLLM(Sampler):
             for server, facts in zip(self.servers, self.facts, strict=True):
                 check(server, facts, policy, config, backend)
             self._transfer = self._way(backend)
+            files = self._transfer if isinstance(self._transfer, Files) else None
+            self._sleep = Sleep(files) if config.sleep and files else None
         except BaseException:
             self._stop()
             raise
@@ -90,12 +94,14 @@ class VLLM(Sampler):
         """Have all servers take the policy's weights; they have taken them when this returns."""
         self._thread = threading.current_thread()
         self.tag = by_first(lambda: f"{name}-{version}-{uuid.uuid4().hex}")
-        self._rouse()
+        if self._sleep is not None:
+            by_first(self._sleep.wake)
         self._transfer.send(policy.weights, self.tag)
         self.version = version
         if not self._probed:
             self._probe(policy)
             self._probed = True
+            PartialState().wait_for_everyone()  # whoever is first would send servers to sleep
 
     def _probe(self, policy: LanguageModel) -> None:
         """Raise UserError where a server answers otherwise than the policy, as another model does,
@@ -152,11 +158,8 @@ class VLLM(Sampler):
         requests = spread(
             ids, group_size, seeds, list(zip(self.servers, self.facts, strict=True)), self.policy
         )
-        self._rouse()
-        try:
+        with self._sleep.drawing() if self._sleep else nullcontext():
             drawn = self._drawn(requests, ids, purpose)
-        finally:
-            self._rest()
         return self._rollouts(prompts, ids, group_size, drawn, purpose)
 
     def _drawn(
@@ -249,17 +252,6 @@ class VLLM(Sampler):
                 "attention": mask.to(device),
             },
         )
-
-    # ---- sleep
-
-    def _rouse(self) -> None:
-        if self.config.sleep:
-            by_first(lambda: self._transfer.each(Server.wake))
-
-    def _rest(self) -> None:
-        if self.config.sleep:
-            PartialState().wait_for_everyone()
-            by_first(lambda: self._transfer.each(Server.sleep))
 
     def close(self) -> None:
         self._transfer.close()

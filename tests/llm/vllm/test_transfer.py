@@ -153,7 +153,8 @@ config = VLLM.Config(servers=[url], folder=folder, patience=0.0, sleep=True)
 sampler = VLLM(config, policy)
 for version in range(2):
     sampler.follow(policy, "policy", version)
-    rollouts = sampler.sample([{"prompt": "a"}], group_size=2, seeds=[0, 1])
+    for _ in range(1 + accelerator.is_main_process):  # some have more prompts than others
+        rollouts = sampler.sample([{"prompt": "a"}], group_size=2, seeds=[0, 1])
     with torch.no_grad():
         gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask]
     assert float(gap.abs().max()) < 1e-4
@@ -199,9 +200,11 @@ def test_of_several_processes_the_first_sends(engine, saved, tmp_path):
     assert [child.returncode for child in children] == [0, 0], "\n".join(words)
     told = server.paths()
     assert told.count("collective_rpc") == 2  # for two follows of two processes
-    assert told.count("sleep") == 2
-    # Asleep only when both have drawn: two each, and each one more to see what was loaded first.
-    assert told.count("inference/v1/generate") == 6
-    drawn = [path for path in told if path in ("sleep", "inference/v1/generate")]
-    assert drawn[-3:] == ["inference/v1/generate", "inference/v1/generate", "sleep"]
+    assert told.count("inference/v1/generate") == 8  # 3 in each version, and first one each to see
+    drawn = [path for path in told if path in ("wake_up", "sleep", "inference/v1/generate")]
+    asleep = False
+    for path in drawn:
+        asleep = {"wake_up": False, "sleep": True}.get(path, asleep)
+        assert not (asleep and path == "inference/v1/generate")
+    assert asleep
     assert not list(Path(tmp_path).glob("groupwise-*"))
