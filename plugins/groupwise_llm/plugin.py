@@ -6,3 +6,8 @@ from groupwise.hookspecs import Register, hookimpl
 @hookimpl
 def register_policies(register: Register) -> None:
     register("language_model", "groupwise_llm.policy:LanguageModel", extra="llm")
+
+
+@hookimpl
+def register_samplers(register: Register) -> None:
+    register("vllm", "groupwise_llm.vllm.sampler:VLLM", extra="llm")

@@ -1,11 +1,12 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import StopStringCriteria
 
@@ -281,6 +282,16 @@ class LanguageModel(Policy):
             return super().using(name)
         off: AbstractContextManager[None] = self.model.disable_adapter()
         return off
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight of the whole model, named as in its checkpoints, for an engine to load.
+
+        Adapters are merged, sharded weights gathered: all processes must iterate alike.
+        """
+        from groupwise_llm.weights import plain_weights  # peft takes a second to import
+
+        dtype = torch.bfloat16 if self.config.precision == "bf16" else None
+        return plain_weights(self.causal.causal, dtype)
 
     def save_pretrained(self, path: Path) -> None:
         """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""

@@ -7,6 +7,7 @@ import pytest
 from groupwise import testing
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
+from groupwise_llm.vllm.sampler import VLLM
 
 # Prompts of unequal length; at this temperature some completions end early.
 ROWS = [{"prompt": "ab"}, {"prompt": "a longer prompt"}, {"prompt": "c"}]
@@ -19,7 +20,10 @@ SETTINGS = {
 
 
 def test_no_other_is_registered(registered):
-    assert registered("language_model") == {("policies", "language_model"): LanguageModel}
+    assert registered("language_model") == {
+        ("policies", "language_model"): LanguageModel,
+        ("samplers", "vllm"): VLLM,  # checked in vllm/test_sampler.py
+    }
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])

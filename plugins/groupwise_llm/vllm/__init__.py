@@ -1,0 +1,1 @@
+"""Completions by vLLM servers, which follow the weights in training."""

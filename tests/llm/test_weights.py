@@ -1,0 +1,127 @@
+"""What an engine gets is what the model's own checkpoint holds, with adapters merged."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2Config
+
+from groupwise.errors import UserError
+from groupwise_llm.adapters import with_adapters
+from groupwise_llm.settings import Lora
+from groupwise_llm.weights import plain_weights
+
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "initializer_range": 0.2,
+}
+
+
+def model_of(config):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def untied():
+    return model_of(Qwen2Config(**SMALL, tie_word_embeddings=False))
+
+
+def adapted(model, targets="all-linear", **options):
+    """With adapters that begin as something, on all linear layers but the head."""
+    wrapped = with_adapters(model, Lora(rank=2, targets=targets, options=options))
+    generator = torch.Generator().manual_seed(1)
+    for p in wrapped.parameters():
+        if p.requires_grad:
+            p.data += torch.randn(p.shape, generator=generator) * 0.2
+    return wrapped
+
+
+@pytest.mark.parametrize("config", [
+    Qwen2Config(**SMALL, tie_word_embeddings=True),
+    Qwen2Config(**SMALL, tie_word_embeddings=False),
+    MixtralConfig(**SMALL, num_local_experts=3),  # whose experts are fused in memory
+])  # fmt: skip
+def test_they_are_those_of_a_checkpoint(config, tmp_path):
+    model = model_of(config)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    weights = dict(plain_weights(model, None))
+    assert weights.keys() == saved.keys()
+    assert all(torch.equal(weights[name], saved[name]) for name in saved)
+    halved = dict(plain_weights(model, torch.bfloat16))
+    assert {tensor.dtype for tensor in halved.values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"use_dora": True},
+    {"modules_to_save": ["lm_head"]},
+    {"targets": ["embed_tokens", "q_proj"]},
+])  # fmt: skip
+def test_adapters_are_merged_and_stay(options):
+    wrapped, ids = adapted(untied(), **options), torch.arange(8).unsqueeze(0)
+    before = {name: p.detach().clone() for name, p in wrapped.state_dict().items()}
+    plain = untied()
+    plain.load_state_dict(dict(plain_weights(wrapped.get_base_model(), None)))
+    with torch.no_grad():
+        torch.testing.assert_close(plain(ids).logits, wrapped(ids).logits, atol=1e-5, rtol=1e-5)
+    after = wrapped.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_adapters_that_are_switched_off_are_left_out():
+    wrapped, base = adapted(untied()), untied().state_dict()
+    with wrapped.disable_adapter():
+        weights = dict(plain_weights(wrapped.get_base_model(), None))
+    assert all(torch.equal(weights[name], value) for name, value in base.items())
+
+
+@pytest.mark.filterwarnings("ignore:.*tied:UserWarning", "ignore:.*tie:UserWarning")
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_adapters_on_one_of_two_tied_layers(target):
+    tied = model_of(Qwen2Config(**SMALL, tie_word_embeddings=True))
+    wrapped = adapted(tied, [target])
+    with pytest.raises(UserError, match="is tied to another layer's, and one of them has adapters"):
+        dict(plain_weights(wrapped.get_base_model(), None))
+
+
+@pytest.mark.filterwarnings("ignore::peft.PeftWarning", "ignore:.*lora_bias:UserWarning")
+def test_adapters_that_cannot_be_merged():
+    wrapped = adapted(untied(), lora_bias=True)
+    with pytest.raises(UserError, match="cannot be merged: Impossible to merge LoRA"):
+        dict(plain_weights(wrapped.get_base_model(), None))
+
+
+def test_sharded_weights_are_gathered(tmp_path):
+    wrapped = adapted(untied(), use_rslora=True)
+    whole = dict(plain_weights(wrapped.get_base_model(), None))
+    whole = {name: tensor.clone() for name, tensor in whole.items()}
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        for layer in wrapped.get_base_model().model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(wrapped, mesh=mesh)
+        assert all(isinstance(p, DTensor) for p in wrapped.parameters())
+        weights = dict(plain_weights(wrapped.get_base_model(), None))
+        assert all(isinstance(p, DTensor) for p in wrapped.parameters())
+    finally:
+        torch.distributed.destroy_process_group()
+    assert weights.keys() == whole.keys()
+    assert not any(isinstance(tensor, DTensor) for tensor in weights.values())
+    assert all(torch.equal(weights[name], whole[name]) for name in whole)
+
+
+def test_a_policy_yields_them_in_its_precision(make):
+    policy = make("llama", precision="bf16", lora=Lora(rank=2))
+    weights = dict(policy.weights())
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    assert not any("lora" in name or "base" in name for name in weights)

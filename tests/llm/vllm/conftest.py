@@ -1,0 +1,64 @@
+"""Servers with vLLM's protocol, and samplers that draw from them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from groupwise_llm.vllm.sampler import VLLM
+
+_spec = importlib.util.spec_from_file_location("engine", Path(__file__).with_name("engine.py"))
+_engine = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_engine)
+
+
+@pytest.fixture
+def engine(saved):
+    """engine(architecture, model={...}, **facts) -> a running server."""
+    running = []
+
+    def start(architecture="llama", model=None, **facts):
+        running.append(_engine.Engine(saved(architecture, **(model or {})), **facts))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
+def late():
+    return _engine.late
+
+
+@pytest.fixture
+def sampler(tmp_path):
+    """sampler(policy, *engines, **settings) -> the sampler; its files lie in a folder of the test.
+
+    A request that fails is not sent again.
+    """
+    made = []
+
+    def build(policy, *engines, **settings):
+        settings = {"folder": str(tmp_path), "patience": 0.0, **settings}
+        config = VLLM.Config(servers=[one.url for one in engines], **settings)
+        made.append(VLLM(config, policy))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def pair(make, engine, sampler):
+    """pair(policy={...}, facts={...}, **settings) -> a policy, a server, and the sampler between
+    them, which follows it."""
+
+    def build(policy=None, facts=None, **settings):
+        own, server = make("llama", **(policy or {})), engine(**(facts or {}))
+        drawn = sampler(own, server, **settings)
+        drawn.follow(own, "policy", 0)
+        return own, server, drawn
+
+    return build

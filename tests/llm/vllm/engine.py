@@ -1,0 +1,184 @@
+"""Engine: a server with the protocol of vLLM 0.32, of a small model of transformers.
+
+What it answers is sampled, and its log-probs are the model's. `faults` make it misbehave.
+"""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+FACTS = {
+    "longest": 128,
+    "widest": 64,
+    "words": "processed_logprobs",
+    "device": "cuda",
+    "cuts": True,
+    "sleeps": True,
+    "backend": None,
+}
+
+
+class Engine:
+    """folder: of the model it starts with. calls: path and body of every request, in order.
+
+    faults: by path, a function of the body that is called before, and may answer in its place;
+    spoil: what a choice becomes before it is sent.
+    """
+
+    def __init__(self, folder, *, port=0, **facts):
+        self.folder, self.facts = Path(folder), {**FACTS, **facts}
+        self.calls, self.faults, self.spoil = [], {}, lambda choice: choice
+        self.lock = threading.Lock()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.http, self.port = None, port
+        self.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        """With the weights and the tag of a server that has just been started."""
+        self.model = AutoModelForCausalLM.from_pretrained(self.folder).eval()
+        self.tag = "default"
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                engine.answer(self, {})
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                engine.answer(self, json.loads(body or b"null"))
+
+            def log_message(self, *_):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request, address):
+                pass  # whoever asked has gone
+
+        self.http = Server(("127.0.0.1", self.port), Handler)
+        self.port = self.http.server_port
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self):
+        if self.http is not None:
+            self.http.shutdown()
+            self.http.server_close()
+            self.http = None
+
+    def paths(self):
+        return [path for path, _ in self.calls]
+
+    def answer(self, request, body):
+        path, query = urlsplit(request.path)[2:4]
+        path = path.strip("/")
+        self.calls.append((path, body))
+        fault = self.faults.get(path)
+        spoiled = fault(body) if fault else None
+        if spoiled == "die":
+            request.close_connection = True
+            request.connection.close()
+            return
+        try:
+            status, content = spoiled or (200, self.content(path, body, dict(parse_qsl(query))))
+        except (RuntimeError, KeyError) as error:
+            status, content = 500, {"error": {"message": str(error)}}
+        data = json.dumps(content).encode()
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        request.wfile.write(data)
+
+    def content(self, path, body, query):
+        if path == "server_info":
+            return self.server_info()
+        if path == "weight_info":
+            return {"weight_version": self.tag}
+        if path == "update_weight_version":
+            self.tag = body["new_version"]
+        elif path == "collective_rpc":
+            assert body["method"] == "reload_weights"
+            self.load(body["kwargs"]["weights_path"])
+        elif path == "inference/v1/generate":
+            with self.lock:
+                return {"choices": self.choices(body)}
+        elif path == "reset_prefix_cache":
+            return {"success": True}
+        return {}
+
+    def server_info(self):
+        facts = self.facts
+        model = {
+            "max_model_len": facts["longest"],
+            "logprobs_mode": facts["words"],
+            "enable_sleep_mode": facts["sleeps"],
+        }
+        scheduler = {"max_num_seqs": facts["widest"], "enable_chunked_prefill": facts["cuts"]}
+        return {
+            "vllm_config": {
+                "model_config": model,
+                "scheduler_config": scheduler,
+                "parallel_config": {"world_size": 1},
+                "device_config": {"device": facts["device"]},
+                "weight_transfer_config": facts["backend"] and {"backend": facts["backend"]},
+            }
+        }
+
+    def load(self, folder):
+        """As vLLM: names it does not know and other shapes are errors, missing ones are not."""
+        own = self.model.state_dict()
+        for file in sorted(Path(folder).glob("*.safetensors")):
+            for name, tensor in load_file(file).items():
+                own[name].copy_(tensor)
+
+    @torch.no_grad()
+    def choices(self, body):
+        sampling, prompt = body["sampling_params"], body["token_ids"]
+        if sampling["n"] > self.facts["widest"]:
+            raise RuntimeError("n is too large")
+        return [
+            self.spoil(self.choice(prompt, sampling, number)) for number in range(sampling["n"])
+        ]
+
+    def choice(self, prompt, sampling, number):
+        generator = torch.Generator().manual_seed(sampling["seed"] + number)
+        ids, scores, reason, first = list(prompt), [], "length", self.tag
+        while len(scores) < sampling["max_tokens"]:
+            logits = self.model(torch.tensor([ids])).logits[0, -1]
+            log_probs = (logits / (sampling["temperature"] or 1.0)).log_softmax(-1)
+            if sampling["temperature"]:
+                token = int(torch.multinomial(log_probs.exp(), 1, generator=generator))
+            else:
+                token = int(log_probs.argmax())
+            ids.append(token)
+            scores.append({"token_id": token, "logprob": float(log_probs[token])})
+            text = self.tokenizer.decode(ids[len(prompt) :])
+            if token in sampling["stop_token_ids"] or any(s in text for s in sampling["stop"]):
+                reason = "stop"
+                break
+        versions = {first, self.tag}
+        return {
+            "index": number,
+            "token_ids": ids[len(prompt) :],
+            "finish_reason": reason,
+            "logprobs": {"content": scores} if sampling["logprobs"] is not None else None,
+            "weight_versions": [{"version": v, "start": 0, "end": len(scores)} for v in versions],
+        }
+
+
+def late(seconds):
+    """A fault: the answer comes after so many seconds."""
+
+    def fault(_):
+        time.sleep(seconds)
+
+    return fault

@@ -1,0 +1,235 @@
+"""Servers that are absent, die, restart, are slow, lie or are started otherwise."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise import train
+from groupwise.errors import UserError
+from groupwise_llm.vllm.sampler import VLLM
+
+GENERATE = "inference/v1/generate"
+
+
+def lacking(name):
+    return lambda choice: {key: value for key, value in choice.items() if key != name}
+
+
+def changed(**values):
+    return lambda choice: {**choice, **values}
+
+
+def shorter(choice):
+    return {**choice, "logprobs": {"content": choice["logprobs"]["content"][:-1]}}
+
+
+# ---- what is said at the start
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "words"),
+    [
+        ({"words": "raw_logprobs"}, {}, "raw_logprobs, .* --logprobs-mode processed_logprobs"),
+        ({"longest": 12}, {}, r"takes 12 tokens .*max_new_tokens is 12; .*--max-model-len"),
+        ({"sleeps": False}, {"sleep": True}, "cannot sleep .*--enable-sleep-mode"),
+        ({"device": "cpu"}, {}, "reads long prompts in parts, .*--no-enable-chunked-prefill"),
+        ({}, {"transfer": "nccl"}, r"by NCCL .*--weight-transfer-config '.*nccl.*transfer: files"),
+    ],
+)
+def test_a_server_started_otherwise(pair, facts, settings, words):
+    with pytest.raises(UserError, match=f"server at http://127.0.0.1:[0-9]+ .*{words}"):
+        pair(facts=facts, **settings)
+
+
+def test_tied_embeddings_on_a_cpu(make, engine, sampler):
+    with pytest.raises(UserError, match=r"keeps the old output embedding .*untie it"):
+        sampler(make("qwen2"), engine("qwen2", device="cpu", cuts=False))
+    sampler(make("qwen2"), engine("qwen2"))  # on a GPU it may be
+
+
+def test_refusals_say_what_to_set(pair, sampler):
+    policy, server, _ = pair({"max_new_tokens": 2})
+    for path, answer, words in [
+        ("server_info", (404, {"detail": "Not Found"}), "VLLM_SERVER_DEV_MODE=1, and at least"),
+        ("server_info", (401, {"error": "Unauthorized"}), "Unauthorized; set sampler.api_key"),
+        ("server_info", (200, {"vllm_config": "text"}), "does not describe itself as vLLM"),
+        (GENERATE, (403, {"error": {"message": "disabled"}}), "disabled; .*--enable-scale-out"),
+        (GENERATE, (200, {"text": "hello"}), "without completions"),
+        ("update_weight_version", (404, {"detail": "Not Found"}), "at least vLLM 0.32"),
+        ("reset_prefix_cache", (200, {"success": False}), "could not drop its cache"),
+        ("collective_rpc", (500, {"error": {"message": "no"}}), "cannot load .*: no. Was it"),
+    ]:
+        server.faults = {path: lambda _, answer=answer: answer}
+        with pytest.raises(UserError, match=words):
+            sampler(policy, server).follow(policy, "policy", 1)
+
+
+def test_a_server_of_another_model(make, engine, sampler):
+    policy = make("llama")
+    for model, words in (
+        ({"hidden_size": 64}, "cannot load the policy's weights: .*Was it started with"),
+        ({"num_hidden_layers": 1}, "cannot load the policy's weights"),
+        ({"num_hidden_layers": 3}, "nats from the policy's on average: it runs another model"),
+        ({"rms_norm_eps": 0.5, "vocab_size": 300}, "cannot load the policy's weights"),
+    ):
+        with pytest.raises(UserError, match=words):
+            sampler(policy, engine(model=model)).follow(policy, "policy", 0)
+
+
+def test_prompts_that_a_server_has_no_room_for(pair, rows):
+    _, _, drawn = pair(facts={"longest": 30})
+    with pytest.raises(UserError, match=r"prompt of 23 tokens .* more than the 30 tokens"):
+        drawn.sample(rows, group_size=2, seeds=range(6))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "set either servers .* or start"),
+        ({"servers": ["http://one:1"], "start": {}}, "set either servers .* or start"),
+        ({"servers": ["one:1"]}, "expected addresses such as http"),
+        ({"servers": ["http://one:1", "http://one:1/"]}, "a server is named twice"),
+        ({"servers": ["http://one:1"], "sleep": True, "transfer": "nccl"}, "joins no two"),
+    ],
+)
+def test_settings(settings, words):
+    with pytest.raises(ValueError, match=words):
+        VLLM.Config(**settings)
+
+
+# ---- what is said of answers
+
+
+def test_answers_that_cannot_be_trained_on(pair, rows):
+    _, server, drawn = pair({"max_new_tokens": 4})
+    for spoil, words in [
+        (changed(logprobs=None), "states no log-probs .*--logprobs-mode processed_logprobs"),
+        (shorter, "states log-probs of 3 tokens, and drew 4"),
+        (changed(weight_versions=None), "which weights drew a completion; it needs vLLM 0.32"),
+        (lacking("token_ids"), "answers without token_ids"),
+        (changed(token_ids=[]), "drew 0 tokens, and 1 to 4 were asked for"),
+        (changed(token_ids=[5] * 5), "drew 5 tokens, and 1 to 4 were asked for"),
+        (changed(token_ids=[5, 5, 5, 900]), "drew token 900, and the policy's model knows 258"),
+        (changed(token_ids=[5], finish_reason="length"), "after 1 of 4 tokens, with neither"),
+        (changed(finish_reason="abort"), "reason: abort"),
+    ]:
+        server.spoil = spoil
+        with pytest.raises(UserError, match=words):
+            drawn.sample(rows[:1], group_size=2, seeds=[0, 1])
+
+
+def test_as_many_completions_as_were_asked_for(pair, rows):
+    _, server, drawn = pair()
+    server.faults[GENERATE] = lambda _: (200, {"choices": []})
+    with pytest.raises(UserError, match="0 completions, and 2 were asked for"):
+        drawn.sample(rows, group_size=2, seeds=range(6))
+
+
+# ---- other weights
+
+
+def test_a_server_that_restarted_gets_the_weights_again(pair, rows):
+    """Also in the middle of a batch: what it drew with others is drawn anew."""
+    policy, server, drawn = pair(patience=5.0)
+    with torch.no_grad():
+        policy.model.lm_head.weight.copy_(policy.model.lm_head.weight.flip(0))
+    drawn.follow(policy, "policy", 1)
+    calls = []
+
+    def restart(_):
+        calls.append(threading.get_ident())
+        if len(calls) == 2:
+            server.stop()
+            server.start()
+            return "die"
+        return None
+
+    server.faults[GENERATE] = restart
+    rollouts = drawn.sample(rows, group_size=2, seeds=range(6))
+    assert server.paths().count("collective_rpc") == 3
+    with torch.no_grad():
+        gap = policy(rollouts).log_probs - rollouts.sampler_log_probs
+    assert float(gap[rollouts.mask].abs().max()) < 1e-4
+
+
+def test_a_server_that_another_run_uses(pair, rows):
+    _, server, drawn = pair({"max_new_tokens": 2})
+
+    def other(_):
+        server.tag = "of another run"
+
+    server.faults[GENERATE] = other
+    with pytest.raises(UserError, match=r"draws with other weights .*does another run use it"):
+        drawn.sample(rows, group_size=2, seeds=range(6))
+    assert server.paths().count("collective_rpc") == 3
+
+
+# ---- absence, death and slowness
+
+
+def test_an_absent_server_is_waited_for(make, engine, sampler):
+    policy, server = make("llama"), engine()
+    server.stop()
+    with pytest.raises(UserError, match=rf"{server.url} cannot be reached: .*sampler.patience"):
+        sampler(policy, server)
+    later = threading.Timer(0.5, server.start)
+    later.start()
+    sampler(policy, server, patience=10.0)
+    later.join()
+
+
+def test_a_slow_server(pair, rows, late):
+    _, server, drawn = pair({"max_new_tokens": 2}, timeout=0.3)
+    server.faults[GENERATE] = late(1.0)
+    with pytest.raises(UserError, match=r"took longer than 0.3 s .*sampler.timeout"):
+        drawn.sample(rows, group_size=2, seeds=range(6))
+
+
+def test_a_server_that_fails_for_a_while(pair, rows):
+    _, server, drawn = pair({"max_new_tokens": 2}, patience=5.0)
+    failures = iter([(500, {"error": {"message": "engine died"}})] * 2)
+    server.faults[GENERATE] = lambda _: next(failures, None)
+    assert len(drawn.sample(rows, group_size=2, seeds=range(6))) == 6
+    _, server, drawn = pair({"max_new_tokens": 2})
+    server.faults[GENERATE] = lambda _: (500, {"error": {"message": "engine died"}})
+    with pytest.raises(UserError, match=r"fails: engine died; .*sampler.patience"):
+        drawn.sample(rows, group_size=2, seeds=range(6))
+
+
+def test_a_run_goes_on_after_its_server_died(saved, engine, tmp_path):
+    server = engine()
+
+    def run(**more):
+        policy = {"name": "language_model", "model": str(saved("llama")), "max_new_tokens": 4}
+        place = {"servers": [server.url], "folder": str(tmp_path), "patience": 0.0}
+        config = {
+            "policy": policy,
+            "sampler": {"name": "vllm", **place},
+            "prompts": [{"prompt": f"word {number}"} for number in range(12)],
+            "prompts.held_out": 0.4,
+            "rewards": [letters],
+            "train": {"steps": 3, "groups_per_step": 2, "group_size": 3, "checkpoint_every": 1},
+            "evaluation": {"prompts": 1, "every": 10},
+            "output": tmp_path / "run",
+            "quiet": True,
+        }
+        return train(**{**config, **more})
+
+    follows = iter(range(100))
+    server.faults["collective_rpc"] = lambda _: "die" if next(follows) == 2 else None
+    with pytest.raises(UserError, match=f"{server.url} cannot be reached"):
+        run()
+    assert (tmp_path / "run/checkpoints").is_dir()
+    assert not list(Path(tmp_path).glob("groupwise-*"))
+    run(resume=True)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == [1, 2, 3]
+    assert all(line["mismatch/max"] < 1e-4 for line in lines if "loss" in line)
+
+
+def letters(completions, **_):
+    return [float(sum(map(str.isascii, text))) for text in completions]

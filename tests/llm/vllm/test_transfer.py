@@ -1,0 +1,210 @@
+"""How weights get to servers: by files, by vLLM's own transfer, and from several processes."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from groupwise.errors import UserError
+from groupwise_llm.vllm import files
+from groupwise_llm.vllm.nccl import NCCL
+
+
+def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
+    done = subprocess.Popen(["true"])
+    done.wait()
+    dead = tmp_path / f"{files.PREFIX}{done.pid}-x"
+    other = tmp_path / f"groupwise-elsewhere-{done.pid}-x"  # another machine's, in a shared folder
+    ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
+    for folder in (dead, other, ours):
+        folder.mkdir()
+    *_, drawn = pair()
+    assert [folder.exists() for folder in (dead, other, ours)] == [False, True, True]
+    (home,) = [path for path in tmp_path.glob("groupwise-*") if path not in (other, ours)]
+    assert [path.name for path in home.glob("*.safetensors")] == ["model-00000.safetensors"]
+    drawn.close()
+    assert not home.exists()
+
+
+def test_weights_are_cut_into_files(pair, rows, monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "FILE_BYTES", 4096)
+    policy, _, drawn = pair()
+    (home,) = tmp_path.glob("groupwise-*")
+    count = len(list(home.glob("*.safetensors")))
+    assert count > 5
+    with torch.no_grad():
+        policy.model.lm_head.weight.copy_(policy.model.lm_head.weight.flip(0))
+    drawn.follow(policy, "policy", 1)
+    rollouts = drawn.sample(rows, group_size=1, seeds=range(3))
+    with torch.no_grad():
+        gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask]
+    assert float(gap.abs().max()) < 1e-4
+    assert len(list(home.glob("*.safetensors"))) == count
+
+
+def test_no_room_for_files(pair, sampler, engine, make, monkeypatch):
+    with pytest.raises(UserError, match=r"sampler.folder: cannot write to /nowhere/at/all"):
+        pair(folder="/nowhere/at/all")
+    policy, _, drawn = pair()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "save_file", full)
+    with pytest.raises(UserError, match=r"sampler.folder: .* No space left .*with room for all"):
+        drawn.follow(policy, "policy", 1)
+
+
+# ---- vLLM's own transfer, whose GPUs are not here: what is asked of the servers
+
+
+class Sender:
+    """In place of vLLM's: the same requests in the same order, and no tensors."""
+
+    def __init__(self, place, client, source):
+        self.place, self.client, self.source = place, client, source
+
+    @classmethod
+    def trainer_init(cls, place, *, client, source):
+        made = cls(place, client, source)
+        client.init_weight_transfer_engine({"rank_offset": 1, "world_size": place.world_size})
+        return made
+
+    def send_weights(self):
+        names = [one.name for one in self.source.metadata()]
+        self.client.start_weight_update()
+        self.client.update_weights({"names": names})
+        self.client.finish_weight_update()
+
+    def shutdown(self):
+        pass
+
+
+class Values:
+    def __init__(self, *values, **named):
+        self.__dict__ |= {**dict(zip(("name", "dtype", "shape"), values, strict=False)), **named}
+
+
+@pytest.fixture
+def weight_transfer(monkeypatch):
+    parts = ["vllm", "distributed", "weight_transfer"]
+    for depth in range(3):
+        monkeypatch.setitem(sys.modules, ".".join(parts[: depth + 1]), ModuleType(parts[depth]))
+    for name, values in {
+        "base": {"ParamMeta": Values},
+        "nccl_engine": {"NCCLTrainerInitInfo": Values, "NCCLTrainerWeightTransferEngine": Sender},
+    }.items():
+        module = ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, f"vllm.distributed.weight_transfer.{name}", module)
+
+
+def test_the_steps_of_nccl(make, engine, sampler, weight_transfer):
+    policy, servers = make("llama"), [engine(backend="nccl"), engine(backend="nccl")]
+    drawn = sampler(policy, *servers, transfer="nccl")
+    for version in range(2):
+        drawn._probed = True  # no tensors arrive
+        drawn.follow(policy, "policy", version)
+    for offset, server in enumerate(servers):
+        update = [
+            "update_weight_version", "start_weight_update", "update_weights",
+            "finish_weight_update", "reset_prefix_cache", "update_weight_version",
+        ]  # fmt: skip
+        first = [update[0], "init_weight_transfer_engine", *update[1:]]
+        assert server.paths() == ["server_info", *first, *update]
+        bodies = dict(server.calls)
+        init = bodies["init_weight_transfer_engine"]["init_info"]
+        assert init == {"rank_offset": 1 + offset, "world_size": 3}
+        names = bodies["update_weights"]["update_info"]["names"]
+        assert names == [name for name, _ in policy.weights()]
+        assert server.tag == drawn.tag
+    servers[0].tag = "default"
+    with pytest.raises(UserError, match=r"no longer has the weights .*--resume.*transfer: files"):
+        drawn.sample([{"prompt": "a"}], group_size=1, seeds=[0])
+
+
+def test_nccl_without_vllm(make, engine, sampler):
+    drawn = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
+    assert isinstance(drawn._transfer, NCCL)
+    with pytest.raises(UserError, match=r"in the environment of training, too: pip install"):
+        drawn.follow(drawn.policy, "policy", 0)
+
+
+# ---- several processes
+
+CHILD = """
+import json, sys
+import torch
+from accelerate import Accelerator
+from groupwise.errors import UserError
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.sampler import VLLM
+
+accelerator = Accelerator(cpu=True)
+model, url, folder = sys.argv[1:]
+policy = LanguageModel(LanguageModel.Config(model=model, max_new_tokens=3))
+policy.place("cpu")
+config = VLLM.Config(servers=[url], folder=folder, patience=0.0, sleep=True)
+sampler = VLLM(config, policy)
+for version in range(2):
+    sampler.follow(policy, "policy", version)
+    for _ in range(1 + accelerator.is_main_process):  # some have more prompts than others
+        rollouts = sampler.sample([{"prompt": "a"}], group_size=2, seeds=[0, 1])
+    with torch.no_grad():
+        gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask]
+    assert float(gap.abs().max()) < 1e-4
+    assert rollouts.versions.tolist() == [version, version]
+sampler.servers[0].client.url = "http://127.0.0.1:9"
+try:
+    sampler.follow(policy, "policy", 2)
+except UserError as error:
+    assert "cannot be reached" in str(error)
+else:
+    raise AssertionError("a server that is gone is told of on all processes")
+accelerator.wait_for_everyone()
+sampler.close()
+accelerator.end_training()
+"""
+
+
+def test_of_several_processes_the_first_sends(engine, saved, tmp_path):
+    server, script = engine(), tmp_path / "child.py"
+    script.write_text(CHILD)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = [
+        subprocess.Popen(
+            [sys.executable, script, saved("llama"), server.url, tmp_path],
+            env={
+                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join(sys.path), "ACCELERATE_USE_CPU": "true",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        words = [child.communicate(timeout=220)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    assert [child.returncode for child in children] == [0, 0], "\n".join(words)
+    told = server.paths()
+    assert told.count("collective_rpc") == 2  # for two follows of two processes
+    assert told.count("inference/v1/generate") == 8  # 3 in each version, and first one each to see
+    drawn = [path for path in told if path in ("wake_up", "sleep", "inference/v1/generate")]
+    asleep = False
+    for path in drawn:
+        asleep = {"wake_up": False, "sleep": True}.get(path, asleep)
+        assert not (asleep and path == "inference/v1/generate")
+    assert asleep
+    assert not list(Path(tmp_path).glob("groupwise-*"))
