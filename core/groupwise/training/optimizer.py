@@ -12,9 +12,12 @@ from torch import Tensor
 from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
+from groupwise.training.adamw import make_adamw
 
-MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-"""What AdamW keeps of each parameter."""
+SHAPED = {"exp_avg", "exp_avg_sq"}
+"""What AdamW keeps of each parameter in its shape."""
+MOMENTS = {"step", *SHAPED}
+"""All that it keeps; in 8 bits, the scales of these, too."""
 
 
 class Optimizer:
@@ -30,12 +33,7 @@ class Optimizer:
     def __init__(self, policy: Policy, settings: TrainSection, accelerator: Accelerator) -> None:
         self.settings, self.accelerator = settings, accelerator
         self.trained = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-        self.adamw = torch.optim.AdamW(
-            [p for _, p in self.trained],
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-        )
+        self.adamw = make_adamw([p for _, p in self.trained], settings)
         self.scaler: torch.amp.GradScaler | None = None
         if policy.scale_loss:
             self.scaler = torch.amp.GradScaler(accelerator.device.type)
@@ -129,9 +127,9 @@ class Optimizer:
         problem = f"there is no parameter {index}"
         if index < len(self.trained):
             name, parameter = self.trained[index]
-            shapes = {moment: list(v.shape) for moment, v in values.items() if moment != "step"}
+            shapes = {moment: list(v.shape) for moment, v in values.items() if moment in SHAPED}
             odd = [m for m, shape in shapes.items() if shape != list(parameter.shape)]
-            if {"step", *shapes} >= MOMENTS and not odd:
+            if values.keys() >= MOMENTS and not odd:
                 return
             problem = f"{name!r} is {list(parameter.shape)} here, and there {shapes}"
         raise UserError(f"the optimizer's state in the checkpoint is of another model: {problem}")
