@@ -4,7 +4,7 @@ What is saved for the backward pass is counted rather than computed by a formula
 code runs on tensors without data, and every tensor that autograd keeps is added up.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +20,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from groupwise.errors import first_line
 from groupwise_llm import modes
-from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run, head_is_linear
+from groupwise_llm.causal import CausalModel, Hidden, Run, head_is_linear
+from groupwise_llm.copies import Numerics
 from groupwise_llm.likelihood import TOKENS, VOCABULARY
-from groupwise_llm.loading import checkpoint_activations, outline, positions_of
+from groupwise_llm.loading import outline, positions_of
+from groupwise_llm.merging import causal_of
 from groupwise_llm.settings import Settings
 from groupwise_llm.trial import TOLERANCE
 
@@ -58,7 +60,7 @@ def estimate(
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
+    sizes = {"weights": _held(model, settings)}
     if training:
         block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
         sizes |= {"gradients": trained, "optimizer": 2 * trained, LOGITS: 4 * 3 * block}
@@ -75,24 +77,38 @@ def estimate(
     return sizes
 
 
+def _held(model: Any, settings: Settings) -> int:
+    """Bytes of all weights; of linear layers but the head in fewer bits, where they are quantised.
+
+    NF4 has a scale of 8 bits for each 64 weights, int8 one of 32 bits for each row.
+    """
+    size = sum(p.nbytes for p in model.parameters())
+    if settings.quantize is None:
+        return size
+    head = causal_of(model).get_output_embeddings()
+    bytes_of_weight = {"4bit": 0.5 + 1 / 64, "8bit": 1.0}[settings.quantize]
+    for module in model.modules():
+        if type(module) is nn.Linear and module is not head and not module.weight.requires_grad:
+            size += int(bytes_of_weight * module.weight.numel()) - module.weight.nbytes
+    return size
+
+
 def _counted(
     model: CausalModel, config: Any, settings: Settings, budget: int, rollouts: int
 ) -> Mapping[str, int]:
     """What runs of the model's code tell: a micro-batch of `budget` tokens, and a row's cache."""
     sizes = {}
     plain = head_is_linear(model.causal) and _only_multiplies(model)
-    numerics = Numerics(precision=settings.precision, plain_head=plain)
+    numerics = Numerics(settings.precision, plain, settings.head_precision)
     prompt, completion = _lengths(config, settings)
-    checkpoints = settings.gradient_checkpointing
     if budget:
-        # Under gradient checkpointing each row's prompt is computed with it.
-        tokens = budget if checkpoints else budget - prompt
-        rows = max(1, tokens // (completion + (prompt if checkpoints else 0)))
+        rows = max(1, (budget - prompt) // completion)
         shape = Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
-        sizes["activations"] = saved(model, numerics, shape, checkpoints=checkpoints)
-        if checkpoints:
+        sizes["activations"] = saved(model, numerics, shape)
+        if model.checkpoints is not None:
             layers = config.get_text_config().num_hidden_layers
-            all_of_them = saved(model, numerics, shape, checkpoints=False, head=False)
+            with model.checkpoints.off():
+                all_of_them = saved(model, numerics, shape, head=False)
             sizes["activations of a layer"] = all_of_them // layers
         if not plain:
             # Those of the log-probs and of the logits that they are taken of.
@@ -101,43 +117,39 @@ def _counted(
     if model.cache_argument is not None:
         rows = min(rollouts, max(1, settings.cache_tokens // (prompt + completion)))
         sizes["cache of the sampler"] = rows * cached(model, numerics, prompt + completion)
-    return sizes
+    with torch.no_grad(), model.copies.standing_in(numerics):
+        sizes["copy in bf16"] = _bytes(model.copies.tensors())
+    with torch.no_grad(), model.sampling(numerics):
+        copies = _bytes(model.copies.tensors())
+        sizes["merged adapters while sampling"] = copies - sizes["copy in bf16"]
+    return {purpose: size for purpose, size in sizes.items() if size}
 
 
-def saved(
-    model: CausalModel,
-    numerics: Numerics,
-    shape: Shape,
-    *,
-    checkpoints: bool,
-    head: bool = True,
-) -> int:
-    """Bytes that a micro-batch's pass keeps for the backward pass, weights not counted.
+def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = True) -> int:
+    """Bytes that a micro-batch's pass keeps for the backward pass, weights and their copies not
+    counted.
 
-    checkpoints: whether activations are recomputed; then prompts are not shared.
     head: whether log-probs are taken, or the pass ends with hidden states.
     """
-    own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
     sizes: dict[int, int] = {}
     alive = []  # a storage that is freed could give its number to another
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            sizes[storage._cdata] = storage.nbytes()
-            alive.append(tensor)
+        sizes[storage._cdata] = storage.nbytes()
+        alive.append(tensor)
         return tensor
 
-    model.train(checkpoints)
-    run: Run = partial(_whole, shape=shape)
-    if not checkpoints:
-        run = partial(_shared, shape=shape, cache=model.new_cache())
+    run: Run = partial(_shared, shape=shape, cache=model.new_prompt_cache())
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         if head:
             tokens = _ids(shape.rows, shape.completion).flatten()
             answers = model(run, numerics, tokens, temperature=1.0)[0]
         else:
             answers = model.hidden(run, replace(numerics, plain_head=True))
+    own = (*model.parameters(), *model.buffers(), *model.copies.tensors())
+    for tensor in own:
+        sizes.pop(tensor.untyped_storage()._cdata, None)
     del answers
     return sum(sizes.values())
 
@@ -204,13 +216,12 @@ def _shared(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
     return torch.cat([first, rest], dim=1).flatten(0, 1)
 
 
-def _whole(hidden: Hidden, shape: Shape) -> Tensor:
-    ids = _ids(shape.rows, shape.prompt + shape.completion - 1)
-    return hidden(ids, keep=shape.completion).flatten(0, 1)
-
-
 def _ids(rows: int, tokens: int) -> Tensor:
     return torch.zeros(rows, tokens, dtype=torch.int64)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -236,11 +247,10 @@ def _lengths(config: Any, settings: Settings) -> tuple[int, int]:
 def _without_data(model: Any, settings: Settings) -> Iterator[CausalModel]:
     """The model on tensors that have shapes and no values, of a CPU in name."""
     modes.quieten(model.eval())
-    if settings.gradient_checkpointing:
-        checkpoint_activations(model)
+    merge = settings.lora is not None and settings.lora.merge
     with FakeTensorMode(allow_non_fake_inputs=True), _Grouped(), _overwritten():
         model.to_empty(device="cpu")
-        yield CausalModel(model)
+        yield CausalModel(model, recompute=settings.gradient_checkpointing, merge=merge)
 
 
 @contextmanager

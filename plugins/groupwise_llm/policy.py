@@ -53,7 +53,12 @@ class LanguageModel(Policy):
         super().__init__()
         self.config = config
         self._loaded = load(config)
-        self.causal, self.tokenizer = CausalModel(self._loaded.model), self._loaded.tokenizer
+        self.tokenizer = self._loaded.tokenizer
+        self.causal = CausalModel(
+            self._loaded.model,
+            recompute=config.gradient_checkpointing,
+            merge=config.lora is not None and config.lora.merge,
+        )
         self._ability: probes.Ability | None = None
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
@@ -71,8 +76,8 @@ class LanguageModel(Policy):
         self._ability = probes.ability(
             self.causal,
             precision=self.config.precision,
+            head=self.config.head_precision,
             share=self.config.share_prompt,
-            checkpoints=self.config.gradient_checkpointing,
             name=str(self.config.model),
         )
 
@@ -144,10 +149,7 @@ class LanguageModel(Policy):
         if purpose != "greedy":
             draws = drawing.uniforms(seeds, self.config.max_new_tokens)
         decoder = self._decoder(purpose)
-        training = self.training
-        self.train(False)  # in training mode gradient checkpointing drops the cache
         sampled = sampling.decode(decoder, ids, group_size, draws)
-        self.train(training)
         rows = [row for row in prompts for _ in range(group_size)]
         tokens = [
             row[mask].tolist()
