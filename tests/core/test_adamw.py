@@ -98,6 +98,16 @@ def test_a_state_of_another_model_is_refused():
         optimizer(Weights()).restore(tensors)
 
 
+@needs
+def test_a_state_in_8_bits_is_not_taken_for_one_in_32():
+    weights = Weights()
+    first = optimizer(weights)
+    go(weights, first, range(1))
+    plain = optimizer(Weights(), TrainSection())
+    with pytest.raises(UserError, match="moments are in 8 bits, and adamw cannot go on"):
+        plain.restore(first.tensors())
+
+
 def test_without_the_package_the_command_is_said(monkeypatch):
     monkeypatch.setattr(adamw.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"not installed: pip install 'groupwise\[quantized\]'"):

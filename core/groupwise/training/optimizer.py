@@ -113,7 +113,13 @@ class Optimizer:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `tensors` returned. Raises UserError where it is of other parameters."""
+        """Take up what `tensors` returned. Raises UserError where it is of other parameters, or in
+        8 bits and to be taken up by what has none."""
+        if self.settings.optimizer == "adamw" and any(key.endswith("/absmax1") for key in tensors):
+            raise UserError(
+                "train.optimizer: the checkpoint's moments are in 8 bits, and adamw cannot go on "
+                "from them; set adamw_8bit, as when the run was begun"
+            )
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             index, _, name = key.partition("/")
