@@ -4,11 +4,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import nn
 
 from groupwise.rollouts import Rollouts
 
 Purpose = Literal["train", "evaluate", "greedy"]
+
+
+def products_are_exact() -> bool:
+    """Whether torch takes matrix products of float32 in float32, and not in TF32 or bf16.
+
+    What is not exact in this sense may not be in that of `Sampler.exact`.
+    """
+    switch = torch.backends.cuda.matmul
+    if hasattr(switch, "fp32_precision"):  # torch 2.9 has it, and sets it by the older switch, too
+        return switch.fp32_precision in {"none", "ieee"}
+    return torch.get_float32_matmul_precision() == "highest"
 
 
 class Sampler(ABC):

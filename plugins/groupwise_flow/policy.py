@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.sampler import Purpose
+from groupwise.sampler import Purpose, products_are_exact
 from groupwise_flow import sde
 from groupwise_flow.card import card
 from groupwise_flow.denoising import Denoised
@@ -54,7 +54,6 @@ class FlowPolicy(Policy):
         self.config = config
         self.max_decisions = config.window.length(config.steps)
         self.notes: list[str] = []
-        self.exact = config.precision == "float32"
         self.scale_loss = config.precision == "fp16"
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
@@ -96,6 +95,11 @@ class FlowPolicy(Policy):
     @property
     def device(self) -> torch.device:
         return self.guided.device
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """In float32 alone, of matrix products, too."""
+        return self.config.precision == "float32" and products_are_exact()
 
     def begin(self, step: int) -> None:
         self._step = step

@@ -5,8 +5,7 @@ head does; whatever runs a model here runs it by a `CausalModel` and need not kn
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, Protocol, Self
@@ -15,30 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from groupwise_llm import modes
+from groupwise.sampler import products_are_exact
+from groupwise_llm import merging
+from groupwise_llm.checkpoints import Checkpoints, PromptCache
+from groupwise_llm.copies import Copies, Numerics
 from groupwise_llm.likelihood import log_probs_and_entropy, project
 
 CACHES = ("past_key_values", "cache_params")
 """What models call an argument that takes a `DynamicCache`."""
-
-
-@dataclass(frozen=True)
-class Numerics:
-    """By which arithmetic a model answers.
-
-    precision: "float32" or "bf16", by autocast.
-    plain_head: whether logits are the output embedding times the last hidden state. The
-        likelihood then never holds all of them.
-    """
-
-    precision: str
-    plain_head: bool
-
-    def computing(self, device: torch.device) -> AbstractContextManager[Any]:
-        """The context that every pass is made in; held open, it casts each weight but once."""
-        if self.precision == "float32":
-            return nullcontext()
-        return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 class Hidden(Protocol):
@@ -63,23 +46,41 @@ Run = Callable[[Hidden], Tensor]
 """Passes through the layers, one or several, that give the hidden states [k, h] to be answered."""
 
 
+class MaskedCache(DynamicCache):
+    """A cache with which nobody looks, at every token, whether any prompt is padded.
+
+    transformers would, to leave out the mask; a host waits for that. It does not with a cache that
+    could be compiled.
+    """
+
+    masked = False
+
+    @property
+    def is_compileable(self) -> bool:
+        return self.masked
+
+
 class CausalModel(nn.Module):
-    """model: as transformers or peft made it.
+    """model: as transformers or peft made it; it stays in eval mode.
 
     Every weight, the head's too, is read inside `forward`.
 
+    recompute: whether layers are computed again in the backward pass (gradient checkpointing).
+    merge: whether completions are sampled with adapters merged.
     narrowed: whether passes find all weights in bf16, whatever `Numerics` say (sharded models).
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, recompute: bool = False, merge: bool = True) -> None:
         super().__init__()
-        self.model = model
-        self.narrowed = False
+        self.model = model.eval()
+        self.copies = Copies(model)
+        self.checkpoints = Checkpoints(model, self.copies) if recompute else None
+        self.merge, self.narrowed = merge, False
 
     @property
     def causal(self) -> Any:
         """The causal model, adapters unwrapped (they stay in its layers)."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        return merging.causal_of(self.model)
 
     @property
     def device(self) -> torch.device:
@@ -89,15 +90,14 @@ class CausalModel(nn.Module):
     def rounds(self, precision: str) -> bool:
         """Whether it computes in fewer digits than float32 has."""
         kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
-        products = torch.get_float32_matmul_precision()  # "high" allows TF32
-        exact = precision == "float32" and products == "highest" and not self.narrowed
+        quantised = bool(getattr(self.causal, "is_quantized", False))
+        exact = precision == "float32" and not (quantised or self.narrowed)
+        exact = exact and products_are_exact()
         return not (exact and kinds <= {torch.float32, torch.float64})
 
     def train(self, mode: bool = True) -> Self:
-        """Dropout stays off; only gradient checkpointing needs the model's training mode."""
-        super().train(mode)
-        modes.set_training(self.model, mode)
-        return self
+        """Stay in eval mode: dropout would part training from sampling."""
+        return super().train(False)
 
     def recover(self) -> None:
         """Be as before a pass that raised, in whose midst a sharded model is left."""
@@ -117,7 +117,15 @@ class CausalModel(nn.Module):
         return next((name for name in CACHES if name in self._arguments[0]), None)
 
     def new_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.causal.config)
+        return MaskedCache(config=self.causal.config)
+
+    def new_prompt_cache(self) -> DynamicCache:
+        """One for a pass over prompts and a second over all that follows them, to be trained."""
+        return self.new_cache() if self.checkpoints is None else PromptCache()
+
+    def sampling(self, numerics: Numerics) -> AbstractContextManager[None]:
+        """The context of passes that belong to one sampling; weights do not change in it."""
+        return self.copies.standing_in(numerics, merged=self.merge)
 
     def forward(
         self,
@@ -129,22 +137,24 @@ class CausalModel(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Of the hidden states [k, h] that `run` makes: log-probs of tokens [k] and entropies [k];
         without tokens their logits [k, v] in float32."""
-        hidden = self.hidden(run, numerics)
-        if tokens is None:
-            return self._logits(hidden) if numerics.plain_head else hidden.float()
-        if numerics.plain_head:
-            head = self.causal.get_output_embeddings()
-            return log_probs_and_entropy(
-                hidden, head.weight, head.bias, tokens, temperature=temperature
-            )
+        with self.copies.standing_in(numerics):
+            hidden = self.hidden(run, numerics)
+            if tokens is None:
+                return self._logits(hidden) if numerics.plain_head else hidden.float()
+            if numerics.plain_head:
+                head = self.causal.get_output_embeddings()
+                return log_probs_and_entropy(
+                    hidden, head.weight, head.bias, tokens, temperature=temperature
+                )
         log_p = (hidden.float() / temperature).log_softmax(dim=-1)
         entropy = -(log_p.exp() * log_p).sum(dim=-1)
         return log_p[torch.arange(len(tokens), device=tokens.device), tokens], entropy
 
     def hidden(self, run: Run, numerics: Numerics) -> Tensor:
         """[k, h] what `run` makes of the layers; a part of `forward`."""
-        with numerics.computing(self.device):
-            return run(partial(self._layers, plain=numerics.plain_head))
+        with self.copies.standing_in(numerics):
+            hidden = run(partial(self._layers, plain=numerics.plain_head))
+        return hidden.float() if numerics.wide_head else hidden
 
     def _layers(
         self,
@@ -164,6 +174,8 @@ class CausalModel(nn.Module):
             "logits_to_keep": keep or None,
             self.cache_argument: cache,
         }
+        if isinstance(cache, MaskedCache):
+            cache.masked = attention is not None
         names = self._arguments[0 if plain else 1]
         inputs = {name: value for name, value in inputs.items() if value is not None}
         call = self.causal.base_model if plain else self.causal
@@ -173,9 +185,7 @@ class CausalModel(nn.Module):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         head = self.causal.get_output_embeddings()
-        # As the likelihood computes it: in the hidden states' own precision.
-        with torch.autocast(hidden.device.type, enabled=False):
-            return project(hidden, head.weight, head.bias)
+        return project(hidden, head.weight, head.bias)
 
 
 def head_is_linear(causal: Any) -> bool:

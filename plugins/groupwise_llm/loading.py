@@ -3,18 +3,20 @@
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging
 
 from groupwise import trust
 from groupwise.errors import UserError, first_line
 from groupwise_llm import modes
 from groupwise_llm.adapters import with_adapters
+from groupwise_llm.copies import DTYPES
 from groupwise_llm.settings import Settings
 from groupwise_llm.sharding import Share
 
@@ -34,6 +36,8 @@ OF_CONFIG = frozenset(
 )
 """The arguments of loading that say where files are: a configuration's and a tokenizer's, too."""
 UNKNOWN = re.compile(r"__init__\(\) got an unexpected keyword argument '(\w+)'")
+PACKS = "support_avx512bf16_for_cpu"
+"""By which layers of bitsandbytes know whether they may lay out their weights anew."""
 EXACT = frozenset({torch.float32, torch.float64})
 
 
@@ -60,9 +64,10 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     # Progress bars of loading would tear up the run's own.
     logging.disable_progress_bar()
     dtype_of(settings)
+    quantised = quantization_of(settings)
     tokenizer = tokenizer_of(settings)
     try:
-        usual = {"dtype": torch.float32, trust.SETTING: False}
+        usual = {"dtype": torch.float32, trust.SETTING: False, **quantised}
         usual |= {"use_safetensors": True} if share else {}
         with share.reading() if share else nullcontext():
             model = AutoModelForCausalLM.from_pretrained(
@@ -76,6 +81,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
             f"{_reason(error)}{hint}"
         ) from error
     model = _as_plain(model)
+    _keep_layout(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
         raise UserError(
             f"policy.lora: {settings.model} is loaded with quantised weights, which cannot be "
@@ -92,8 +98,6 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     if share:
         share.forget(model)
     notes += _hold_exactly(model, settings)
-    if settings.gradient_checkpointing:
-        checkpoint_activations(model)
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
@@ -116,6 +120,7 @@ def outline(settings: Settings, config: Any) -> Any:
             f"policy.model: cannot build a causal language model from {settings.model!r}: "
             f"{_reason(error)}"
         ) from error
+    quantization_of(settings)
     _check_arguments(type(model), settings, config)
     with torch.device("meta"):
         freeze_unreached(model)
@@ -141,6 +146,36 @@ def dtype_of(settings: Settings, config: Any = None) -> torch.dtype:
             f"{value!r}"
         )
     return dtype
+
+
+def quantization_of(settings: Settings) -> dict[str, Any]:
+    """The argument of loading that `quantize` stands for. Raises UserError where it cannot be."""
+    if settings.quantize is None:
+        return {}
+    if "quantization_config" in settings.loading:
+        raise UserError(
+            "policy.quantize: policy.loading.quantization_config says how weights are quantised "
+            "already; leave out one of them"
+        )
+    if settings.lora is None:
+        raise UserError(
+            "policy.quantize: quantised weights cannot be trained; train adapters beside them, "
+            "lora: {}"
+        )
+    if find_spec("bitsandbytes") is None:
+        raise UserError(
+            "policy.quantize: bitsandbytes is not installed: pip install 'groupwise[quantized]'"
+        )
+    if settings.quantize == "8bit":
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    return {
+        "quantization_config": BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=DTYPES[settings.precision],
+        )
+    }
 
 
 def _check_arguments(kind: Any, settings: Settings, config: Any) -> None:
@@ -234,6 +269,14 @@ def _as_plain(model: Any) -> Any:
     return plain
 
 
+def _keep_layout(model: Any) -> None:
+    """On some CPUs bitsandbytes lays out weights anew at the first pass in eval mode, for kernels
+    that pass no gradient on."""
+    for module in model.modules():
+        if hasattr(module, PACKS):
+            setattr(module, PACKS, False)
+
+
 def freeze_unreached(model: Any) -> list[str]:
     """Freeze the parts of a model of several modalities that no text reaches; a note says which.
 
@@ -272,12 +315,6 @@ def _hold_exactly(model: Any, settings: Settings) -> list[str]:
         return []
     note = f"loading.dtype {kind}: what is trained is held in float32 and so computes in float32"
     return [f"{note}; precision: bf16 computes in bf16"]
-
-
-def checkpoint_activations(model: Any) -> None:
-    """Recompute each layer in the backward pass; newer transformers name the switch otherwise."""
-    enable = getattr(model, "activation_checkpointing_enable", None)
-    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

@@ -1,43 +1,26 @@
 """Memory: what a process of a run will take, from the model's configuration alone.
 
-What is saved for the backward pass is counted rather than computed by a formula: the model's own
-code runs on tensors without data, and every tensor that autograd keeps is added up.
+What is saved for the backward pass is counted rather than computed by a formula (`counting`).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping
 from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DynamicCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from groupwise import memory
 from groupwise.errors import first_line
-from groupwise_llm import modes
-from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run, head_is_linear
+from groupwise_llm.causal import CausalModel, head_is_linear
+from groupwise_llm.copies import Numerics
+from groupwise_llm.counting import Shape, cached, only_multiplies, saved, without_data
 from groupwise_llm.likelihood import TOKENS, VOCABULARY
-from groupwise_llm.loading import checkpoint_activations, outline, positions_of
+from groupwise_llm.loading import outline, positions_of
+from groupwise_llm.merging import causal_of
 from groupwise_llm.settings import Settings
-from groupwise_llm.trial import TOLERANCE
 
 LOGITS = "logits in the backward pass"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """A micro-batch: rows of completions that answer prompts, all of one length in tokens."""
-
-    prompts: int
-    prompt: int
-    rows: int
-    completion: int
 
 
 def estimate(
@@ -64,41 +47,63 @@ def estimate(
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    sizes = {"weights": sum(p.numel() * p.element_size() for p in model.parameters())}
+    sizes = {"weights": _held(model, settings)}
     if training:
         sizes |= {"gradients": trained, "optimizer": 2 * trained}
     if reference and settings.lora is None:
         sizes["reference"] = trained
     if averages:
         sizes["moving average"] = averages * trained
+    updates, samples = training and budget > 0, sampled > 0
     if shards > 1:
         sizes = {purpose: -(-size // shards) for purpose, size in sizes.items()}
-        width = 2 if settings.precision == "bf16" else None
-        sizes |= memory.gathered(model, width, training=training and budget > 0)
-        if sampled:
-            sizes["weights gathered for sampling"] = memory.size(model.parameters(), width)
-    if training and budget:
+        sizes |= _gathered(model, settings, updates=updates, samples=samples)
+    if updates:
         block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
         sizes[LOGITS] = 4 * 3 * block
     try:
-        with _without_data(model, settings) as causal:
-            if training and budget:
+        with without_data(model, settings) as causal:
+            if shards == 1:
+                sizes |= _copies(causal, settings, samples=samples)
+            if updates:
                 shape = _largest(config, settings, budget, rollouts, group_size)
                 sizes |= _update(causal, config, settings, shape)
-            if sampled and causal.cache_argument is not None:
-                sizes["cache of the sampler"] = _cache(causal, config, settings, sampled)
+            if samples:
+                sizes |= _cache(causal, config, settings, sampled)
     except Exception as error:  # of code that looks at values, which there are none of
         reason = shorten(first_line(error), 60, placeholder=" ...")
         sizes[f"activations and cache: not counted ({reason})"] = 0
     return sizes
 
 
+def _gathered(model: Any, settings: Settings, *, updates: bool, samples: bool) -> Mapping[str, int]:
+    """Bytes of what of a sharded model is whole for a time."""
+    width = 2 if settings.precision == "bf16" else None
+    sizes = memory.gathered(model, width, training=updates)
+    if samples:
+        sizes = {**sizes, "weights gathered for sampling": memory.size(model.parameters(), width)}
+    return sizes
+
+
+def _held(model: Any, settings: Settings) -> int:
+    """Bytes of all weights; of linear layers but the head in fewer bits, where they are quantised.
+
+    NF4 has a scale of 8 bits for each 64 weights, int8 one of 32 bits for each row.
+    """
+    size = sum(p.nbytes for p in model.parameters())
+    if settings.quantize is None:
+        return size
+    head = causal_of(model).get_output_embeddings()
+    bytes_of_weight = {"4bit": 0.5 + 1 / 64, "8bit": 1.0}[settings.quantize]
+    for module in model.modules():
+        if type(module) is nn.Linear and module is not head and not module.weight.requires_grad:
+            size += int(bytes_of_weight * module.weight.numel()) - module.weight.nbytes
+    return size
+
+
 def _largest(config: Any, settings: Settings, budget: int, rollouts: int, group_size: int) -> Shape:
     """The micro-batch of `budget` tokens that `packing.pack` would make of the longest rollouts."""
     prompt, completion = _lengths(config, settings)
-    if settings.gradient_checkpointing:  # each row's prompt is computed with it
-        rows = min(rollouts, max(1, budget // (prompt + completion)))
-        return Shape(prompts=1, prompt=prompt, rows=rows, completion=completion)
     groups, rest = divmod(budget, prompt + group_size * completion)
     begun = max(0, rest - prompt) // completion  # of one more group
     rows = min(rollouts, max(1, groups * group_size + begun))
@@ -108,13 +113,13 @@ def _largest(config: Any, settings: Settings, budget: int, rollouts: int, group_
 
 def _update(model: CausalModel, config: Any, settings: Settings, shape: Shape) -> Mapping[str, int]:
     """What a run of the model's code tells of a micro-batch."""
-    plain = head_is_linear(model.causal) and _only_multiplies(model)
-    numerics = Numerics(precision=settings.precision, plain_head=plain)
-    checkpoints = settings.gradient_checkpointing
-    sizes = {"activations": saved(model, numerics, shape, checkpoints=checkpoints)}
+    plain = head_is_linear(model.causal) and only_multiplies(model)
+    numerics = Numerics(settings.precision, plain, settings.head_precision)
+    sizes = {"activations": saved(model, numerics, shape)}
     text = config.get_text_config()
-    if checkpoints:
-        all_of_them = saved(model, numerics, shape, checkpoints=False, head=False)
+    if model.checkpoints is not None:
+        with model.checkpoints.off():
+            all_of_them = saved(model, numerics, shape, head=False)
         sizes["activations of a layer"] = all_of_them // text.num_hidden_layers
     if not plain:
         # Those of the log-probs and of the logits that they are taken of.
@@ -122,128 +127,33 @@ def _update(model: CausalModel, config: Any, settings: Settings, shape: Shape) -
     return sizes
 
 
-def _cache(model: CausalModel, config: Any, settings: Settings, sampled: int) -> int:
-    """Bytes of the cache of as many rows as are sampled together."""
+def _cache(model: CausalModel, config: Any, settings: Settings, sampled: int) -> Mapping[str, int]:
+    """The cache of as many rows as are sampled together, where the model has one."""
+    if model.cache_argument is None:
+        return {}
     tokens = sum(_lengths(config, settings))
     rows = min(sampled, max(1, settings.cache_tokens // tokens))
-    return rows * cached(model, Numerics(precision=settings.precision, plain_head=True), tokens)
+    return {"cache of the sampler": rows * cached(model, _numerics(settings), tokens)}
 
 
-def saved(
-    model: CausalModel,
-    numerics: Numerics,
-    shape: Shape,
-    *,
-    checkpoints: bool,
-    head: bool = True,
-) -> int:
-    """Bytes that a micro-batch's pass keeps for the backward pass, weights not counted.
-
-    checkpoints: whether activations are recomputed; then prompts are not shared.
-    head: whether log-probs are taken, or the pass ends with hidden states.
-    """
-    own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
-    sizes: dict[int, int] = {}
-    alive = []  # a storage that is freed could give its number to another
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            sizes[storage._cdata] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
-
-    model.train(checkpoints)
-    run: Run = partial(_whole, shape=shape)
-    if not checkpoints:
-        run = partial(_shared, shape=shape, cache=model.new_cache())
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        if head:
-            tokens = _ids(shape.rows, shape.completion).flatten()
-            answers = model(run, numerics, tokens, temperature=1.0)[0]
-        else:
-            answers = model.hidden(run, replace(numerics, plain_head=True))
-    del answers
-    return sum(sizes.values())
+def _copies(model: CausalModel, settings: Settings, *, samples: bool) -> Mapping[str, int]:
+    """Bytes of what passes read in place of the weights: there is none of a sharded model's."""
+    numerics = _numerics(settings)
+    with torch.no_grad(), model.copies.standing_in(numerics):
+        sizes = {"copy in bf16": _bytes(model.copies.tensors())}
+    if samples:
+        with torch.no_grad(), model.sampling(numerics):
+            copies = _bytes(model.copies.tensors())
+            sizes["merged adapters while sampling"] = copies - sizes["copy in bf16"]
+    return {purpose: size for purpose, size in sizes.items() if size}
 
 
-class _Hidden(BaseModelOutput):
-    """What the layers answer, and nothing of what else a head may pass on."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
+def _numerics(settings: Settings) -> Numerics:
+    return Numerics(settings.precision, True, settings.head_precision)
 
 
-def _only_multiplies(model: CausalModel) -> bool:
-    """Whether logits are the head's product and no more, as `probes` finds with weights.
-
-    The model's own code is given hidden states with values, and a small head with values; the
-    layers before it are left out.
-    """
-    causal, head = model.causal, model.causal.get_output_embeddings()
-    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
-    with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        # Logits of a standard deviation of 10, so that a cap or scale shows.
-        hidden = 10 * torch.randn(1, 8, head.in_features)
-        small = nn.Linear(head.in_features, 64, bias=head.bias is not None)
-        small.weight.normal_(std=head.in_features**-0.5)
-        causal.set_output_embeddings(small)
-        for part in layers:
-            part.forward = lambda *_, **__: _Hidden(last_hidden_state=hidden)
-        try:
-            logits = causal(input_ids=_ids(1, 8), use_cache=False).logits
-        finally:
-            for part in layers:
-                vars(part).pop("forward", None)
-            causal.set_output_embeddings(head)
-        gap = logits.float().log_softmax(-1) - small(hidden).log_softmax(-1)
-        return bool(gap.abs().max() <= TOLERANCE[1])
-
-
-def cached(model: CausalModel, numerics: Numerics, tokens: int) -> int:
-    """Bytes of the cache of one row of so many tokens."""
-    cache = model.new_cache()
-    with torch.no_grad():
-        model(lambda hidden: hidden(_ids(1, tokens), cache=cache, keep=1)[:, -1], numerics)
-    states = [value for layer in cache.layers for value in _tensors(vars(layer))]
-    return sum(state.nbytes for state in states if state.ndim > 1)
-
-
-def _shared(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
-    """As `passes.shared`, for prompts and completions of one length each."""
-    seen = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64)
-    positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
-    ids = _ids(shape.prompts, shape.prompt)
-    which = torch.arange(shape.rows) % shape.prompts
-    first = hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)[which]
-    cache.reorder_cache(which)
-    length = shape.prompt + shape.completion - 1
-    rest = hidden(
-        _ids(shape.rows, shape.completion - 1),
-        attention=torch.ones(shape.rows, length, dtype=torch.int64),
-        positions=torch.arange(shape.prompt, length).expand(shape.rows, -1),
-        cache=cache,
-    )
-    return torch.cat([first, rest], dim=1).flatten(0, 1)
-
-
-def _whole(hidden: Hidden, shape: Shape) -> Tensor:
-    ids = _ids(shape.rows, shape.prompt + shape.completion - 1)
-    return hidden(ids, keep=shape.completion).flatten(0, 1)
-
-
-def _ids(rows: int, tokens: int) -> Tensor:
-    return torch.zeros(rows, tokens, dtype=torch.int64)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _lengths(config: Any, settings: Settings) -> tuple[int, int]:
@@ -255,37 +165,3 @@ def _lengths(config: Any, settings: Settings) -> tuple[int, int]:
     if positions is not None:
         prompt = max(1, min(prompt, positions - completion))
     return prompt, completion
-
-
-@contextmanager
-def _without_data(model: Any, settings: Settings) -> Iterator[CausalModel]:
-    """The model on tensors that have shapes and no values, of a CPU in name."""
-    modes.quieten(model.eval())
-    if settings.gradient_checkpointing:
-        checkpoint_activations(model)
-    with FakeTensorMode(allow_non_fake_inputs=True), _Grouped(), _overwritten():
-        model.to_empty(device="cpu")
-        yield CausalModel(model)
-
-
-@contextmanager
-def _overwritten() -> Iterator[None]:
-    """Parameters that move to another kind of tensor are made anew."""
-    future = torch.__future__
-    before = future.get_overwrite_module_params_on_conversion()
-    future.set_overwrite_module_params_on_conversion(True)
-    try:
-        yield
-    finally:
-        future.set_overwrite_module_params_on_conversion(before)
-
-
-class _Grouped(TorchDispatchMode):
-    """Experts' products, whose shapes torch knows in bf16 alone."""
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is torch.ops.aten._grouped_mm.default:
-            return args[0].new_empty(args[0].shape[0], args[1].shape[-1])
-        return function(*args, **(kwargs or {}))

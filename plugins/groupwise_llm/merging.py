@@ -1,4 +1,4 @@
-"""Merging: the weights of layers with adapters, as a model without adapters would have them."""
+"""Merging: the weights of a layer with its adapters merged, the layer itself left as it is."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,29 +11,60 @@ from torch.distributed.tensor import DTensor
 from groupwise.errors import UserError, first_line
 
 
+def causal_of(model: Any) -> Any:
+    """The causal model, adapters unwrapped (they stay in its layers)."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def adapted(model: Any) -> Iterator[tuple[str, Any]]:
+    """(name, layer) of each layer that answers with adapters which can be one weight with it.
+
+    Adapters beside quantised weights cannot, and such as are no product of two matrices.
+    """
+    if not hasattr(model, "peft_config"):
+        return
+    for name, layer in model.named_modules():
+        if is_mergeable(layer) and not layer.disable_adapters and layer.active_adapters:
+            yield name, layer
+
+
+def is_mergeable(module: Any) -> bool:
+    """Whether it is a layer of peft's that answers as one with merged weights would."""
+    from peft.tuners import lora
+
+    return (
+        # Not those derived from them: of quantised layers, of experts.
+        type(module) in {lora.Linear, lora.Embedding}
+        and not _is_quantised(module.get_base_layer())
+        # DoRA is the one variant of LoRA that does not change what a pass computes.
+        and all(module.use_dora.get(adapter, False) for adapter in module.lora_variant)
+    )
+
+
 @torch.no_grad()
 def merged(layer: Any) -> Mapping[str, Tensor]:
-    """By name what the layer beneath the adapters has, with those of its adapters merged that are
-    active; the layer itself stays as it is.
+    """By name what the layer beneath the adapters has, in float32, with those of its adapters
+    merged that are active.
 
-    layer: one of peft's, of any kind that can merge. Its sharded weights are gathered first, a
-    collective. Raises UserError for adapters that peft cannot merge.
+    By peft's own rule and on copies: nothing of the layer changes, so nothing drifts. Sharded
+    weights are gathered first, a collective. Raises UserError for adapters that cannot be merged.
     """
     base = layer.get_base_layer()
-    with _plain(layer):
-        before = {name: p.data for name, p in base.named_parameters()}
-        # On a copy: what is added in place and subtracted again would not be the same bits.
+    if _is_quantised(base):
+        raise UserError(
+            "policy.lora: adapters beside quantised weights cannot be merged with them; leave out "
+            "policy.quantize"
+        )
+    with _copied(layer, base):
         try:
-            layer.merge(safe_merge=True)
-            return {name: p.data for name, p in base.named_parameters()}
+            layer.merge()
         except (NotImplementedError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"policy.lora.options: these adapters cannot be merged: {first_line(error)}"
             ) from error
         finally:
-            for name, p in base.named_parameters():
-                p.data = before[name]
             layer.merged_adapters.clear()
+        return {name: weight.detach() for name, weight in base.named_parameters()}
 
 
 def gathered(tensor: Tensor) -> Tensor:
@@ -43,19 +74,26 @@ def gathered(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _plain(layer: nn.Module) -> Iterator[None]:
-    """The layer with its sharded parameters gathered: peft multiplies tensors, and not shards."""
-    sharded = [
-        (module, name, p)
+def _copied(layer: nn.Module, base: nn.Module) -> Iterator[None]:
+    """The layer with copies in float32 of its base's weights, and with all that is sharded
+    gathered, as peft multiplies tensors and not shards."""
+    places = [
+        (module._parameters, name, weight)
         for module in layer.modules()
-        for name, p in module._parameters.items()
-        if isinstance(p, DTensor)
+        for name, weight in module._parameters.items()
+        if weight is not None and (module is base or isinstance(weight, DTensor))
     ]
-    for module, name, p in sharded:
-        whole = p.full_tensor()  # type: ignore[union-attr]
-        module._parameters[name] = nn.Parameter(whole, requires_grad=False)
+    for own, name, weight in places:
+        copy = gathered(weight)
+        if own is base._parameters:
+            copy = copy.to(torch.float32, copy=True)
+        own[name] = nn.Parameter(copy, requires_grad=False)
     try:
         yield
     finally:
-        for module, name, p in sharded:
-            module._parameters[name] = p
+        for own, name, weight in places:
+            own[name] = weight
+
+
+def _is_quantised(base: nn.Module) -> bool:
+    return any(weight.element_size() < 2 for weight in base.parameters())

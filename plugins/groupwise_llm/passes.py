@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from groupwise_llm.causal import CausalModel, Hidden, Numerics, Run
+from groupwise_llm.causal import CausalModel, Hidden, Run
+from groupwise_llm.copies import Numerics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def likelihood(
     """
     run: Run = partial(plain, sequences=sequences)
     if groups is not None:
-        run = partial(shared, sequences=sequences, groups=groups, cache=model.new_cache())
+        run = partial(shared, sequences=sequences, groups=groups, cache=model.new_prompt_cache())
     tokens = sequences.ids[sequences.rows, sequences.steps]
     return model(run, numerics, tokens, temperature=temperature)
 

@@ -82,8 +82,8 @@ class LanguageModel(Policy):
         self._ability = probes.ability(
             self.causal,
             precision=self.config.precision,
+            head=self.config.head_precision,
             share=self.config.share_prompt,
-            checkpoints=self.config.gradient_checkpointing,
             name=str(self.config.model),
         )
 
@@ -91,7 +91,12 @@ class LanguageModel(Policy):
         config = self.config
         share = None if self.mesh is None else sharding.Share(self.mesh)
         self._loaded = load(config, share)
-        self.causal, self.tokenizer = CausalModel(self._loaded.model), self._loaded.tokenizer
+        self.tokenizer = self._loaded.tokenizer
+        self.causal = CausalModel(
+            self._loaded.model,
+            recompute=config.gradient_checkpointing,
+            merge=config.lora is not None and config.lora.merge,
+        )
         if share is not None:
             share.spread(self.causal, precision=config.precision, name=str(config.model))
         self.train(self.training)
@@ -170,11 +175,8 @@ class LanguageModel(Policy):
         draws = None
         if purpose != "greedy":
             draws = drawing.uniforms(seeds, self.config.max_new_tokens)
-        training = self.training
-        self.train(False)  # in training mode gradient checkpointing drops the cache
         with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
             sampled = sampling.decode(decoder, ids, group_size, draws)
-        self.train(training)
         rows = [row for row in prompts for _ in range(group_size)]
         tokens = [
             row[mask].tolist()

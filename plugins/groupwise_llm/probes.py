@@ -16,7 +16,8 @@ from transformers import LogitsProcessorList
 
 from groupwise.errors import UserError, first_line
 from groupwise_llm import drawing, sampling
-from groupwise_llm.causal import CausalModel, Numerics, head_is_linear
+from groupwise_llm.causal import CausalModel, head_is_linear
+from groupwise_llm.copies import Numerics
 from groupwise_llm.stepping import Way
 from groupwise_llm.trial import STEPS, TOLERANCE, Trial, gap_of, truth
 
@@ -51,28 +52,24 @@ class Ability:
 
 
 def ability(
-    model: CausalModel, *, precision: str, share: bool, checkpoints: bool, name: str
+    model: CausalModel, *, precision: str, head: str | None, share: bool, name: str
 ) -> Ability:
     """Raises UserError where log-probs of this model cannot be had by any pass.
 
-    share: whether prompts are wanted shared; checkpoints: whether activations are recomputed;
+    precision, head: as wanted of `Numerics`; share: whether prompts are wanted shared;
     name: what the model is called in messages.
     """
-    trial, training = Trial.of(model), model.training
-    model.eval()
-    notes: list[str] = []
+    trial, notes = Trial.of(model), []
     numerics, right = _arithmetic(trial, precision, name)
     numerics, tolerance = _head(trial, numerics, right, name)
     if not numerics.plain_head:
         notes.append(OWN_HEAD)
-    if checkpoints:
-        _check_training(trial, numerics, right, tolerance=tolerance, name=name)
+    if model.checkpoints is not None:
+        _check_recomputing(trial, numerics, name)
     if model.model is not model.causal:
         _check_adapters(trial, numerics)
     shared = False
-    if share and checkpoints:
-        notes.append("prompts are shared in sampling only: gradient checkpointing drops the cache")
-    elif share:
+    if share:
         reason = _sharing_fails(trial, numerics, tolerance)
         shared = reason is None
         if reason:
@@ -80,19 +77,16 @@ def ability(
     decoding, reason = _decoding(trial, numerics, tolerance, share=share)
     if reason:
         notes.append(f"completions are sampled {_manner(decoding)}: {reason}")
-    model.train(training)
-    return Ability(
-        numerics=replace(numerics, precision=precision),
-        decoding=decoding,
-        shared_training=shared,
-        notes=tuple(notes),
-    )
+    numerics = replace(numerics, precision=precision, head=head)
+    if precision != "float32":
+        _check_precision(trial, numerics, decoding, share=shared, name=name)
+    return Ability(numerics=numerics, decoding=decoding, shared_training=shared, notes=tuple(notes))
 
 
 def _arithmetic(trial: Trial, precision: str, name: str) -> tuple[Numerics, Tensor]:
     """What to try by, and the truth about the trial by it.
 
-    That is float32, as autocast's rounding would hide a lot; kernels that refuse float32 get what
+    That is float32, as rounding to bf16 would hide a lot; kernels that refuse float32 get what
     they will be given.
     """
     numerics = Numerics(precision="float32", plain_head=head_is_linear(trial.model.causal))
@@ -140,24 +134,42 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
     return by_itself, tolerance
 
 
-def _check_training(
-    trial: Trial, numerics: Numerics, right: Tensor, *, tolerance: float, name: str
-) -> None:
-    """Hold the layers' training mode, which gradient checkpointing needs, against eval mode."""
-    trial.model.train()
+def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
+    """Raise UserError where layers that are computed again give another gradient."""
+    checkpoints = trial.model.checkpoints
+    assert checkpoints is not None
+    with checkpoints.off():
+        _, right = trial.slope(numerics, share=False)
     try:
-        gap = gap_of(trial.log_probs(numerics, share=False).detach(), right)
+        _, slope = trial.slope(numerics, share=False)
+        off = _apart(slope, right)
     except Exception as error:
         raise UserError(
             f"{name}: gradient checkpointing fails ({_short(error)}); set "
             f"policy.gradient_checkpointing: false"
         ) from error
-    finally:
-        trial.model.eval()
-    if gap > tolerance:
+    if not off <= _slope_tolerance(trial, numerics):
         raise UserError(
-            f"{name}: under gradient checkpointing its log-probs are off by {gap:.2g} nats from "
-            f"those it samples by; set policy.gradient_checkpointing: false"
+            f"{name}: under gradient checkpointing gradients are off by {off:.1%}; set "
+            f"policy.gradient_checkpointing: false"
+        )
+
+
+def _check_precision(
+    trial: Trial, numerics: Numerics, decoding: Way, *, share: bool, name: str
+) -> None:
+    """Raise UserError where the model does not run by the arithmetic that is wanted."""
+    try:
+        values, slope = trial.slope(numerics, share=share)
+        finite = bool(values.isfinite().all() and slope.isfinite().all())
+        finite = finite and _decoding_gap(trial, numerics, decoding) < torch.inf
+        reason = "" if finite else "its log-probs are not finite"
+    except Exception as error:
+        reason = _short(error)
+    if reason:
+        raise UserError(
+            f"{name}: the model does not run in {numerics.precision} ({reason}); set "
+            f"policy.precision: float32"
         )
 
 
@@ -182,24 +194,28 @@ def _check_adapters(trial: Trial, numerics: Numerics) -> None:
 def _sharing_fails(trial: Trial, numerics: Numerics, tolerance: float) -> str | None:
     """Why training must not share prompts, by log-probs and their gradient; None if it may."""
     try:
-        answers = []
-        for share in (False, True):
-            with trial.scaled() as scale:
-                values = trial.log_probs(numerics, share=share)
-                slopes = torch.linspace(-1, 1, len(values), device=values.device)
-                (gradient,) = torch.autograd.grad((slopes * values).sum(), scale)
-            answers.append((values.detach(), gradient))
+        plain, slope = trial.slope(numerics, share=False)
+        shared, other = trial.slope(numerics, share=True)
     except Exception as error:
         trial.model.recover()
+        if trial.model.checkpoints is not None:
+            return f"gradient checkpointing shares keys and values alone ({_short(error)})"
         return f"this model's cache refuses ({_short(error)})"
-    (plain, slope), (shared, other) = answers
     gap = gap_of(shared, plain)
     if gap > tolerance:
         return f"log-probs differ by {gap:.2g} with this model's cache"
-    off = float((slope - other).norm() / slope.norm().clamp(min=1e-12))
-    if not off <= (0.1 if trial.model.rounds(numerics.precision) else 1e-2):
+    off = _apart(other, slope)
+    if not off <= _slope_tolerance(trial, numerics):
         return f"gradients differ by {off:.1%} with this model's cache"
     return None
+
+
+def _apart(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
+
+
+def _slope_tolerance(trial: Trial, numerics: Numerics) -> float:
+    return 0.1 if trial.model.rounds(numerics.precision) else 1e-2
 
 
 @torch.no_grad()
@@ -228,6 +244,7 @@ def _decoding(
     )
 
 
+@torch.no_grad()
 def _decoding_gap(trial: Trial, numerics: Numerics, way: Way) -> float:
     """How far the log-probs of tokens are off that were sampled this way; a row ends midway."""
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from groupwise_llm import drawing
-from groupwise_llm.causal import CausalModel, Numerics
+from groupwise_llm.causal import CausalModel
+from groupwise_llm.copies import Numerics
 from groupwise_llm.passes import left_padded
 from groupwise_llm.stepping import Way, begin
 
@@ -70,8 +71,7 @@ def decode(
 ) -> Sampled:
     """`group_size` completions for each prompt; `draws` [N, T] uniforms, or None for greedy."""
     order, parts = [], []
-    # Held open for all steps, so that a weight is cast once and not at every token.
-    with decoder.numerics.computing(decoder.ends.device):
+    with decoder.model.sampling(decoder.numerics):
         for batch in batches(decoder, [len(prompt) for prompt in prompts], group_size):
             rows = [row for part in batch for row in part]
             heads = [prompts[part.start // group_size] for part in batch]

@@ -1,8 +1,8 @@
 """Settings: the configuration of the language-model policy."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groupwise.options import PathOrName
 from groupwise.trust import LoadingArguments
@@ -18,6 +18,9 @@ class Lora(BaseModel):
         None, gt=0, description="their scale is alpha / rank; twice the rank if unset"
     )
     targets: str | list[str] = Field("all-linear", description="modules that get adapters")
+    merge: bool = Field(
+        True, description="sample with adapters merged: quicker, for a copy of adapted weights"
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
 
 
@@ -44,10 +47,19 @@ class Settings(BaseModel):
         description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen, "
         "`trust_remote_code` is false unless set",
     )
+    quantize: Literal["4bit", "8bit"] | None = Field(
+        None,
+        description="hold what is frozen beneath adapters in so many bits, by bitsandbytes: 4bit "
+        "is NF4 with its scales quantised, too (QLoRA)",
+    )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Literal["float32", "bf16"] = Field(
         "float32",
-        description="bf16 computes under autocast; what is trained is held in float32 either way",
+        description="bf16 computes with a copy of the weights; what is trained is held in float32 "
+        "either way",
+    )
+    head_precision: Literal["float32", "bf16"] | None = Field(
+        None, description="of the product that gives logits; as `precision` if unset"
     )
     max_new_tokens: int = Field(512, ge=1, description="completions are cut off there")
     max_prompt_tokens: int | None = Field(
@@ -74,10 +86,19 @@ class Settings(BaseModel):
         ge=1,
         description="most tokens in the sampler's cache; more completions are sampled in turns",
     )
-    gradient_checkpointing: bool = Field(False, description="less memory, more time, plain path")
+    gradient_checkpointing: bool = Field(False, description="less memory, more time")
     chat_template: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of apply_chat_template"
     )
+
+    @model_validator(mode="after")
+    def _head_is_no_less(self) -> Self:
+        if self.precision == "float32" and self.head_precision == "bf16":
+            raise ValueError(
+                "head_precision: a head in bf16 needs precision: bf16; with precision: float32 all "
+                "is computed in float32"
+            )
+        return self
 
     def for_evaluation(self) -> "Settings":
         """The same with what evaluations choose otherwise."""

@@ -127,7 +127,7 @@ class Share:
 
         name: what the model is called in messages.
         """
-        causal.narrowed = precision == "bf16"
+        causal.narrowed, causal.copies.lasting = precision == "bf16", False
         dtype = torch.bfloat16 if causal.narrowed else None
         options: dict[str, Any] = {
             "mesh": self._mesh,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from groupwise_llm.causal import CausalModel, Hidden, Numerics
+from groupwise_llm.causal import CausalModel, Hidden
+from groupwise_llm.copies import Numerics
 from groupwise_llm.passes import left_padded, right_padded
 
 

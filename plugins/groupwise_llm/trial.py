@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from groupwise_llm.causal import CausalModel, Hidden, Numerics
+from groupwise_llm.causal import CausalModel, Hidden
+from groupwise_llm.copies import Numerics
 from groupwise_llm.passes import Sequences, likelihood
 
 STEPS = 6
@@ -53,6 +54,14 @@ class Trial:
         sequences = Sequences.of(self.rows, self.ids, self.mask, places)
         groups = torch.tensor([0, 0, 1, 1]) if share else None
         return likelihood(self.model, numerics, sequences, groups=groups, temperature=1.0)[0]
+
+    def slope(self, numerics: Numerics, *, share: bool) -> tuple[Tensor, Tensor]:
+        """The same, and the gradient of a weighted sum of them for `scaled`'s factor."""
+        with self.scaled() as scale:
+            values = self.log_probs(numerics, share=share)
+            weights = torch.linspace(-1, 1, len(values), device=values.device)
+            (gradient,) = torch.autograd.grad((weights * values).sum(), scale)
+        return values.detach(), gradient
 
     @contextmanager
     def scaled(self) -> Iterator[Tensor]:

@@ -1,12 +1,14 @@
-"""Casts of weights, counted: under autocast a weight in float32 is copied to bf16 to be used."""
+"""Casts of weights, counted: by whatever operation one is copied into another dtype."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
 
 
 class Casts(TorchDispatchMode):
@@ -17,18 +19,27 @@ class Casts(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.names = {
-            p.untyped_storage().data_ptr(): (name, p.numel())
-            for name, p in model.named_parameters()
-        }
+        self.names: dict[int, tuple[str, int]] = {}
+        for name, p in model.named_parameters():
+            self.names.setdefault(p.untyped_storage().data_ptr(), (name, p.numel()))
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and result.dtype != args[0].dtype:
-            name, size = self.names.get(args[0].untyped_storage().data_ptr(), ("", 0))
-            if name:
-                self.counts[name] += args[0].numel() / size
+        for source, copy in _copied(func, args, result):
+            name, size = self.names.get(source.untyped_storage().data_ptr(), ("", 0))
+            if name and source.dtype != copy.dtype:
+                self.counts[name] += source.numel() / size
         return result
+
+
+def _copied(func: Any, args: Sequence[Any], result: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """(source, copy) of each tensor that an operation copies."""
+    if func is aten._to_copy.default:
+        yield args[0], result
+    elif func is aten.copy_.default:
+        yield args[1], args[0]
+    elif func is aten._foreach_copy_.default:
+        yield from zip(args[1], args[0], strict=True)

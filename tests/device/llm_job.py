@@ -105,7 +105,8 @@ def costs(model: Path) -> Mapping[str, float]:
 
 
 def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
-    """By kind of training: how often each weight is cast for one token, and for nine."""
+    """By kind of training: how often each weight is cast when those trained have changed and one
+    token is sampled, or nine; and when nine are sampled once more."""
     counted = {}
     for name, lora in LORA.items():
         counted[name] = []
@@ -113,10 +114,13 @@ def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
             policy = make(model, lora=lora, precision="bf16", max_new_tokens=length)
             policy.ends = [-1]
             policy.place("cpu")
-            call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
-            with Casts(policy) as casts:
-                call()
-            counted[name].append(dict(casts.counts))
+            with torch.no_grad():
+                for _, weight in policy._trained():
+                    weight.mul_(1.01)
+            for _ in (1, 2):
+                with Casts(policy) as casts:
+                    policy.sample(ROWS[:2], group_size=4, seeds=range(8))
+                counted[name].append(dict(casts.counts))
     return counted
 
 

@@ -49,7 +49,7 @@ def test_under_adapters_the_base_stays_as_it_is_loaded(make, rows):
     assert gap.max() < 0.1
 
 
-def test_whole_layers_trained_beside_adapters_need_autocast(make):
+def test_whole_layers_trained_beside_adapters_need_bf16(make):
     settings = {"loading": {"dtype": "bfloat16"}, "model": {"tie_word_embeddings": False}}
     lora = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
     with pytest.raises(UserError, match=r"set precision: bf16, or leave loading\.dtype unset"):
@@ -212,7 +212,6 @@ def test_dropout_stays_off_under_gradient_checkpointing(make_of, name, dropout, 
     policy.save_pretrained(tmp_path / "saved")
     written = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert {key: written[key] for key in dropout} == dropout
-    assert not any(getattr(policy.model.config, key) for key in dropout)
 
 
 # ---- saving

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
 
 from groupwise.rollouts import Rollouts
-from groupwise_llm import causal, passes
-from groupwise_llm.causal import CausalModel, Numerics
+from groupwise_llm import causal
+from groupwise_llm.causal import CausalModel
+from groupwise_llm.copies import Numerics
 
 SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
 
@@ -149,13 +151,13 @@ def test_large_logits_in_bf16_still_take_the_plain_head(make):
 
 @pytest.mark.parametrize("error", [ValueError("no cache here"), None])
 def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, monkeypatch, error):
-    class Bad(causal.DynamicCache):
+    class Bad(causal.MaskedCache):
         def reorder_cache(self, rows):
             if error:
                 raise error
             super().reorder_cache(rows.flip(0))
 
-    monkeypatch.setattr(causal, "DynamicCache", Bad)
+    monkeypatch.setattr(causal, "MaskedCache", Bad)
     policy = make()
     training, sampling = policy.notes
     assert training.startswith("prompts are not shared in training: ")
@@ -190,29 +192,59 @@ def test_a_head_that_cannot_be_had_apart_is_left_to_the_model(make, plain, monke
     )
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
-def test_gradient_checkpointing_takes_the_plain_path_and_agrees(make, monkeypatch, architecture):
+SETTINGS = {"full": {}, "adapters": {"lora": {"rank": 4}}}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
+def test_gradient_checkpointing_keeps_the_shared_prompt(make, monkeypatch, architecture, settings):
     rollouts = hand_made()
-    expected, expected_gradient = answer(make(architecture).train(), rollouts)
-    policy = make(architecture, gradient_checkpointing=True).train()
-    assert any("sampling only" in note for note in policy.notes)
-    calls = []
-    monkeypatch.setattr(passes, "shared", lambda *_: calls.append(1))
+    expected, expected_gradient = answer(make(architecture, **settings), rollouts)
+    policy = make(architecture, gradient_checkpointing=True, **settings)
+    assert policy.ability.shared_training
+    assert policy.notes == []
+    tokens = []
+    embedding = policy.causal.causal.get_input_embeddings()
+    embedding.register_forward_hook(lambda _, inputs, __: tokens.append(inputs[0].numel()))
     ours, ours_gradient = answer(policy, rollouts)
-    assert not calls
+    # Each prompt once, then completions but for their last tokens.
+    prompts = {tuple(ids.tolist()) for ids in rollouts.trajectory["prompt_ids"]}
+    width = max(map(len, prompts))
+    assert tokens == [len(prompts) * width, 6 * (rollouts.mask.shape[1] - 1)]
     mask = rollouts.mask
     torch.testing.assert_close(ours[mask], expected[mask], rtol=5e-6, atol=5e-6)
     close(ours_gradient, expected_gradient)
+
+
+def test_gradient_checkpointing_says_where_a_prompt_cannot_be_shared(make_of):
+    names = ["linear_attention", "full_attention"]
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "layer_types": names}
+    ends = {"vocab_size": 258, "eos_token_id": 0, "pad_token_id": None}
+    linear = {f"linear_num_{kind}_heads": 2 for kind in ("value", "key")}
+    linear |= {f"linear_{kind}_head_dim": 8 for kind in ("value", "key")}
+    config = CONFIG_MAPPING["qwen3_5_text"](**sizes, **heads, **ends, **linear)
+    policy = make_of(config, gradient_checkpointing=True)
+    (note,) = policy.notes
+    assert note.startswith("prompts are not shared in training: gradient checkpointing shares keys")
+    rollouts = hand_made()
+    with policy.causal.checkpoints.off():
+        expected, gradient = answer(policy, rollouts)
+    ours, recomputed = answer(policy, rollouts)
+    assert torch.equal(ours, expected)
+    close(recomputed, gradient)
 
 
 def test_checkpointing_recomputes_and_dropout_stays_off(make):
     policy = make(
         "gpt2", model={"resid_pdrop": 0.5, "attn_pdrop": 0.5}, gradient_checkpointing=True
     )
-    policy.train()
     first, second = policy(hand_made()).log_probs, policy(hand_made()).log_probs
     assert torch.equal(first, second)
     runs = []
     policy.model.transformer.h[0].ln_1.register_forward_hook(lambda *_: runs.append(1))
     policy(hand_made()).log_probs.sum().backward()
-    assert len(runs) == 2
+    assert len(runs) == 4  # prompts, what follows them, and both again
+    with policy.causal.checkpoints.off():
+        policy(hand_made()).log_probs.sum().backward()
+    assert len(runs) == 6

@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
-from groupwise_llm import loading, memory, modes, passes
+from groupwise_llm import counting, loading, memory, passes
 from groupwise_llm.adapters import with_adapters
-from groupwise_llm.causal import CausalModel, Numerics
-from groupwise_llm.memory import Shape
+from groupwise_llm.causal import CausalModel
+from groupwise_llm.copies import Numerics
+from groupwise_llm.counting import Shape
 from groupwise_llm.packing import pack
 from groupwise_llm.passes import Sequences
 from groupwise_llm.settings import Settings
@@ -22,7 +23,7 @@ SETTINGS = {
     "full": {},
     "checkpoints": {"gradient_checkpointing": True},
     "adapters on bf16": {"lora": {"rank": 4}, "loading": {"dtype": "bfloat16"}},
-    "autocast": {"precision": "bf16"},
+    "bf16": {"precision": "bf16"},
 }
 SHAPES = {
     "long completions": Shape(prompts=2, prompt=20, rows=4, completion=60),
@@ -36,15 +37,13 @@ def built(name, settings):
     return with_adapters(model, settings.lora) if settings.lora else model
 
 
-def measured(model, numerics, shape, *, checkpoints):
+def measured(model, numerics, shape):
     """Bytes that autograd keeps in the passes of training, on real tensors."""
-    weights = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
     kept = {}
 
     def pack(tensor):
         storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            kept[storage._cdata] = storage
+        kept[storage._cdata] = storage
         return tensor
 
     # One prompt is a token shorter, so that attention has something to mask.
@@ -54,10 +53,11 @@ def measured(model, numerics, shape, *, checkpoints):
     ids = torch.full((shape.rows, shape.completion), 9)
     mask = torch.ones_like(ids, dtype=torch.bool)
     sequences = Sequences.of(rows, ids, mask, mask.nonzero(as_tuple=True))
-    groups = None if checkpoints else groups
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         answers = passes.likelihood(model, numerics, sequences, groups=groups, temperature=1.0)
     del answers
+    for weight in (*model.parameters(), *model.buffers(), *model.copies.tensors()):
+        kept.pop(weight.untyped_storage()._cdata, None)
     return sum(storage.nbytes() for storage in kept.values())
 
 
@@ -67,18 +67,15 @@ def measured(model, numerics, shape, *, checkpoints):
 def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     settings = Settings(model="m", **settings)
     checkpoints = settings.gradient_checkpointing
-    model = built(name, settings)
-    modes.quieten(model.eval())
-    if checkpoints:
-        loading.checkpoint_activations(model)
+    model = CausalModel(built(name, settings), recompute=checkpoints)
     numerics = Numerics(precision=settings.precision, plain_head=name != "gemma2")
-    truth = measured(CausalModel(model).train(), numerics, shape, checkpoints=checkpoints)
+    truth = measured(model, numerics, shape)
     with torch.device("meta"):
         model = built(name, settings)
-    with memory._without_data(model, settings) as causal:
-        assert memory._only_multiplies(causal) == numerics.plain_head
-        counted = memory.saved(causal, numerics, shape, checkpoints=checkpoints)
-    assert counted == pytest.approx(truth, rel=0.25 if checkpoints else 0.02)
+    with counting.without_data(model, settings) as causal:
+        assert counting.only_multiplies(causal) == numerics.plain_head
+        counted = counting.saved(causal, numerics, shape)
+    assert counted == pytest.approx(truth, rel=0.05 if checkpoints else 0.02)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +115,8 @@ def test_the_cache_is_that_of_decoding(name):
     truth = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
     with torch.device("meta"):
         model = built(name, settings)
-    with memory._without_data(model, settings) as causal:
-        assert 3 * memory.cached(causal, numerics, 40) == truth
+    with counting.without_data(model, settings) as causal:
+        assert 3 * counting.cached(causal, numerics, 40) == truth
 
 
 CONFIG = Qwen2Config(**TABLE["qwen2"])
@@ -210,6 +207,18 @@ def test_the_dtype_of_loading_holds_for_what_is_frozen():
     adapters = full["gradients"]
     assert rounded["weights"] - adapters == (full["weights"] - adapters) / 2
     assert rounded["gradients"] == adapters
+
+
+def test_copies_are_counted():
+    lora, bf16 = {"rank": 2}, {"precision": "bf16"}
+    full, half = estimate(), estimate(**bf16)
+    assert half["copy in bf16"] == full["weights"] / 2
+    assert half["weights"] == full["weights"]
+    assert half["cache of the sampler"] == full["cache of the sampler"] / 2
+    frozen = estimate(lora=lora, loading={"dtype": "bfloat16"}, **bf16)
+    assert frozen["copy in bf16"] == frozen["gradients"] / 2  # of adapters alone
+    assert 0 < frozen["merged adapters while sampling"] < frozen["weights"]
+    assert "merged adapters while sampling" not in estimate(lora={**lora, "merge": False})
 
 
 def test_the_cache_is_bounded_by_rollouts_and_by_its_setting():

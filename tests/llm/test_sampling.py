@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 
 from groupwise_llm import drawing, sampling
@@ -183,31 +182,6 @@ def test_in_bf16_the_ratio_stays_near_one(make, rows):
     gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs()
     assert gap.max() < 0.1
     assert gap.mean() < 0.02
-
-
-class Casts(TorchDispatchMode):
-    """How often each of the tensors watched is cast to another dtype."""
-
-    def __init__(self, watched):
-        super().__init__()
-        self.names = {value.data_ptr(): name for name, value in watched}
-        self.counts = {}
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.names:
-            name = self.names[args[0].data_ptr()]
-            self.counts[name] = self.counts.get(name, 0) + 1
-        return function(*args, **(kwargs or {}))
-
-
-def test_in_bf16_a_weight_is_cast_once_for_all_tokens(make, rows):
-    policy = make(precision="bf16", max_new_tokens=8)
-    assert policy.notes == []
-    with Casts(policy.named_parameters()) as casts:
-        rollouts = sample(policy, rows)
-    assert rollouts.mask.shape[1] == 8
-    assert casts.counts
-    assert set(casts.counts.values()) == {1}
 
 
 def test_kept_mass_is_what_the_filters_leave(make, rows):

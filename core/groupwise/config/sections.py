@@ -115,6 +115,11 @@ class TrainSection(Section):
         description="optimizer updates a step's groups are cut into; must divide them",
     )
     epochs: int = Field(default=1, ge=1, description="passes over a step's rollouts")
+    optimizer: Literal["adamw", "adamw_8bit"] = Field(
+        default="adamw",
+        description="adamw_8bit keeps the moments in 8 bits, by bitsandbytes: a quarter of their "
+        "memory",
+    )
     learning_rate: float = Field(default=1e-6, ge=0, description="of AdamW, after the warmup")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
@@ -153,6 +158,11 @@ class TrainSection(Section):
         default=False,
         description="divide weights, gradients and optimizer among the processes (FSDP2), where "
         "one device cannot hold them",
+    )
+    tf32: bool = Field(
+        default=False,
+        description="on a GPU, take matrix products of float32 in TF32: quicker, of 10 bits in "
+        "place of 23",
     )
     sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
     ahead: Literal[0, 1] = Field(

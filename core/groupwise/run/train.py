@@ -30,6 +30,7 @@ from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
 from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult
+from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import (
@@ -131,7 +132,11 @@ def _train(
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    with closing(parts), open_trainer(parts, accelerator) as trainer:
+    with (
+        closing(parts),
+        products_in_tf32(settings.tf32, accelerator.device),
+        open_trainer(parts, accelerator) as trainer,
+    ):
         callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
         notes = [*parts.notes, *trainer.policy.notes]

@@ -14,11 +14,12 @@ from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.storage.tensors import Stored
+from groupwise.training.adamw import make_adamw
 
 SHAPED = {"exp_avg", "exp_avg_sq"}
 """What AdamW keeps of each parameter in its shape."""
 MOMENTS = {"step", *SHAPED}
-"""All that it keeps."""
+"""All that it keeps; in 8 bits, the scales of these, too."""
 
 
 class Optimizer:
@@ -34,12 +35,7 @@ class Optimizer:
     def __init__(self, policy: Policy, settings: TrainSection, accelerator: Accelerator) -> None:
         self.settings, self.accelerator = settings, accelerator
         self.trained = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-        self.adamw = torch.optim.AdamW(
-            [p for _, p in self.trained],
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-        )
+        self.adamw = make_adamw([p for _, p in self.trained], settings)
         self.scaler: torch.amp.GradScaler | None = None
         if policy.scale_loss:
             self.scaler = torch.amp.GradScaler(accelerator.device.type)
@@ -126,7 +122,13 @@ class Optimizer:
         }
 
     def restore(self, tensors: Stored) -> None:
-        """Take up what `tensors` returned. Raises UserError where it is of other parameters."""
+        """Take up what `tensors` returned. Raises UserError where it is of other parameters, or in
+        8 bits and to be taken up by what has none."""
+        if self.settings.optimizer == "adamw" and any(key.endswith("/absmax1") for key in tensors):
+            raise UserError(
+                "train.optimizer: the checkpoint's moments are in 8 bits, and adamw cannot go on "
+                "from them; set adamw_8bit, as when the run was begun"
+            )
         keys: dict[int, dict[str, str]] = {}
         for key in tensors:
             index, _, name = key.partition("/")

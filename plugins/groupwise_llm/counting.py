@@ -1,0 +1,166 @@
+"""Counting: the bytes that a model's own code keeps, seen by running it on tensors without data."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from groupwise_llm import modes
+from groupwise_llm.causal import CausalModel, Hidden, Run
+from groupwise_llm.copies import Numerics
+from groupwise_llm.settings import Settings
+from groupwise_llm.trial import TOLERANCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A micro-batch: rows of completions that answer prompts, all of one length in tokens."""
+
+    prompts: int
+    prompt: int
+    rows: int
+    completion: int
+
+
+def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = True) -> int:
+    """Bytes that a micro-batch's pass keeps for the backward pass, weights and their copies not
+    counted.
+
+    head: whether log-probs are taken, or the pass ends with hidden states.
+    """
+    sizes: dict[int, int] = {}
+    alive = []  # a storage that is freed could give its number to another
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
+        alive.append(tensor)
+        return tensor
+
+    run: Run = partial(_shared, shape=shape, cache=model.new_prompt_cache())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        if head:
+            tokens = _ids(shape.rows, shape.completion).flatten()
+            answers = model(run, numerics, tokens, temperature=1.0)[0]
+        else:
+            answers = model.hidden(run, replace(numerics, plain_head=True))
+    own = (*model.parameters(), *model.buffers(), *model.copies.tensors())
+    for tensor in own:
+        sizes.pop(tensor.untyped_storage()._cdata, None)
+    del answers
+    return sum(sizes.values())
+
+
+class _Hidden(BaseModelOutput):
+    """What the layers answer, and nothing of what else a head may pass on."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def only_multiplies(model: CausalModel) -> bool:
+    """Whether logits are the head's product and no more, as `probes` finds with weights.
+
+    The model's own code is given hidden states with values, and a small head with values; the
+    layers before it are left out.
+    """
+    causal, head = model.causal, model.causal.get_output_embeddings()
+    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
+    with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        # Logits of a standard deviation of 10, so that a cap or scale shows.
+        hidden = 10 * torch.randn(1, 8, head.in_features)
+        small = nn.Linear(head.in_features, 64, bias=head.bias is not None)
+        small.weight.normal_(std=head.in_features**-0.5)
+        causal.set_output_embeddings(small)
+        for part in layers:
+            part.forward = lambda *_, **__: _Hidden(last_hidden_state=hidden)
+        try:
+            logits = causal(input_ids=_ids(1, 8), use_cache=False).logits
+        finally:
+            for part in layers:
+                vars(part).pop("forward", None)
+            causal.set_output_embeddings(head)
+        gap = logits.float().log_softmax(-1) - small(hidden).log_softmax(-1)
+        return bool(gap.abs().max() <= TOLERANCE[1])
+
+
+def cached(model: CausalModel, numerics: Numerics, tokens: int) -> int:
+    """Bytes of the cache of one row of so many tokens."""
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(lambda hidden: hidden(_ids(1, tokens), cache=cache, keep=1)[:, -1], numerics)
+    states = [value for layer in cache.layers for value in _tensors(vars(layer))]
+    return sum(state.nbytes for state in states if state.ndim > 1)
+
+
+def _shared(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
+    """As `passes.shared`, for prompts and completions of one length each."""
+    seen = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64)
+    positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
+    ids = _ids(shape.prompts, shape.prompt)
+    which = torch.arange(shape.rows) % shape.prompts
+    first = hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)[which]
+    cache.reorder_cache(which)
+    length = shape.prompt + shape.completion - 1
+    rest = hidden(
+        _ids(shape.rows, shape.completion - 1),
+        attention=torch.ones(shape.rows, length, dtype=torch.int64),
+        positions=torch.arange(shape.prompt, length).expand(shape.rows, -1),
+        cache=cache,
+    )
+    return torch.cat([first, rest], dim=1).flatten(0, 1)
+
+
+def _ids(rows: int, tokens: int) -> Tensor:
+    return torch.zeros(rows, tokens, dtype=torch.int64)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+@contextmanager
+def without_data(model: Any, settings: Settings) -> Iterator[CausalModel]:
+    """The model on tensors that have shapes and no values, of a CPU in name."""
+    modes.quieten(model.eval())
+    merge = settings.lora is not None and settings.lora.merge
+    with FakeTensorMode(allow_non_fake_inputs=True), _Grouped(), _overwritten():
+        model.to_empty(device="cpu")
+        yield CausalModel(model, recompute=settings.gradient_checkpointing, merge=merge)
+
+
+@contextmanager
+def _overwritten() -> Iterator[None]:
+    """Parameters that move to another kind of tensor are made anew."""
+    future = torch.__future__
+    before = future.get_overwrite_module_params_on_conversion()
+    future.set_overwrite_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        future.set_overwrite_module_params_on_conversion(before)
+
+
+class _Grouped(TorchDispatchMode):
+    """Experts' products, whose shapes torch knows in bf16 alone."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.ops.aten._grouped_mm.default:
+            return args[0].new_empty(args[0].shape[0], args[1].shape[-1])
+        return function(*args, **(kwargs or {}))

@@ -1,0 +1,100 @@
+"""Adapters on weights that bitsandbytes holds in 4 or 8 bits, for real on the CPU."""
+
+import importlib.util
+from functools import partial
+
+import pytest
+import torch
+
+from groupwise.errors import UserError
+from groupwise_llm import loading, merging
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.settings import Settings
+
+LORA = {"rank": 4}
+needs = pytest.mark.skipif(
+    importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes"
+)
+
+
+@needs
+@pytest.mark.parametrize(
+    ("bits", "precision"), [("4bit", "float32"), ("4bit", "bf16"), ("8bit", "float32")]
+)
+def test_adapters_learn_on_quantised_weights(make, rows, bits, precision):
+    policy = make("llama", quantize=bits, lora=LORA, precision=precision)
+    held = {p.dtype for n, p in policy.named_parameters() if n.endswith("proj.base_layer.weight")}
+    assert held == {torch.uint8 if bits == "4bit" else torch.int8}
+    base = policy.model.model.model.layers[0].mlp.up_proj.base_layer
+    if bits == "4bit":
+        assert base.weight.quant_type == "nf4"
+        assert base.weight.quant_state.nested
+        assert base.compute_dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
+    assert not policy.exact
+    assert not list(merging.adapted(policy.model))
+    before = base.weight.detach().clone()
+    rollouts = policy.sample(rows, group_size=2, seeds=range(6))
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    assert {p.dtype for p in trained} == {torch.float32}
+    optimizer = torch.optim.AdamW(trained, lr=1e-2)
+    values = []
+    for _ in range(3):
+        answers = policy(rollouts).log_probs
+        gap = (answers.detach() - rollouts.sampler_log_probs)[rollouts.mask].abs()
+        values.append(float((answers.detach() * rollouts.mask).sum()))
+        assert values[1:] or gap.mean() < 0.02
+        (-answers * rollouts.mask).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert values[2] > values[0]
+    assert torch.equal(base.weight, before)
+
+
+@needs
+def test_recomputed_layers_pass_gradients_through_quantised_ones(make, rows):
+    gradients = []
+    for recompute in (False, True):
+        settings = {"quantize": "4bit", "lora": LORA, "gradient_checkpointing": recompute}
+        policy = make("llama", **settings)
+        rollouts = policy.sample(rows, group_size=2, seeds=range(6))
+        policy(rollouts).log_probs.sum().backward()
+        gradients.append([p.grad for p in policy.parameters() if p.requires_grad])
+    torch.testing.assert_close(*gradients)
+
+
+@needs
+def test_what_is_quantised_is_counted_so(saved):
+    config = partial(Settings, model=str(saved("llama")), max_new_tokens=12, lora=LORA)
+    sizes = {}
+    for bits in (None, "8bit", "4bit"):
+        options = {"decisions": 100, "rollouts": 4, "sampled": 4, "training": False}
+        options |= {"reference": False, "averages": 0}
+        sizes[bits] = LanguageModel.estimate(config(quantize=bits), **options)["weights"]
+    made = LanguageModel(config(quantize="4bit"))
+    truth = sum(p.nbytes for p in made.parameters())
+    assert sizes["4bit"] == pytest.approx(truth, rel=0.02)
+    assert sizes["4bit"] < sizes["8bit"] < sizes[None]
+
+
+REFUSED = [
+    ({"quantize": "4bit"}, r"policy\.quantize: quantised weights cannot be trained; .* lora: \{\}"),
+    (
+        {"quantize": "4bit", "lora": LORA, "loading": {"quantization_config": {}}},
+        r"policy\.quantize: .*quantization_config says how .* leave out one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+def test_what_cannot_be_quantised_is_refused_before_weights_are_read(saved, settings, message):
+    settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
+    for refused in (lambda: LanguageModel(settings), lambda: LanguageModel.examine(settings, [])):
+        with pytest.raises(UserError, match=message):
+            refused()
+
+
+def test_without_the_package_the_command_is_said(saved, monkeypatch):
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    settings = Settings(model=str(saved()), max_new_tokens=12, quantize="8bit", lora=LORA)
+    with pytest.raises(UserError, match=r"not installed: pip install 'groupwise\[quantized\]'"):
+        LanguageModel.examine(settings, [])
