@@ -32,8 +32,7 @@ def oracle(leaves, tokens, temperature):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(likelihood, "TOKENS", 5)
-    monkeypatch.setattr(likelihood, "VOCABULARY", 8)
+    monkeypatch.setattr(likelihood, "CACHED", (5, 8))
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -57,9 +56,8 @@ def test_values_and_gradients_are_those_of_the_plain_log_softmax(temperature, bi
 
 def test_blocks_change_nothing(monkeypatch):
     answers = []
-    for tokens_at_once, vocabulary_at_once in [(1, 1), (N, V), (7, 36), (1000, 1000)]:
-        monkeypatch.setattr(likelihood, "TOKENS", tokens_at_once)
-        monkeypatch.setattr(likelihood, "VOCABULARY", vocabulary_at_once)
+    for block in [(1, 1), (N, V), (7, 36), (1000, 1000)]:
+        monkeypatch.setattr(likelihood, "CACHED", block)
         leaves, tokens, _ = parts()
         log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens)
         (log_probs.sum() + entropy.sum()).backward()
@@ -118,8 +116,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_tokens_by_vocabulary_never_exist(monkeypatch):
-    monkeypatch.setattr(likelihood, "TOKENS", 16)
-    monkeypatch.setattr(likelihood, "VOCABULARY", 64)
+    monkeypatch.setattr(likelihood, "CACHED", (16, 64))
     hidden = torch.randn(256, 4, requires_grad=True)
     weight = torch.randn(512, 4, requires_grad=True)
     tokens = torch.randint(512, (256,))
