@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groupwise_llm.cache import with_room
 from groupwise_llm.causal import CausalModel, Hidden, Numerics
 from groupwise_llm.passes import left_padded, right_padded
 
@@ -50,8 +51,10 @@ class Cached:
         device = self._model.device
         prompts = self._prompts if self._way.shared else repeated(self._prompts, self._copies)
         ids, attention, positions = left_padded(prompts, device)
-        self._cache = self._model.new_cache()
-        self._attention = attention if self._way.padded else None
+        self._cache = with_room(self._model.new_cache())
+        # Without a mask attention has less to do; one is needed only where there is padding.
+        padded = self._way.padded and not bool(attention.all())
+        self._attention = attention if padded else None
         self._position = positions[:, -1]
         logits = self._pass(ids, positions)
         if self._way.shared and max(self._copies) > 1:

@@ -49,8 +49,8 @@ def test_the_tokens_allowed_are_those_of_transformers_processors(settings):
     filtered = filters(None, logits.clone())
     allowed = set((filtered[0] > -torch.inf).nonzero().flatten().tolist())
     draws = torch.linspace(0, 1, 20_001, dtype=torch.float64)[:-1]
-    weights = drawing.softmax(filtered)[0].expand(len(draws), -1)
-    assert set(drawing.inverse_cdf(weights, draws).tolist()) == allowed
+    weights, sums = [x.expand(len(draws), -1) for x in drawing.softmax(filtered)[:2]]
+    assert set(drawing.inverse_cdf(weights, sums, draws).tolist()) == allowed
     assert 0 < len(allowed) < 24
 
 
@@ -77,6 +77,10 @@ def test_frequencies_follow_the_distribution(make, settings):
 # ---- the inverse of the cumulative distribution
 
 
+def drawn(weights, draws):
+    return drawing.inverse_cdf(weights, drawing.block_sums(weights), draws)
+
+
 @pytest.mark.parametrize("size", [3, 256, 257, 1000])
 def test_inverse_cdf_in_two_levels_is_that_in_one(size):
     generator = torch.Generator().manual_seed(size)
@@ -86,14 +90,14 @@ def test_inverse_cdf_in_two_levels_is_that_in_one(size):
     running = weights.double().cumsum(-1)
     target = draws.unsqueeze(1) * running[:, -1:]
     expected = torch.searchsorted(running, target, right=True).squeeze(1)
-    assert torch.equal(drawing.inverse_cdf(weights, draws), expected)
+    assert torch.equal(drawn(weights, draws), expected)
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
     weights = torch.zeros(2, 600)
     weights[:, 300], weights[:, 301] = 1.0, 1e-30
     draws = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
-    chosen = drawing.inverse_cdf(weights, draws)
+    chosen = drawn(weights, draws)
     assert (weights.gather(1, chosen.unsqueeze(1)) > 0).all()
 
 
@@ -107,9 +111,9 @@ def test_a_device_without_float64_draws_the_same(make, rows, monkeypatch):
     monkeypatch.setattr(drawing, "place", lambda device: torch.device("cpu"))
     moved, original = [], drawing.inverse_cdf
 
-    def inverse_cdf(weights, uniform):
+    def inverse_cdf(weights, sums, uniform):
         moved.append((weights.dtype, uniform.device.type))
-        return original(weights, uniform)
+        return original(weights, sums, uniform)
 
     monkeypatch.setattr(drawing, "inverse_cdf", inverse_cdf)
     assert ids_of(sample(make(), rows)) == expected
