@@ -52,9 +52,7 @@ class Cached:
         prompts = self._prompts if self._way.shared else repeated(self._prompts, self._copies)
         ids, attention, positions = left_padded(prompts, device)
         self._cache = with_room(self._model.new_cache())
-        # Without a mask attention has less to do; one is needed only where there is padding.
-        padded = self._way.padded and not bool(attention.all())
-        self._attention = attention if padded else None
+        self._attention = attention if self._way.padded else None
         self._position = positions[:, -1]
         logits = self._pass(ids, positions)
         if self._way.shared and max(self._copies) > 1:

@@ -101,6 +101,38 @@ def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
     assert (weights.gather(1, chosen.unsqueeze(1)) > 0).all()
 
 
+def test_a_rare_token_beside_a_likely_one_is_drawn_as_often_as_it_should_be():
+    """Its weight is lost in the block's sum in float32."""
+    weights = torch.zeros(1, 600)
+    weights[0, 0], weights[0, 200:232] = 1.0, 1e-9
+    assert drawing.block_sums(weights)[0, 0] == 1.0
+    total = 1 + 32e-9
+    for place in range(32):
+        draw = torch.tensor([(1 + (place + 0.5) * 1e-9) / total], dtype=torch.float64)
+        assert drawn(weights, draw) == 200 + place
+
+
+def test_the_vocabulary_is_never_copied_to_float64():
+    weights, draws = torch.rand(3, 5000), torch.rand(3, dtype=torch.float64)
+    with Float64() as sizes:
+        drawn(weights, draws)
+    assert 0 < sizes.largest <= 3 * drawing.BLOCK
+
+
+class Float64(TorchDispatchMode):
+    """The most elements any result in float64 had."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            self.largest = max(self.largest, result.numel())
+        return result
+
+
 def test_sums_in_float64_are_taken_where_there_is_float64():
     assert drawing.place(torch.device("mps")) == torch.device("cpu")
     assert drawing.place(torch.device("cuda", 1)) == torch.device("cuda", 1)
