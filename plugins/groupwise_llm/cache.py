@@ -16,6 +16,9 @@ class RoomyLayer(DynamicLayer):
     transformers' own copies all of them at every token. For passes without gradient.
     """
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self._room: tuple[Tensor, Tensor] | None = None
