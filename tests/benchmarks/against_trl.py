@@ -81,7 +81,8 @@ def main() -> None:
         clock = time.process_time if options.cpu_time else time.perf_counter
         print(json.dumps(alone(options.side, WORKS[name], folder / name, options.steps, clock)))
         return
-    print(machine(options.threads))
+    note = " Processor time." if options.cpu_time else ""
+    print(machine(options.threads) + note)
     print("\n| work | TRL | Groupwise | ratio | bare | Groupwise / bare | peak GB, TRL and ours |")
     print("|---|---|---|---|---|---|---|")
     for name in works:
