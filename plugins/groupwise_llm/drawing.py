@@ -28,42 +28,54 @@ def place(device: torch.device) -> torch.device:
 
 
 def softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(exp(z - peak) [n, v], its sum [n], logsumexp(z) [n]) of logits z, by one exponential."""
+    """(exp(z - peak) [n, v], their sums by block, logsumexp(z) [n]) of logits z.
+
+    By one exponential, and no more passes over the vocabulary than there must be.
+    """
     peak = logits.amax(dim=1)
-    powers = (logits - peak.unsqueeze(1)).exp()
-    total = powers.sum(dim=1)
-    return powers, total, peak + total.log()
+    powers = (logits - peak.unsqueeze(1)).exp_()
+    sums = block_sums(powers)
+    return powers, sums, peak + sums.sum(dim=1).log()
+
+
+def block_sums(weights: Tensor) -> Tensor:
+    """[n, blocks] of weights [n, v], `BLOCK` tokens each; the last of what is left."""
+    whole = weights.shape[1] // BLOCK * BLOCK
+    sums = weights[:, :whole].unflatten(1, (-1, BLOCK)).sum(dim=2)
+    if whole < weights.shape[1]:
+        sums = torch.cat([sums, weights[:, whole:].sum(dim=1, keepdim=True)], dim=1)
+    return sums
 
 
 def overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """[n] 1 - total variation distance of two distributions, each (weights [n, v], sum [n]).
+    """[n] 1 - total variation distance of two distributions, each (weights [n, v], their sums).
 
     That is the mass both have in common: sum_i min(p_i, q_i). Where q is p cut to some of the
     tokens, it is p's mass of those.
     """
-    shares = [weights / total.unsqueeze(1) for weights, total in (first, second)]
+    shares = [weights / sums.sum(dim=1, keepdim=True) for weights, sums in (first, second)]
     return torch.minimum(*shares).sum(dim=1)
 
 
-def inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
+def inverse_cdf(weights: Tensor, sums: Tensor, uniform: Tensor) -> Tensor:
     """[n] tokens: the first whose cumulative share of the weights [n, v] exceeds the row's uniform.
 
-    Summed in float64, since in float32 the sum over a large vocabulary errs by more than the
-    rarest tokens' whole probability; and in two levels, block then token, since running sums in
-    float64 over all of it would take longer than everything else here.
+    sums: `block_sums(weights)`. First the block is drawn and then, by what is left of the uniform,
+    the token in it. Running sums are in float64, since in float32 they err by more than the rarest
+    tokens' whole probability; a block's sum errs by no larger part of it than the weights do.
     """
     device = weights.device
-    weights, uniform = weights.to(place(device)), uniform.to(place(device))
-    size = weights.shape[1]
-    block = min(BLOCK, size)
-    blocks = torch.nn.functional.pad(weights, (0, -size % block)).unflatten(1, (-1, block))
-    running = blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    sums, uniform = sums.to(place(device)).double(), uniform.to(place(device))
+    running = sums.cumsum(dim=1)
     target = uniform.unsqueeze(1) * running[:, -1:]
-    index = _first_above(running, target)
-    inside = blocks.gather(1, index.unsqueeze(2).expand(-1, -1, block)).squeeze(1).double()
-    target = target - (running.gather(1, index) - inside.sum(dim=1, keepdim=True))
-    token = _first_above(inside.cumsum(dim=1), target)
-    return (index * block + token).squeeze(1).to(device)
+    block = _first_above(running, target)
+    mass = sums.gather(1, block)
+    share = (target - (running.gather(1, block) - mass)) / mass
+    tokens = block.to(device) * BLOCK + torch.arange(BLOCK, device=device)
+    inside = weights.gather(1, tokens.clamp(max=weights.shape[1] - 1))
+    inside = inside.where(tokens < weights.shape[1], 0.0).to(place(device)).double().cumsum(dim=1)
+    token = block * BLOCK + _first_above(inside, share * inside[:, -1:])
+    return token.squeeze(1).to(device)
 
 
 def _first_above(running: Tensor, target: Tensor) -> Tensor:

@@ -14,6 +14,10 @@ from torch import Tensor
 
 TOKENS = 1024
 VOCABULARY = 16384
+"""The sides of a block on an accelerator, which a small one would leave idle."""
+CACHED = (256, 1024)
+"""The same on a CPU, so that what is done to a block is done in its cache: the product then takes
+nearly all of the time, and would take half of it if every step went through memory."""
 
 
 def project(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -38,16 +42,36 @@ def log_probs_and_entropy(
     return _ChunkedLikelihood.apply(hidden, weight, bias, tokens, temperature)
 
 
-def _blocks(size: int, step: int) -> Iterator[slice]:
+class _Head:
+    """The product that logits are made by, block by block."""
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
+    ) -> None:
+        self.hidden, self.weight, self.bias = hidden, weight, bias
+        self.temperature = temperature
+
+    def blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """(rows, part of the vocabulary, its weights in the hidden states' dtype, logits).
+
+        The logits [rows, part] are the caller's to overwrite. A weight is cast once for all rows.
+        """
+        tokens, vocabulary = CACHED
+        if self.hidden.device.type != "cpu":
+            tokens, vocabulary = TOKENS, VOCABULARY
+        for part in _cut(len(self.weight), vocabulary):
+            weight = self.weight[part].to(self.hidden.dtype)
+            bias = None if self.bias is None else self.bias[part]
+            for rows in _cut(len(self.hidden), tokens):
+                logits = project(self.hidden[rows], weight, bias)
+                if self.temperature != 1.0:
+                    logits /= self.temperature
+                yield rows, part, weight, logits
+
+
+def _cut(size: int, step: int) -> Iterator[slice]:
     for start in range(0, size, step):
         yield slice(start, min(start + step, size))
-
-
-def _logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, block: slice, temperature: float
-) -> Tensor:
-    part = None if bias is None else bias[block]
-    return project(hidden, weight[block], part) / temperature
 
 
 class _ChunkedLikelihood(torch.autograd.Function):
@@ -60,43 +84,49 @@ class _ChunkedLikelihood(torch.autograd.Function):
         tokens: Tensor,
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
-        log_probs = hidden.new_empty(len(hidden), dtype=torch.float32)
-        entropy, normaliser = torch.empty_like(log_probs), torch.empty_like(log_probs)
-        for rows in _blocks(len(hidden), TOKENS):
-            chosen, total, mean = _online(hidden[rows], weight, bias, tokens[rows], temperature)
-            log_probs[rows] = chosen - total
-            entropy[rows] = total - mean
-            normaliser[rows] = total
+        state = _Online(tokens)
+        for rows, part, _, logits in _Head(hidden, weight, bias, temperature).blocks():
+            state.see(rows, part, logits)
+        normaliser = state.largest + state.total.log()
+        entropy = normaliser - state.weighted / state.total
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
         ctx.temperature = temperature
-        return log_probs, entropy
+        ctx.set_materialize_grads(False)  # most losses have no use for the entropy
+        return state.chosen - normaliser, entropy
 
     @staticmethod
     def backward(
-        ctx: Any, grad_log_probs: Tensor, grad_entropy: Tensor
+        ctx: Any, grad_log_probs: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         hidden, weight, bias, tokens, normaliser, entropy = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_hidden = torch.zeros_like(hidden, dtype=torch.float32) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias else None
-        for rows in _blocks(len(hidden), TOKENS):
-            for block in _blocks(len(weight), VOCABULARY):
-                grad = _grad_logits(
-                    _logits(hidden[rows], weight, bias, block, ctx.temperature),
-                    normaliser[rows],
-                    entropy[rows],
-                    grad_log_probs[rows],
-                    grad_entropy[rows],
-                )
-                _scatter_chosen(grad, tokens[rows], grad_log_probs[rows], block)
-                grad = (grad / ctx.temperature).to(hidden.dtype)
-                if grad_hidden is not None:
-                    grad_hidden[rows] += (grad @ weight[block].to(hidden.dtype)).float()
-                if grad_weight is not None:
-                    grad_weight[block] += (grad.T @ hidden[rows]).float()
-                if grad_bias is not None:
-                    grad_bias[block] += grad.float().sum(dim=0)
+        if grad_log_probs is None:
+            grad_log_probs = torch.zeros_like(normaliser)
+        sums = [
+            torch.zeros_like(x, dtype=torch.float32) if needed else None
+            for x, needed in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
+        ]
+        grad_hidden, grad_weight, grad_bias = sums
+        for rows, part, block, logits in _Head(hidden, weight, bias, ctx.temperature).blocks():
+            # d log p_token / dz = onehot - p;   dH / dz = -p (log p + H);   the onehot comes below.
+            log_p = logits.sub_(normaliser[rows].unsqueeze(1))
+            slope = grad_log_probs[rows].unsqueeze(1)
+            if grad_entropy is not None:
+                shift = log_p + entropy[rows].unsqueeze(1)
+                slope = shift.mul_(grad_entropy[rows].unsqueeze(1)).add_(slope)
+            grad = log_p.exp_().mul_(slope / -ctx.temperature).to(hidden.dtype)
+            if grad_hidden is not None:
+                _add_product(grad_hidden[rows], grad, block)
+            if grad_weight is not None:
+                _add_product(grad_weight[part], grad.T, hidden[rows])
+            if grad_bias is not None:
+                grad_bias[part] += grad.sum(dim=0, dtype=torch.float32)
+        slope = (grad_log_probs / ctx.temperature).unsqueeze(1)
+        if grad_hidden is not None:
+            grad_hidden += slope * weight[tokens]
+        if grad_weight is not None:
+            grad_weight.index_add_(0, tokens, slope * hidden)
+        if grad_bias is not None:
+            grad_bias.index_add_(0, tokens, slope.squeeze(1))
         return (
             None if grad_hidden is None else grad_hidden.to(hidden.dtype),
             None if grad_weight is None else grad_weight.to(weight.dtype),
@@ -106,46 +136,34 @@ class _ChunkedLikelihood(torch.autograd.Function):
         )
 
 
-def _online(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each token's logits z: z[token], logsumexp(z), and the softmax's mean of z; each [n]."""
-    size = len(hidden)
-    largest = hidden.new_full((size,), -torch.inf, dtype=torch.float32)
-    total, weighted = torch.zeros_like(largest), torch.zeros_like(largest)
-    chosen = torch.zeros_like(largest)
-    for block in _blocks(len(weight), VOCABULARY):
-        logits = _logits(hidden, weight, bias, block, temperature)
-        inside = (tokens >= block.start) & (tokens < block.stop)
-        local = (tokens - block.start).clamp(0, logits.shape[1] - 1)
-        chosen = torch.where(inside, logits.gather(1, local.unsqueeze(1)).squeeze(1), chosen)
-        peak = torch.maximum(largest, logits.amax(dim=1))
-        shrink = (largest - peak).exp()
-        powers = (logits - peak.unsqueeze(1)).exp()
-        total = total * shrink + powers.sum(dim=1)
-        weighted = weighted * shrink + (powers * logits).sum(dim=1)
-        largest = peak
-    return chosen, largest + total.log(), weighted / total
+class _Online:
+    """Of each token's logits z, as far as they were seen: the largest, the sum of exp(z - largest),
+    the sum of z exp(z - largest), and z[token]; each [n]."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens
+        size = (len(tokens),)
+        self.largest = tokens.new_full(size, -torch.inf, dtype=torch.float32)
+        self.total, self.weighted, self.chosen = self.largest.new_zeros(3, *size)
+
+    def see(self, rows: slice, part: slice, logits: Tensor) -> None:
+        """logits: of these rows, and this part of the vocabulary; overwritten."""
+        tokens = self.tokens[rows]
+        inside = (tokens >= part.start) & (tokens < part.stop)
+        local = (tokens - part.start).clamp(0, logits.shape[1] - 1)
+        chosen = logits.gather(1, local.unsqueeze(1)).squeeze(1)
+        self.chosen[rows] = chosen.where(inside, self.chosen[rows])
+        peak = torch.maximum(self.largest[rows], logits.amax(dim=1))
+        shrink = (self.largest[rows] - peak).exp_()
+        powers = (logits - peak.unsqueeze(1)).exp_()
+        self.total[rows].mul_(shrink).add_(powers.sum(dim=1))
+        self.weighted[rows].mul_(shrink).add_(logits.mul_(powers).sum(dim=1))
+        self.largest[rows] = peak
 
 
-def _grad_logits(
-    logits: Tensor,
-    normaliser: Tensor,
-    entropy: Tensor,
-    grad_log_probs: Tensor,
-    grad_entropy: Tensor,
-) -> Tensor:
-    """d/dz of both outputs but for the chosen token's own 1.
-
-    d log p_token / dz = onehot - p;   dH / dz = -p (log p + H).
-    """
-    log_p = logits - normaliser.unsqueeze(1)
-    slope = grad_log_probs.unsqueeze(1) + grad_entropy.unsqueeze(1) * (log_p + entropy.unsqueeze(1))
-    return -log_p.exp() * slope
-
-
-def _scatter_chosen(grad: Tensor, tokens: Tensor, grad_log_probs: Tensor, block: slice) -> None:
-    """Add the onehot part where a row's token lies in this block of the vocabulary."""
-    inside = (tokens >= block.start) & (tokens < block.stop)
-    local = (tokens - block.start).clamp(0, grad.shape[1] - 1)
-    grad.scatter_add_(1, local.unsqueeze(1), grad_log_probs.where(inside, 0.0).unsqueeze(1))
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right; summed in float32, in one step where all are of that dtype."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

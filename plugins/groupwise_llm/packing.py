@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+ENOUGH = 2048
+"""Tokens that keep a CPU busy: more of them in a pass take memory, and no time less."""
 NEVER = torch.iinfo(torch.int64).max
 
 

@@ -28,7 +28,7 @@ from groupwise_llm.loading import (
     tokenizer_of,
 )
 from groupwise_llm.memory import estimate
-from groupwise_llm.packing import pack
+from groupwise_llm.packing import ENOUGH, pack
 from groupwise_llm.passes import Sequences
 from groupwise_llm.prompts import Prompts, decode
 from groupwise_llm.saving import save
@@ -256,15 +256,16 @@ class LanguageModel(Policy):
         cut_decisions: bool,
     ) -> Sequence[Microbatch]:
         """Rollouts of like length together; the budget counts all their tokens, prompts' too."""
+        cpu = self.device.type == "cpu"
         lengths = rollouts.extents.cpu()
         prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
         parts = pack(
             lengths,
             prompts,
             groups=rollouts.groups.cpu() if self.ability.shared_training else None,
-            budget=budget,
+            budget=min(budget, ENOUGH) if cpu else budget,
             # What starting another pass is worth: a GPU needs thousands of tokens to be busy.
-            overhead=64 if self.device.type == "cpu" else 4096,
+            overhead=64 if cpu else 4096,
         )
         return [(rows, slice(0, max(1, int(lengths[rows].max())))) for rows in parts]
 

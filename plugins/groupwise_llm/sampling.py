@@ -173,18 +173,19 @@ class _Batch:
         """Pick the next token of every row in the batch, of logits [n, v], and record it for the
         living."""
         decoder, alive = self.decoder, self.alive
-        logits = raw / decoder.temperature
-        powers, total, normaliser = drawing.softmax(logits)
-        kept, weights = torch.ones_like(total), powers
+        logits = raw if decoder.temperature == 1.0 else raw / decoder.temperature
+        powers, sums, normaliser = drawing.softmax(logits)
+        kept, weights, drawn = torch.ones_like(normaliser), powers, sums
         if decoder.filters or decoder.drawn_at != decoder.temperature:
-            weights, mass, _ = drawing.softmax(
+            weights, drawn, _ = drawing.softmax(
                 decoder.filters(self.history, raw / decoder.drawn_at)
             )
-            kept = drawing.overlap((powers, total), (weights, mass))
+            kept = drawing.overlap((powers, sums), (weights, drawn))
         if self.draws is None:
             tokens = weights.argmax(dim=-1)
         else:
-            tokens = drawing.inverse_cdf(weights, self.draws[alive.to(self.draws.device), step])
+            uniform = self.draws[alive.to(self.draws.device), step]
+            tokens = drawing.inverse_cdf(weights, drawn, uniform)
         living = ~self.ended[alive]
         chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normaliser
         self.ids[alive, step] = tokens.where(living, 0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groupwise_llm.cache import with_room
 from groupwise_llm.causal import CausalModel, Hidden
 from groupwise_llm.copies import Numerics
 from groupwise_llm.passes import left_padded, right_padded
@@ -51,8 +52,10 @@ class Cached:
         device = self._model.device
         prompts = self._prompts if self._way.shared else repeated(self._prompts, self._copies)
         ids, attention, positions = left_padded(prompts, device)
-        self._cache = self._model.new_cache()
-        self._attention = attention if self._way.padded else None
+        self._cache = with_room(self._model.new_cache())
+        # Where nothing is padded no mask is needed, and attention without one is quicker.
+        even = len({len(prompt) for prompt in prompts}) == 1
+        self._attention = None if even or not self._way.padded else attention
         self._position = positions[:, -1]
         logits = self._pass(ids, positions)
         if self._way.shared and max(self._copies) > 1:

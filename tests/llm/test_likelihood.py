@@ -32,8 +32,7 @@ def oracle(leaves, tokens, temperature):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(likelihood, "TOKENS", 5)
-    monkeypatch.setattr(likelihood, "VOCABULARY", 8)
+    monkeypatch.setattr(likelihood, "CACHED", (5, 8))
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -57,9 +56,8 @@ def test_values_and_gradients_are_those_of_the_plain_log_softmax(temperature, bi
 
 def test_blocks_change_nothing(monkeypatch):
     answers = []
-    for tokens_at_once, vocabulary_at_once in [(1, 1), (N, V), (7, 36), (1000, 1000)]:
-        monkeypatch.setattr(likelihood, "TOKENS", tokens_at_once)
-        monkeypatch.setattr(likelihood, "VOCABULARY", vocabulary_at_once)
+    for block in [(1, 1), (N, V), (7, 36), (1000, 1000)]:
+        monkeypatch.setattr(likelihood, "CACHED", block)
         leaves, tokens, _ = parts()
         log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens)
         (log_probs.sum() + entropy.sum()).backward()
@@ -118,8 +116,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_tokens_by_vocabulary_never_exist(monkeypatch):
-    monkeypatch.setattr(likelihood, "TOKENS", 16)
-    monkeypatch.setattr(likelihood, "VOCABULARY", 64)
+    monkeypatch.setattr(likelihood, "CACHED", (16, 64))
     hidden = torch.randn(256, 4, requires_grad=True)
     weight = torch.randn(512, 4, requires_grad=True)
     tokens = torch.randint(512, (256,))
@@ -128,3 +125,37 @@ def test_tokens_by_vocabulary_never_exist(monkeypatch):
         (log_probs.sum() + entropy.sum()).backward()
     assert largest.numel == weight.numel()
     assert largest.numel < 256 * 512
+
+
+class Passes(TorchDispatchMode):
+    """How many operations gave a tensor of the size of a block of logits, or changed one."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block, self.count = block, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        writes = "view" not in str(function) and "aten.t." not in str(function)
+        if isinstance(result, torch.Tensor) and result.shape == self.block and writes:
+            self.count += 1
+        return result
+
+
+def test_a_block_is_written_as_seldom_as_can_be(monkeypatch):
+    monkeypatch.setattr(likelihood, "CACHED", (16, 64))
+    hidden = torch.randn(16, 4, requires_grad=True)
+    weight = torch.randn(64, 4, requires_grad=True)
+    counts = []
+    for entropy_counts in (False, True):
+        with Passes((16, 64)) as forward:
+            answers = likelihood.log_probs_and_entropy(
+                hidden, weight, None, torch.randint(64, (16,))
+            )
+        with Passes((16, 64)) as backward:
+            sum(x.sum() for x in answers[: 1 + entropy_counts]).backward()
+        counts.append((forward.count, backward.count))
+    # The product, minus the peak, exp, times the logits; the product, minus logsumexp, exp, times
+    # the slope.
+    assert counts[0] == (4, 4)
+    assert counts[1][1] > 4

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from groupwise_llm import policy as llm_policy
 from groupwise_llm.packing import pack
 
 
@@ -66,3 +67,13 @@ def test_a_rollout_beyond_the_budget_goes_alone():
 def test_nothing_to_pack():
     empty = torch.zeros(0, dtype=torch.int64)
     assert pack(empty, empty, groups=None, budget=10, overhead=1) == []
+
+
+def test_a_pass_on_a_cpu_is_no_larger_than_keeps_it_busy(make, monkeypatch):
+    policy = make(max_new_tokens=12)
+    rollouts = policy.sample([{"prompt": "1+2"}], group_size=8, seeds=range(8))
+    assert len(policy.microbatches(rollouts, 10_000, cut_decisions=True)) < 4
+    monkeypatch.setattr(llm_policy, "ENOUGH", 16)
+    parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)
+    assert all(len(rows) * cut.stop <= 16 or len(rows) == 1 for rows, cut in parts)
+    assert len(parts) >= 4

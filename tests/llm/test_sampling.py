@@ -48,8 +48,8 @@ def test_the_tokens_allowed_are_those_of_transformers_processors(settings):
     filtered = filters(None, logits.clone())
     allowed = set((filtered[0] > -torch.inf).nonzero().flatten().tolist())
     draws = torch.linspace(0, 1, 20_001, dtype=torch.float64)[:-1]
-    weights = drawing.softmax(filtered)[0].expand(len(draws), -1)
-    assert set(drawing.inverse_cdf(weights, draws).tolist()) == allowed
+    weights, sums = [x.expand(len(draws), -1) for x in drawing.softmax(filtered)[:2]]
+    assert set(drawing.inverse_cdf(weights, sums, draws).tolist()) == allowed
     assert 0 < len(allowed) < 24
 
 
@@ -76,6 +76,10 @@ def test_frequencies_follow_the_distribution(make, settings):
 # ---- the inverse of the cumulative distribution
 
 
+def drawn(weights, draws):
+    return drawing.inverse_cdf(weights, drawing.block_sums(weights), draws)
+
+
 @pytest.mark.parametrize("size", [3, 256, 257, 1000])
 def test_inverse_cdf_in_two_levels_is_that_in_one(size):
     generator = torch.Generator().manual_seed(size)
@@ -85,15 +89,47 @@ def test_inverse_cdf_in_two_levels_is_that_in_one(size):
     running = weights.double().cumsum(-1)
     target = draws.unsqueeze(1) * running[:, -1:]
     expected = torch.searchsorted(running, target, right=True).squeeze(1)
-    assert torch.equal(drawing.inverse_cdf(weights, draws), expected)
+    assert torch.equal(drawn(weights, draws), expected)
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_with_weight():
     weights = torch.zeros(2, 600)
     weights[:, 300], weights[:, 301] = 1.0, 1e-30
     draws = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
-    chosen = drawing.inverse_cdf(weights, draws)
+    chosen = drawn(weights, draws)
     assert (weights.gather(1, chosen.unsqueeze(1)) > 0).all()
+
+
+def test_a_rare_token_beside_a_likely_one_is_drawn_as_often_as_it_should_be():
+    """Its weight is lost in the block's sum in float32."""
+    weights = torch.zeros(1, 600)
+    weights[0, 0], weights[0, 200:232] = 1.0, 1e-9
+    assert drawing.block_sums(weights)[0, 0] == 1.0
+    total = 1 + 32e-9
+    for place in range(32):
+        draw = torch.tensor([(1 + (place + 0.5) * 1e-9) / total], dtype=torch.float64)
+        assert drawn(weights, draw) == 200 + place
+
+
+def test_the_vocabulary_is_never_copied_to_float64():
+    weights, draws = torch.rand(3, 5000), torch.rand(3, dtype=torch.float64)
+    with Float64() as sizes:
+        drawn(weights, draws)
+    assert 0 < sizes.largest <= 3 * drawing.BLOCK
+
+
+class Float64(TorchDispatchMode):
+    """The most elements any result in float64 had."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            self.largest = max(self.largest, result.numel())
+        return result
 
 
 def test_sums_in_float64_are_taken_where_there_is_float64():
@@ -106,9 +142,9 @@ def test_a_device_without_float64_draws_the_same(make, rows, monkeypatch):
     monkeypatch.setattr(drawing, "place", lambda device: torch.device("cpu"))
     moved, original = [], drawing.inverse_cdf
 
-    def inverse_cdf(weights, uniform):
+    def inverse_cdf(weights, sums, uniform):
         moved.append((weights.dtype, uniform.device.type))
-        return original(weights, uniform)
+        return original(weights, sums, uniform)
 
     monkeypatch.setattr(drawing, "inverse_cdf", inverse_cdf)
     assert ids_of(sample(make(), rows)) == expected

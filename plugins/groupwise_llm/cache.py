@@ -1,0 +1,62 @@
+"""The cache of rows that go on token by token, with room for the tokens to come."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+LEAST = 64
+"""Tokens that room is made for at once, at the least; else a quarter of those there are."""
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values [n, heads, tokens, d] written in place.
+
+    transformers' own copies all of them at every token. For passes without gradient.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room: tuple[Tensor, Tensor] | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """All keys and values with these behind them: views, to be read before the next call."""
+        start: int = self.get_seq_length()
+        if start == 0:
+            return super().update(key_states, value_states)
+        stop = start + key_states.shape[-2]
+        if self._room is None or self._room[0].shape[-2] < stop:
+            self._room = _roomier(self.keys, stop), _roomier(self.values, stop)
+        for room, states in zip(self._room, (key_states, value_states), strict=True):
+            room[:, :, start:stop] = states
+        self.keys, self.values = [room[:, :, :stop] for room in self._room]
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._room = None
+
+
+def _roomier(states: Tensor, tokens: int) -> Tensor:
+    """A copy of states with room for so many tokens, and some more."""
+    rows, heads, length, size = states.shape
+    room = states.new_empty(rows, heads, tokens + max(LEAST, tokens // 4), size)
+    room[:, :, :length] = states
+    return room
+
+
+def with_room(cache: DynamicCache) -> DynamicCache:
+    """The same, its layers of plain attention exchanged; windows and recurrent states stay.
+
+    cache: empty.
+    """
+    if cache.layer_class_to_replicate is DynamicLayer:
+        cache.layer_class_to_replicate = RoomyLayer
+    cache.layers = [RoomyLayer() if type(x) is DynamicLayer else x for x in cache.layers]
+    return cache
