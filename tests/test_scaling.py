@@ -35,8 +35,9 @@ def test_the_sizes_kept_are_those_that_check_estimates(calculation, monkeypatch)
     from groupwise_llm import memory
 
     without = SimpleNamespace(cache_argument=None)
-    monkeypatch.setattr(memory, "_without_data", lambda *_: nullcontext(without))
+    monkeypatch.setattr(memory, "without_data", lambda *_: nullcontext(without))
     monkeypatch.setattr(memory, "_update", lambda *_: {})
+    monkeypatch.setattr(memory, "_copies", lambda *_, **__: {})
     sizes, name, how = calculation["sizes"], "Qwen2.5-7B", "full"
     ((_, today),) = sizes.text_sizes(name, how, (64,))
     kept = sizes.of(name, how, 64)

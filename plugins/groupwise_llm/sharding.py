@@ -49,6 +49,10 @@ def check(settings: Settings) -> None:
     """Raise UserError for settings that cannot be met in parts."""
     for name in UNCUT.keys() & settings.loading.keys():
         raise UserError(f"policy.loading.{name}: {UNCUT[name]}; leave it unset, {OTHERWISE}")
+    if settings.quantize is not None:
+        raise UserError(
+            f"policy.quantize: {UNCUT['quantization_config']}; leave it unset, {OTHERWISE}"
+        )
     if settings.loading.get("use_safetensors") is False:
         raise UserError(
             f"policy.loading.use_safetensors: pickled weights are read whole; convert them to "

@@ -137,7 +137,7 @@ def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
     monkeypatch.setattr(
         policy.model.lm_head, "forward", lambda hidden: kept.append(hidden.shape) or hidden
     )
-    with pytest.raises(RuntimeError):  # what is kept instead of logits are hidden states
+    with pytest.raises(IndexError):  # what is kept instead of logits are hidden states
         policy(rollouts)
     # The longest row has 11 + 9 tokens, of which the last predicts nothing; the shortest prompt 2.
     assert kept[0][:2] == (6, 11 + 9 - 1 - (2 - 1))

@@ -139,29 +139,23 @@ def estimate(budget=1000, sampled=100, shards=1, kept=False, **settings):
 
 
 @pytest.mark.parametrize("lengths", [(20, 200), (400, 50), (1000, 16)], ids=str)
-@pytest.mark.parametrize("checkpoints", [False, True])
-def test_the_micro_batch_that_is_counted_is_one_that_is_packed(lengths, checkpoints):
+def test_the_micro_batch_that_is_counted_is_one_that_is_packed(lengths):
     prompt, completion = lengths
     size, budget = 64, 4096
-    settings = Settings(
-        model="m",
-        max_prompt_tokens=prompt,
-        max_new_tokens=completion,
-        gradient_checkpointing=checkpoints,
-    )
+    settings = Settings(model="m", max_prompt_tokens=prompt, max_new_tokens=completion)
     config = Qwen2Config(**{**TABLE["qwen2"], "max_position_embeddings": 4096})
     counted = memory._largest(config, settings, budget, size, 8)
     groups = torch.arange(size) // 8
     parts = pack(
         torch.full((size,), completion),
         torch.full((size,), prompt),
-        groups=None if checkpoints else groups,
+        groups=groups,
         budget=budget,
         overhead=0,
     )
     rows = max(map(len, parts))
     assert rows <= counted.rows < 1.5 * rows
-    assert checkpoints or counted.prompts == -(-counted.rows // 8)
+    assert counted.prompts == -(-counted.rows // 8)
 
 
 def test_shards_divide_what_is_kept_of_every_weight():

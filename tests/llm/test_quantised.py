@@ -67,10 +67,11 @@ def test_what_is_quantised_is_counted_so(saved):
     config = partial(Settings, model=str(saved("llama")), max_new_tokens=12, lora=LORA)
     sizes = {}
     for bits in (None, "8bit", "4bit"):
-        options = {"decisions": 100, "rollouts": 4, "sampled": 4, "training": False}
-        options |= {"reference": False, "averages": 0}
+        options = {"decisions": 100, "rollouts": 4, "group_size": 2, "sampled": 4}
+        options |= {"training": False, "reference": False, "averages": 0}
         sizes[bits] = LanguageModel.estimate(config(quantize=bits), **options)["weights"]
     made = LanguageModel(config(quantize="4bit"))
+    made.place("cpu")
     truth = sum(p.nbytes for p in made.parameters())
     assert sizes["4bit"] == pytest.approx(truth, rel=0.02)
     assert sizes["4bit"] < sizes["8bit"] < sizes[None]
@@ -88,7 +89,10 @@ REFUSED = [
 @pytest.mark.parametrize(("settings", "message"), REFUSED)
 def test_what_cannot_be_quantised_is_refused_before_weights_are_read(saved, settings, message):
     settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
-    for refused in (lambda: LanguageModel(settings), lambda: LanguageModel.examine(settings, [])):
+    for refused in (
+        lambda: LanguageModel(settings).place("cpu"),
+        lambda: LanguageModel.examine(settings, []),
+    ):
         with pytest.raises(UserError, match=message):
             refused()
 

@@ -388,6 +388,8 @@ def test_pickled_and_quantised_weights_are_refused(divided, tmp_path, saved):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="its weights are quantised, and cannot be cut"):
         divided(model=str(folder))
+    with pytest.raises(UserError, match=r"policy\.quantize: .* leave out train\.shard"):
+        divided(model=str(saved()), quantize="4bit", lora={"rank": 2})
 
 
 @pytest.mark.parametrize(
