@@ -32,7 +32,7 @@ def test_the_pages_tables_are_the_calculations(calculation):
 
 def test_the_sizes_kept_are_those_that_check_estimates(calculation, monkeypatch):
     """But for what runs of the model's code say, which take minutes."""
-    from groupwise_llm import memory
+    from groupwise_llm.estimates import memory
 
     without = SimpleNamespace(cache_argument=None)
     monkeypatch.setattr(memory, "without_data", lambda *_: nullcontext(without))

@@ -14,10 +14,11 @@ from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
-from groupwise_llm import adapters, drawing, passes, probes, sampling, sharding
 from groupwise_llm.card import card_of
-from groupwise_llm.causal import CausalModel
-from groupwise_llm.loading import (
+from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.estimates.memory import estimate
+from groupwise_llm.files import sharding
+from groupwise_llm.files.loading import (
     Loaded,
     config_of,
     dtype_of,
@@ -27,12 +28,15 @@ from groupwise_llm.loading import (
     positions_of,
     tokenizer_of,
 )
-from groupwise_llm.memory import estimate
-from groupwise_llm.packing import ENOUGH, pack
-from groupwise_llm.passes import Sequences
+from groupwise_llm.files.saving import save
+from groupwise_llm.model import adapters
+from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.probing import probes
 from groupwise_llm.prompts import Prompts, decode
-from groupwise_llm.saving import save
 from groupwise_llm.settings import Settings
+from groupwise_llm.training import passes
+from groupwise_llm.training.packing import ENOUGH, pack
+from groupwise_llm.training.passes import Sequences
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 """Settings by which tokens are drawn of another distribution than that of the log-probs."""
@@ -291,7 +295,7 @@ class LanguageModel(Policy):
 
         Adapters are merged, sharded weights gathered: all processes must iterate alike.
         """
-        from groupwise_llm.weights import plain_weights  # peft takes a second to import
+        from groupwise_llm.files.weights import plain_weights  # peft takes a second to import
 
         dtype = torch.bfloat16 if self.config.precision == "bf16" else None
         return plain_weights(self.causal.causal, dtype)

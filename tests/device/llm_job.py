@@ -14,9 +14,9 @@ from runs import beside, per_microbatch, plain, run_on_both
 from simulated import Device
 
 from groupwise.algorithms.grpo import GRPO
-from groupwise_llm import packing
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
+from groupwise_llm.training import packing
 
 llm = beside("llm")
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(3)]
@@ -64,7 +64,7 @@ def run(folder: Path, model: Path) -> None:
     # a matrix product, both take the same.
     with (
         patch("groupwise_llm.policy.pack", pack),
-        patch("groupwise_llm.sampling.look_every", lambda device: 4),
+        patch("groupwise_llm.decoding.sampling.look_every", lambda device: 4),
     ):
         for name, lora in LORA.items():
             run_on_both(folder / name, partial(make, model, lora=lora, top_k=200), config)

@@ -17,9 +17,9 @@ from accelerate import Accelerator
 
 import groupwise
 from groupwise import processes
+from groupwise_llm.files.sharding import Share
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
-from groupwise_llm.sharding import Share
 
 PROMPTS = ("a longer prompt: 12+34=", "Hi", "7-5", "What is it?")
 PER_PROMPT = 2

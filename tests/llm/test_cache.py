@@ -4,8 +4,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from groupwise_llm import cache
-from groupwise_llm.cache import RoomyLayer, with_room
+from groupwise_llm.decoding import cache
+from groupwise_llm.decoding.cache import RoomyLayer, with_room
 
 
 def states(rows, tokens):

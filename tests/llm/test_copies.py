@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import CONFIG_MAPPING
 
 from groupwise.errors import UserError
-from groupwise_llm import causal
-from groupwise_llm.copies import Copies, Numerics
+from groupwise_llm.model import causal
+from groupwise_llm.model.copies import Copies, Numerics
 from groupwise_llm.settings import Settings
 
 BF16 = Numerics(precision="bf16", plain_head=True)

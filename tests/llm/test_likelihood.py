@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from groupwise_llm import likelihood
+from groupwise_llm.model import likelihood
 
 N, H, V = 23, 8, 37
 

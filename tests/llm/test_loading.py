@@ -13,7 +13,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
 from groupwise.errors import UserError
-from groupwise_llm import loading
+from groupwise_llm.files import loading
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 

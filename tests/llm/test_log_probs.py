@@ -5,9 +5,9 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from groupwise.rollouts import Rollouts
-from groupwise_llm import causal
-from groupwise_llm.causal import CausalModel
-from groupwise_llm.copies import Numerics
+from groupwise_llm.model import causal
+from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.model.copies import Numerics
 
 SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from groupwise_llm import sampling
-from groupwise_llm.stepping import Cached
+from groupwise_llm.decoding import sampling
+from groupwise_llm.decoding.stepping import Cached
 
 
 def sample(policy, rows, looks, monkeypatch):

@@ -8,14 +8,16 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
-from groupwise_llm import counting, loading, memory, passes
-from groupwise_llm.adapters import with_adapters
-from groupwise_llm.causal import CausalModel
-from groupwise_llm.copies import Numerics
-from groupwise_llm.counting import Shape
-from groupwise_llm.packing import pack
-from groupwise_llm.passes import Sequences
+from groupwise_llm.estimates import counting, memory
+from groupwise_llm.estimates.counting import Shape
+from groupwise_llm.files import loading
+from groupwise_llm.model.adapters import with_adapters
+from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.model.copies import Numerics
 from groupwise_llm.settings import Settings
+from groupwise_llm.training import passes
+from groupwise_llm.training.packing import pack
+from groupwise_llm.training.passes import Sequences
 
 TABLES = run_path(str(Path(__file__).with_name("architectures.py")))
 TABLE = TABLES["ATTENTION"] | TABLES["RECURRENT"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from groupwise_llm import merging
+from groupwise_llm.model import merging
 
 LORA = {"rank": 4, "alpha": 16}
 KINDS = {

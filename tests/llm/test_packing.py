@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise_llm import policy as llm_policy
-from groupwise_llm.packing import pack
+from groupwise_llm.training.packing import pack
 
 
 def tokens(rows, lengths, prompts, groups):

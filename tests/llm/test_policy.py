@@ -13,8 +13,8 @@ from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.sampler import Sampler
 from groupwise.training.update import Updater
-from groupwise_llm import probes
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.probing import probes
 from groupwise_llm.settings import Settings
 
 ESTIMATE = {
@@ -98,7 +98,7 @@ def test_adapters_for_modules_that_are_not_there_are_a_users_error(make):
 
 
 def test_a_model_without_an_end_token_is_a_users_error(make, monkeypatch):
-    from groupwise_llm import loading
+    from groupwise_llm.files import loading
 
     policy = make()
     policy.model.config.eos_token_id = policy.model.generation_config.eos_token_id = None

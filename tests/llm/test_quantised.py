@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
-from groupwise_llm import loading, merging
+from groupwise_llm.files import loading
+from groupwise_llm.model import merging
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 

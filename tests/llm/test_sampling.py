@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 
-from groupwise_llm import drawing, sampling
+from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.settings import Settings
 
 ARCHITECTURES = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, Qwen3_5TextConfig, Qwen3MoeConfig
 
 import groupwise
 from groupwise.errors import UserError
-from groupwise_llm import sharding
+from groupwise_llm.files import sharding
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 

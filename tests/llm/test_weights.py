@@ -8,9 +8,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2Config
 
 from groupwise.errors import UserError
-from groupwise_llm.adapters import with_adapters
+from groupwise_llm.files.weights import plain_weights
+from groupwise_llm.model.adapters import with_adapters
 from groupwise_llm.settings import Lora
-from groupwise_llm.weights import plain_weights
 
 SMALL = {
     "vocab_size": 32,

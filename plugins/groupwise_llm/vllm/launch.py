@@ -14,7 +14,7 @@ from typing import Any
 import requests
 
 from groupwise.errors import UserError
-from groupwise_llm.loading import location
+from groupwise_llm.files.loading import location
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.settings import Settings, Start
 

@@ -75,7 +75,7 @@ def image(name: str, side: int, prompt: int) -> Image:
 
 def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str, Sizes]]:
     """By number of processes among which weights are divided."""
-    from groupwise_llm.memory import estimate
+    from groupwise_llm.estimates.memory import estimate
     from groupwise_llm.settings import Settings
 
     settings = Settings.model_validate(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from groupwise.errors import UserError
-from groupwise_llm.merging import gathered, merged
+from groupwise_llm.model.merging import gathered, merged
 
 Named = tuple[str, Tensor]
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from groupwise import memory
 from groupwise.errors import first_line
-from groupwise_llm.causal import CausalModel, head_is_linear
-from groupwise_llm.copies import Numerics
-from groupwise_llm.counting import Shape, cached, only_multiplies, saved, without_data
-from groupwise_llm.likelihood import TOKENS, VOCABULARY
-from groupwise_llm.loading import outline, positions_of
-from groupwise_llm.merging import causal_of
+from groupwise_llm.estimates.counting import Shape, cached, only_multiplies, saved, without_data
+from groupwise_llm.files.loading import outline, positions_of
+from groupwise_llm.model.causal import CausalModel, head_is_linear
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.model.likelihood import TOKENS, VOCABULARY
+from groupwise_llm.model.merging import causal_of
 from groupwise_llm.settings import Settings
 
 LOGITS = "logits in the backward pass"

@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.errors import UserError
-from groupwise_llm.copies import Copies
+from groupwise_llm.model.copies import Copies
 
 
 class Checkpoints:

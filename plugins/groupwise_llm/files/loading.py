@@ -14,11 +14,11 @@ from transformers.utils import logging
 
 from groupwise import trust
 from groupwise.errors import UserError, first_line
-from groupwise_llm import modes
-from groupwise_llm.adapters import with_adapters
-from groupwise_llm.copies import DTYPES
+from groupwise_llm.files.sharding import Share
+from groupwise_llm.model import modes
+from groupwise_llm.model.adapters import with_adapters
+from groupwise_llm.model.copies import DTYPES
 from groupwise_llm.settings import Settings
-from groupwise_llm.sharding import Share
 
 OF_CONFIG = frozenset(
     {

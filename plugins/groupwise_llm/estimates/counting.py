@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from groupwise_llm import modes
-from groupwise_llm.causal import CausalModel, Hidden, Run
-from groupwise_llm.copies import Numerics
+from groupwise_llm.model import modes
+from groupwise_llm.model.causal import CausalModel, Hidden, Run
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.probing.trial import TOLERANCE
 from groupwise_llm.settings import Settings
-from groupwise_llm.trial import TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)

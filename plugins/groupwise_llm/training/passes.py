@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from groupwise_llm.causal import CausalModel, Hidden, Run
-from groupwise_llm.copies import Numerics
+from groupwise_llm.model.causal import CausalModel, Hidden, Run
+from groupwise_llm.model.copies import Numerics
 
 
 @dataclass(frozen=True, kw_only=True)

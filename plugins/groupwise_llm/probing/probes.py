@@ -15,11 +15,11 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from groupwise.errors import UserError, first_line
-from groupwise_llm import drawing, sampling
-from groupwise_llm.causal import CausalModel, head_is_linear
-from groupwise_llm.copies import Numerics
-from groupwise_llm.stepping import Way
-from groupwise_llm.trial import STEPS, TOLERANCE, Trial, gap_of, truth
+from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding.stepping import Way
+from groupwise_llm.model.causal import CausalModel, head_is_linear
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.probing.trial import STEPS, TOLERANCE, Trial, gap_of, truth
 
 NOISE = 20.0
 """How many times what batching alone changes may be off, within `TOLERANCE`."""

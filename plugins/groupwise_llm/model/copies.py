@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from groupwise_llm import merging
+from groupwise_llm.model import merging
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 Place = tuple[dict[str, Any], str, Any]

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from groupwise.sampler import products_are_exact
-from groupwise_llm import merging
-from groupwise_llm.checkpoints import Checkpoints, PromptCache
-from groupwise_llm.copies import Copies, Numerics
-from groupwise_llm.likelihood import log_probs_and_entropy, project
+from groupwise_llm.model import merging
+from groupwise_llm.model.checkpoints import Checkpoints, PromptCache
+from groupwise_llm.model.copies import Copies, Numerics
+from groupwise_llm.model.likelihood import log_probs_and_entropy, project
 
 CACHES = ("past_key_values", "cache_params")
 """What models call an argument that takes a `DynamicCache`."""

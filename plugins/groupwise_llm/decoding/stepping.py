@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from groupwise_llm.cache import with_room
-from groupwise_llm.causal import CausalModel, Hidden
-from groupwise_llm.copies import Numerics
-from groupwise_llm.passes import left_padded, right_padded
+from groupwise_llm.decoding.cache import with_room
+from groupwise_llm.model.causal import CausalModel, Hidden
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.training.passes import left_padded, right_padded
 
 
 @dataclass(frozen=True)

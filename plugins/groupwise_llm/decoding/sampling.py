@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from groupwise_llm import drawing
-from groupwise_llm.causal import CausalModel
-from groupwise_llm.copies import Numerics
-from groupwise_llm.passes import left_padded
-from groupwise_llm.stepping import Way, begin
+from groupwise_llm.decoding import drawing
+from groupwise_llm.decoding.stepping import Way, begin
+from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.training.passes import left_padded
 
 COMPACT_AT = 0.85
 """The share of rows alive below which the others leave the batch: dropping copies the cache."""

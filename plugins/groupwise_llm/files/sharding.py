@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from groupwise.errors import UserError, first_line
-from groupwise_llm.causal import CausalModel
+from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.settings import Settings
 
 WHOLE = "HF_DEACTIVATE_ASYNC_LOAD"

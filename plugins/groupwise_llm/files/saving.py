@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from groupwise_llm import modes
-from groupwise_llm.loading import Loaded
+from groupwise_llm.files.loading import Loaded
+from groupwise_llm.model import modes
 
 
 def save(loaded: Loaded, path: Path) -> None:

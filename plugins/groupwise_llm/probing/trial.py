@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from groupwise_llm.causal import CausalModel, Hidden
-from groupwise_llm.copies import Numerics
-from groupwise_llm.passes import Sequences, likelihood
+from groupwise_llm.model.causal import CausalModel, Hidden
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.training.passes import Sequences, likelihood
 
 STEPS = 6
 """Tokens of a completion."""

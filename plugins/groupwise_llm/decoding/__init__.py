@@ -1,0 +1,1 @@
+"""Completions drawn token by token, in process."""

@@ -1,0 +1,1 @@
+"""Memory that a run will take, before any weights are loaded."""

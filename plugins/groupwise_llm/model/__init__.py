@@ -1,0 +1,1 @@
+"""The module that answers: its arithmetic, its adapters, log-probs from its hidden states."""

@@ -1,0 +1,1 @@
+"""What a model allows where it lies, found out by trying."""

@@ -1,0 +1,1 @@
+"""Completions as training passes over them: packed into micro-batches, prompts shared."""
