@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise import train
 from groupwise.errors import UserError
 from groupwise_llm.vllm.sampler import VLLM
 
@@ -221,37 +220,16 @@ def test_a_server_that_fails_for_a_while(pair, rows):
         drawn.sample(rows, group_size=2, seeds=range(6))
 
 
-def test_a_run_goes_on_after_its_server_died(saved, engine, tmp_path):
+def test_a_run_goes_on_after_its_server_died(run, engine, tmp_path):
     server = engine()
-
-    def run(**more):
-        policy = {"name": "language_model", "model": str(saved("llama")), "max_new_tokens": 4}
-        place = {"servers": [server.url], "folder": str(tmp_path), "patience": 0.0}
-        config = {
-            "policy": policy,
-            "sampler": {"name": "vllm", **place},
-            "prompts": [{"prompt": f"word {number}"} for number in range(12)],
-            "prompts.held_out": 0.4,
-            "rewards": [letters],
-            "train": {"steps": 3, "groups_per_step": 2, "group_size": 3, "checkpoint_every": 1},
-            "evaluation": {"prompts": 1, "every": 10},
-            "output": tmp_path / "run",
-            "quiet": True,
-        }
-        return train(**{**config, **more})
-
     follows = iter(range(100))
     server.faults["collective_rpc"] = lambda _: "die" if next(follows) == 2 else None
     with pytest.raises(UserError, match=f"{server.url} cannot be reached"):
-        run()
+        run(server, **{"train.checkpoint_every": 1})
     assert (tmp_path / "run/checkpoints").is_dir()
     assert not list(Path(tmp_path).glob("groupwise-*"))
-    run(resume=True)
+    run(server, resume=True, **{"train.checkpoint_every": 1})
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == [1, 2, 3]
     assert all(line["mismatch/max"] < 1e-4 for line in lines if "loss" in line)
-
-
-def letters(completions, **_):
-    return [float(sum(map(str.isascii, text))) for text in completions]
