@@ -137,9 +137,9 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     drawn = sampler(policy, server, sleep=True)
     drawn.follow(policy, "policy", 0)
     drawn.sample(rows, group_size=1, seeds=range(3))
-    told = [path for path in server.paths() if path != "weight_info"]
+    calls = [path for path in server.paths() if path != "weight_info"]
     load = ["update_weight_version", "collective_rpc", "reset_prefix_cache"]
-    assert told == [
+    assert calls == [
         "server_info", "wake_up", *load, "update_weight_version",
         "inference/v1/generate", "wake_up", *["inference/v1/generate"] * 3, "sleep",
     ]  # fmt: skip
