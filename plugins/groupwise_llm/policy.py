@@ -263,11 +263,14 @@ class LanguageModel(Policy):
         cpu = self.device.type == "cpu"
         lengths = rollouts.extents.cpu()
         prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
+        shared = self.ability.shared_training
+        if cpu:
+            budget = min(budget, ENOUGH + (int(prompts.max()) if shared and len(prompts) else 0))
         parts = pack(
             lengths,
             prompts,
-            groups=rollouts.groups.cpu() if self.ability.shared_training else None,
-            budget=min(budget, ENOUGH) if cpu else budget,
+            groups=rollouts.groups.cpu() if shared else None,
+            budget=budget,
             # What starting another pass is worth: a GPU needs thousands of tokens to be busy.
             overhead=64 if cpu else 4096,
         )

@@ -1,11 +1,15 @@
 """The cache with room against transformers' own, which copies everything at every token."""
 
+from functools import wraps
+
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from groupwise_llm.decoding import cache
 from groupwise_llm.decoding.cache import RoomyLayer, with_room
+from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.probing.probes import ability
 
 
 def states(rows, tokens):
@@ -45,3 +49,20 @@ def test_windows_stay_transformers_own():
     mixed = DynamicCache()
     mixed.layers = [window, RoomyLayer()]
     assert with_room(mixed).layers[0] is window
+
+
+def test_a_model_that_needs_a_mask_beside_its_cache_does_without_the_cache(make):
+    """Prompts of one length are passed without a mask, so that, too, is tried on the model."""
+    model = make("llama").model
+    forward = model.model.forward
+
+    @wraps(forward)
+    def needs(*, attention_mask=None, past_key_values=None, position_ids=None, **inputs):
+        if past_key_values is not None and attention_mask is None:
+            position_ids = torch.zeros_like(position_ids)
+        inputs |= {"attention_mask": attention_mask, "past_key_values": past_key_values}
+        return forward(position_ids=position_ids, **inputs)
+
+    model.model.forward = needs
+    allowed = ability(CausalModel(model), precision="float32", head=None, share=True, name="it")
+    assert not allowed.decoding.cached

@@ -54,6 +54,24 @@ def test_values_and_gradients_are_those_of_the_plain_log_softmax(temperature, bi
             assert gap < 1e-5
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_tokens_that_a_bias_excludes_leave_all_else_as_without_them():
+    """Some of a block, and whole blocks, the first among them."""
+    (hidden, weight, bias), tokens, slopes = parts()
+    excluded = [torch.arange(V) < 9, torch.arange(V) == 20, torch.arange(V) > 30]
+    left = ~torch.stack(excluded).any(dim=0)
+    tokens = tokens % int(left.sum())
+    answers = []
+    for kept, ids in ((left.new_ones(V), left.nonzero().flatten()[tokens]), (left, tokens)):
+        leaves = [x.detach().clone().requires_grad_() for x in (hidden, weight[kept])]
+        own = bias.detach().masked_fill(~left, -torch.inf)[kept]
+        values = likelihood.log_probs_and_entropy(*leaves, own, ids, temperature=0.6)
+        (slopes[0].float() @ values[0] + slopes[1].float() @ values[1]).backward()
+        answers.append([*values, leaves[0].grad, leaves[1].grad[left[kept]]])
+    for ours, right in zip(*answers, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
+
+
 def test_blocks_change_nothing(monkeypatch):
     answers = []
     for block in [(1, 1), (N, V), (7, 36), (1000, 1000)]:

@@ -77,3 +77,12 @@ def test_a_pass_on_a_cpu_is_no_larger_than_keeps_it_busy(make, monkeypatch):
     parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)
     assert all(len(rows) * cut.stop <= 16 or len(rows) == 1 for rows, cut in parts)
     assert len(parts) >= 4
+
+
+def test_a_long_prompt_on_a_cpu_is_not_computed_again_for_each_of_its_rollouts(make, monkeypatch):
+    monkeypatch.setattr(llm_policy, "ENOUGH", 48)
+    policy = make(max_new_tokens=12)
+    rollouts = policy.sample([{"prompt": "1+2=" * 15}], group_size=8, seeds=range(8))
+    parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)
+    assert len(parts) <= 3
+    assert len(policy.microbatches(rollouts, 50, cut_decisions=True)) == 8  # what was set holds

@@ -19,6 +19,9 @@ CACHED = (256, 1024)
 """The same on a CPU, so that what is done to a block is done in its cache: the product then takes
 nearly all of the time, and would take half of it if every step went through memory."""
 
+LEAST = -1e30
+"""The logit of a token that never comes: finite, also over a temperature."""
+
 
 def project(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Logits [n, v] in float32 of hidden [n, h]; the product is taken in the hidden states' dtype.
@@ -48,7 +51,9 @@ class _Head:
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
     ) -> None:
-        self.hidden, self.weight, self.bias = hidden, weight, bias
+        self.hidden, self.weight = hidden, weight
+        # A bias of -inf excludes a token: times its probability of 0 it would be no number.
+        self.bias = None if bias is None else bias.clamp(min=LEAST)
         self.temperature = temperature
 
     def blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:

@@ -246,8 +246,15 @@ def _decoding(
 
 @torch.no_grad()
 def _decoding_gap(trial: Trial, numerics: Numerics, way: Way) -> float:
-    """How far the log-probs of tokens are off that were sampled this way; a row ends midway."""
+    """How far the log-probs of tokens are off that were sampled this way; a row ends midway.
 
+    Where prompts may be padded, also of one that is not: that is passed without a mask.
+    """
+    batches = [trial.prompts, trial.prompts[:1]] if way.padded and way.cached else [trial.prompts]
+    return max(_gap_of_sampled(trial, numerics, way, prompts) for prompts in batches)
+
+
+def _gap_of_sampled(trial: Trial, numerics: Numerics, way: Way, prompts: Sequence[Tensor]) -> float:
     def stop(ids: Tensor, _: Any) -> Tensor:
         midway = ids.shape[1] == STEPS // 2
         return (torch.arange(len(ids), device=ids.device) == 0) & midway
@@ -266,9 +273,9 @@ def _decoding_gap(trial: Trial, numerics: Numerics, way: Way) -> float:
         looks=1,  # wherever it lies: the row that ends must leave the cache
     )
     # Of three rows two go on, so that it shows if they are mixed up.
-    draws = drawing.uniforms(range(3 * len(trial.prompts)), STEPS)
-    sampled = sampling.decode(decoder, trial.prompts, 3, draws)
-    rows = [prompt for prompt in trial.prompts for _ in range(3)]
+    draws = drawing.uniforms(range(3 * len(prompts)), STEPS)
+    sampled = sampling.decode(decoder, prompts, 3, draws)
+    rows = [prompt for prompt in prompts for _ in range(3)]
     right = truth(trial.model, numerics, rows, sampled.ids, sampled.mask)
     return gap_of(sampled.log_probs[sampled.mask], right)
 

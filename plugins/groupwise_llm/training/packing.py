@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 ENOUGH = 2048
-"""Tokens that keep a CPU busy: more of them in a pass take memory, and no time less."""
+"""Tokens that keep a CPU busy: more of them in a pass take memory, and no time less, but that a
+prompt that is shared is computed in fewer passes."""
 NEVER = torch.iinfo(torch.int64).max
 
 

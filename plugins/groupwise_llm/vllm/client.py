@@ -1,10 +1,13 @@
 """Client: requests to one server, sent again for a while where they fail."""
 
+import sys
+import threading
 import time
 from typing import Any
 
 import requests
 
+from groupwise import secrets
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.settings import Settings
 
@@ -27,6 +30,7 @@ class Client:
         self.url, self.settings = url, settings
         key = settings.api_key
         self._headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        self._lock, self._waits = threading.Lock(), False
 
     def get(self, path: str, **query: Any) -> Any:
         return self._answer("GET", path, params=query)
@@ -37,19 +41,24 @@ class Client:
 
     def _answer(self, method: str, path: str, *, patient: bool = True, **request: Any) -> Any:
         """What the server answers. Raises RefusedError; and UserError where it does not answer, or
-        fails, for as long as `patience` says."""
+        fails, for as long as `patience` says; or takes longer than `timeout`, as to ask it again
+        would have it do the same twice."""
         deadline, wait = None, FIRST_WAIT
         while True:
             try:
-                return self._once(method, path, **request)
+                answer = self._once(method, path, **request)
+                self._waits = False
+                return answer
             except (requests.RequestException, _FailedError) as error:
                 if isinstance(error, _FailedError) and not patient:
                     raise RefusedError(500, str(error)) from error
                 now = time.monotonic()
-                deadline = deadline or now + self.settings.patience
-                if now + wait > deadline:
+                first, deadline = deadline is None, deadline or now + self.settings.patience
+                if now + wait > deadline or isinstance(error, requests.ReadTimeout):
                     words = self._words(error)
                     raise UserError(f"sampler: the vLLM server at {self.url} {words}") from error
+                if first:
+                    self._say_once(error)
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -66,6 +75,18 @@ class Client:
         if answer.status_code >= 400:
             raise RefusedError(answer.status_code, _reason(answer))
         return answer.json()  # of requests, too: a RequestException where it is none
+
+    def _say_once(self, error: Exception) -> None:
+        """That a run stands still, and why: of the requests that wait at once the first says it."""
+        with self._lock:
+            waited, self._waits = self._waits, True
+        if not waited:
+            why = f"fails: {error}" if isinstance(error, _FailedError) else "cannot be reached"
+            note = (
+                f"note: the vLLM server at {self.url} {why}; it is asked again for "
+                f"{self.settings.patience:g} s (sampler.patience)"
+            )
+            print(secrets.redacted(note), file=sys.stderr, flush=True)
 
     def _words(self, error: Exception) -> str:
         settings = self.settings

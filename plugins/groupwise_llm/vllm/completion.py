@@ -32,10 +32,13 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
         ids = [int(token) for token in choice["token_ids"]]
         reason = choice["finish_reason"]
         spans = choice["weight_versions"]
+        tags = frozenset(str(span["version"]) for span in spans or ())
         scores = choice["logprobs"]["content"] if scored else []
+        scored_ids = [score["token_id"] for score in scores]
+        log_probs = [float(score["logprob"]) for score in scores]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where} {_missing(choice, scored)}") from error
-    if not isinstance(spans, list) or not spans:
+    if not tags:
         raise UserError(f"{where} does not say which weights drew a completion; it needs vLLM 0.32")
     if not 0 < len(ids) <= longest:
         raise UserError(
@@ -52,13 +55,13 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
             f"{where} ended a completion after {len(ids)} of {longest} tokens, with neither an end "
             f"token nor a stop string (reason: {reason})"
         )
-    if scored and [score.get("token_id") for score in scores] != ids:
+    if scored and scored_ids != ids:
         raise UserError(f"{where} states log-probs of {len(scores)} tokens, and drew {len(ids)}")
     return Completion(
         ids=ids,
-        log_probs=[float(score["logprob"]) for score in scores],
+        log_probs=log_probs,
         truncated=reason == CUT,
-        tags=frozenset(str(span["version"]) for span in spans),
+        tags=tags,
     )
 
 
@@ -72,4 +75,5 @@ def _missing(choice: Any, scored: bool) -> str:
             "--logprobs-mode processed_logprobs, and without --max-logprobs 0"
         )
     lacks = [n for n in ("token_ids", "finish_reason", "weight_versions") if n not in choice]
-    return f"answers without {', '.join(lacks) or 'token ids'}; it needs vLLM 0.32"
+    problem = f"without {', '.join(lacks)}" if lacks else "with completions of another form"
+    return f"answers {problem}; it needs vLLM 0.32"

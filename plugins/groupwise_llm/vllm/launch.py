@@ -37,6 +37,7 @@ class Launch:
         self.start, self.policy, self.settings = start, policy, settings
         self.process: subprocess.Popen[bytes] | None = None
         self.log: Path | None = None
+        self.answered = False
 
     def open(self) -> str:
         """Start it and wait until it answers; its address. Raises UserError with its last words."""
@@ -44,22 +45,24 @@ class Launch:
         port = _free_port()
         handle, name = tempfile.mkstemp(prefix="groupwise-vllm-", suffix=".log")
         self.log = Path(name)
-        environment = {**os.environ, **self.start.environment, "VLLM_SERVER_DEV_MODE": "1"}
+        environment = {**os.environ, **self._key, **self.start.environment}
         with os.fdopen(handle, "wb") as log:
             self.process = subprocess.Popen(
                 ["sh", "-c", HOLD, "sh", python, *self._arguments(port)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env={**environment, "VLLM_SERVER_DEV_MODE": "1"},
                 start_new_session=True,
             )
         url = f"http://127.0.0.1:{port}"
         self._wait(url)
+        self.answered = True
         return url
 
     def close(self) -> None:
-        """End the server, with all processes of it; its log stays where it had ended before.
+        """End the server, with all processes of it; its log stays where it did not come up, or had
+        ended before.
 
         On a process that started none: nothing.
         """
@@ -67,7 +70,7 @@ class Launch:
             return
         assert self.log is not None
         assert self.process.stdin is not None
-        ran = self.process.poll() is None
+        ran = self.answered and self.process.poll() is None
         self.process.stdin.close()
         try:
             self.process.wait(timeout=30)
@@ -93,9 +96,15 @@ class Launch:
             raise UserError(f"sampler.start.python: {python} is no program that can be run")
         return python
 
+    @property
+    def _key(self) -> dict[str, str]:
+        """In the environment: a command line is read by every user, and vLLM's log repeats it."""
+        key = self.settings.api_key
+        return {} if key is None else {"VLLM_API_KEY": key.get_secret_value()}
+
     def _arguments(self, port: int) -> list[str]:
         """The server's command line, after the interpreter."""
-        config, settings = self.policy.config, self.settings
+        config = self.policy.config
         options: dict[str, Any] = {
             "model": location(config),
             "host": "127.0.0.1",
@@ -103,10 +112,9 @@ class Launch:
             "dtype": "bfloat16" if config.precision == "bf16" else "float32",
             "logprobs-mode": "processed_logprobs",
             "enable-scale-out": True,
-            "enable-sleep-mode": settings.sleep,
+            "enable-sleep-mode": self.settings.sleep,
             "trust-remote-code": bool(config.loading.get("trust_remote_code")),
             "revision": config.loading.get("revision"),
-            "api-key": settings.api_key and settings.api_key.get_secret_value(),
             **{name.replace("_", "-"): value for name, value in self.start.options.items()},
         }
         arguments = ["-m", "vllm.entrypoints.openai.api_server"]

@@ -7,6 +7,7 @@ and receives it by a broadcast.
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,7 +53,8 @@ class NCCL(Transfer):
 
     def close(self) -> None:
         if self._sender is not None:
-            self._sender.shutdown()
+            with suppress(UserError):  # of a server that is gone: why, was said before
+                self._sender.shutdown()
 
     def _begin(self) -> Any:
         """vLLM's sender, joined with all workers."""

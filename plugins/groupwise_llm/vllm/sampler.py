@@ -254,8 +254,10 @@ class VLLM(Sampler):
         )
 
     def close(self) -> None:
-        self._transfer.close()
-        self._stop()
+        try:
+            self._transfer.close()
+        finally:
+            self._stop()
 
     def _stop(self) -> None:
         if self._launch is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from groupwise import train
 from groupwise_llm.vllm.sampler import VLLM
 
 _spec = importlib.util.spec_from_file_location("engine", Path(__file__).with_name("engine.py"))
@@ -62,3 +63,33 @@ def pair(make, engine, sampler):
         return own, server, drawn
 
     return build
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """run(*engines, **more) -> a run of three steps in the test's folder `run`, drawn by them."""
+
+    def go(*engines, **more):
+        config = {
+            "policy": {"name": "language_model", "model": str(saved("llama")), "max_new_tokens": 6},
+            "sampler": {
+                "name": "vllm",
+                "servers": [one.url for one in engines],
+                "folder": str(tmp_path),
+                "patience": 0.0,
+            },
+            "prompts": [{"prompt": f"word {number}"} for number in range(12)],
+            "prompts.held_out": 0.4,
+            "rewards": [letters],
+            "train": {"steps": 3, "groups_per_step": 2, "group_size": 3, "learning_rate": 0.02},
+            "evaluation": {"prompts": 2, "every": 2},
+            "output": tmp_path / "run",
+            "quiet": True,
+        }
+        return train(**{**config, **more})
+
+    return go
+
+
+def letters(completions, **_):
+    return [float(sum(map(str.isascii, text))) for text in completions]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise import train
 from groupwise.errors import UserError
 from groupwise_llm.vllm.sampler import VLLM
 
@@ -20,6 +19,11 @@ def lacking(name):
 
 def changed(**values):
     return lambda choice: {**choice, **values}
+
+
+def unscored(choice):
+    content = [{"token_id": token} for token in choice["token_ids"]]
+    return {**choice, "logprobs": {"content": content}}
 
 
 def shorter(choice):
@@ -109,6 +113,9 @@ def test_answers_that_cannot_be_trained_on(pair, rows):
         (changed(logprobs=None), "states no log-probs .*--logprobs-mode processed_logprobs"),
         (shorter, "states log-probs of 3 tokens, and drew 4"),
         (changed(weight_versions=None), "which weights drew a completion; it needs vLLM 0.32"),
+        (changed(weight_versions=[{"start": 0}]), "of another form; it needs vLLM 0.32"),
+        (changed(logprobs={"content": None}), "of another form; it needs vLLM 0.32"),
+        (unscored, "of another form; it needs vLLM 0.32"),
         (lacking("token_ids"), "answers without token_ids"),
         (changed(token_ids=[]), "drew 0 tokens, and 1 to 4 were asked for"),
         (changed(token_ids=[5] * 5), "drew 5 tokens, and 1 to 4 were asked for"),
@@ -181,11 +188,25 @@ def test_an_absent_server_is_waited_for(make, engine, sampler):
     later.join()
 
 
+def test_it_is_said_that_a_server_is_waited_for(pair, rows, capsys):
+    """At once, and once, however many requests wait."""
+    _, server, drawn = pair({"max_new_tokens": 2}, patience=1.0)
+    server.stop()
+    with pytest.raises(UserError, match="cannot be reached"):
+        drawn.sample(rows, group_size=2, seeds=range(6))
+    assert capsys.readouterr().err.strip() == (
+        f"note: the vLLM server at {server.url} cannot be reached; it is asked again for 1 s "
+        f"(sampler.patience)"
+    )
+
+
 def test_a_slow_server(pair, rows, late):
-    _, server, drawn = pair({"max_new_tokens": 2}, timeout=0.3)
+    """What takes too long is not sent again: the server is still at it."""
+    _, server, drawn = pair({"max_new_tokens": 2}, timeout=0.3, patience=5.0)
     server.faults[GENERATE] = late(1.0)
     with pytest.raises(UserError, match=r"took longer than 0.3 s .*sampler.timeout"):
         drawn.sample(rows, group_size=2, seeds=range(6))
+    assert server.paths().count(GENERATE) == 1 + 3  # the first was to look whose weights it has
 
 
 def test_a_server_that_fails_for_a_while(pair, rows):
@@ -199,37 +220,16 @@ def test_a_server_that_fails_for_a_while(pair, rows):
         drawn.sample(rows, group_size=2, seeds=range(6))
 
 
-def test_a_run_goes_on_after_its_server_died(saved, engine, tmp_path):
+def test_a_run_goes_on_after_its_server_died(run, engine, tmp_path):
     server = engine()
-
-    def run(**more):
-        policy = {"name": "language_model", "model": str(saved("llama")), "max_new_tokens": 4}
-        place = {"servers": [server.url], "folder": str(tmp_path), "patience": 0.0}
-        config = {
-            "policy": policy,
-            "sampler": {"name": "vllm", **place},
-            "prompts": [{"prompt": f"word {number}"} for number in range(12)],
-            "prompts.held_out": 0.4,
-            "rewards": [letters],
-            "train": {"steps": 3, "groups_per_step": 2, "group_size": 3, "checkpoint_every": 1},
-            "evaluation": {"prompts": 1, "every": 10},
-            "output": tmp_path / "run",
-            "quiet": True,
-        }
-        return train(**{**config, **more})
-
     follows = iter(range(100))
     server.faults["collective_rpc"] = lambda _: "die" if next(follows) == 2 else None
     with pytest.raises(UserError, match=f"{server.url} cannot be reached"):
-        run()
+        run(server, **{"train.checkpoint_every": 1})
     assert (tmp_path / "run/checkpoints").is_dir()
     assert not list(Path(tmp_path).glob("groupwise-*"))
-    run(resume=True)
+    run(server, resume=True, **{"train.checkpoint_every": 1})
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == [1, 2, 3]
     assert all(line["mismatch/max"] < 1e-4 for line in lines if "loss" in line)
-
-
-def letters(completions, **_):
-    return [float(sum(map(str.isascii, text))) for text in completions]

@@ -18,7 +18,8 @@ if "--fail" in sys.argv:
     sys.exit("the engine has no room")
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 with open(os.environ["RECORD"], "w") as record:
-    json.dump([sys.argv[1:], os.environ["VLLM_SERVER_DEV_MODE"]], record)
+    names = ("VLLM_SERVER_DEV_MODE", "VLLM_API_KEY")
+    json.dump([sys.argv[1:], *map(os.environ.get, names)], record)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -46,17 +47,21 @@ def launch(policy, start, **settings):
 def test_it_starts_with_what_training_needs_and_ends(make, start, tmp_path):
     policy = make("llama", precision="bf16")
     own = launch(
-        policy, {**start, "options": {"max_model_len": 99, "dtype": "float16"}}, sleep=True
+        policy,
+        {**start, "options": {"max_model_len": 99, "dtype": "float16"}},
+        sleep=True,
+        api_key="no-key-of-ours",
     )
     url = own.open()
-    arguments, mode = json.loads(Path(tmp_path / "record").read_text())
+    arguments, *variables = json.loads(Path(tmp_path / "record").read_text())
     options = [
         "--model", str(policy.config.model), "--host", "127.0.0.1",
         "--port", url.rpartition(":")[2], "--dtype", "float16",
         "--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-sleep-mode",
         "--max-model-len", "99",
     ]  # fmt: skip
-    assert (arguments, mode) == (options, "1")
+    assert arguments == options  # no key: the machine's other users read a command line
+    assert variables == ["1", "no-key-of-ours"]
     process = own.process
     assert own.log.parent == tmp_path
     own.close()
@@ -75,7 +80,7 @@ def test_it_ends_when_the_run_is_killed(make, start, tmp_path):
     assert own.log.exists()  # it says why
 
 
-def test_one_that_does_not_start(make, start):
+def test_one_that_does_not_start(make, start, tmp_path):
     policy = make("llama")
     for settings, words in [
         ({**start, "options": {"fail": True}}, "vLLM did not start:\n    the engine has no room"),
@@ -85,3 +90,4 @@ def test_one_that_does_not_start(make, start):
     ]:
         with pytest.raises(UserError, match=words):
             VLLM(VLLM.Config(start=settings), policy)
+    assert len(list(tmp_path.glob("groupwise-vllm-*.log"))) == 2  # of both that were started

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise import train
 from groupwise.errors import UserError
 from groupwise.testing import check_sampler
 from groupwise_llm.settings import Choice, Lora
@@ -138,9 +137,9 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     drawn = sampler(policy, server, sleep=True)
     drawn.follow(policy, "policy", 0)
     drawn.sample(rows, group_size=1, seeds=range(3))
-    told = [path for path in server.paths() if path != "weight_info"]
+    calls = [path for path in server.paths() if path != "weight_info"]
     load = ["update_weight_version", "collective_rpc", "reset_prefix_cache"]
-    assert told == [
+    assert calls == [
         "server_info", "wake_up", *load, "update_weight_version",
         "inference/v1/generate", "wake_up", *["inference/v1/generate"] * 3, "sleep",
     ]  # fmt: skip
@@ -150,33 +149,9 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
             ahead.result()
 
 
-def run(saved, folder, *engines, **more):
-    config = {
-        "policy": {"name": "language_model", "model": str(saved("llama")), "max_new_tokens": 6},
-        "sampler": {
-            "name": "vllm",
-            "servers": [one.url for one in engines],
-            "folder": str(folder),
-            "patience": 0.0,
-        },
-        "prompts": [{"prompt": f"word {number}"} for number in range(12)],
-        "prompts.held_out": 0.4,
-        "rewards": [letters],
-        "train": {"steps": 3, "groups_per_step": 2, "group_size": 3, "learning_rate": 0.02},
-        "evaluation": {"prompts": 2, "every": 2},
-        "output": folder / "run",
-        "quiet": True,
-    }
-    return train(**{**config, **more})
-
-
-def letters(completions, **_):
-    return [float(sum(map(str.isascii, text))) for text in completions]
-
-
-def test_a_run(saved, engine, tmp_path):
+def test_a_run(run, engine, tmp_path):
     server = engine()
-    run(saved, tmp_path, server)
+    run(server)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "mismatch/mean" in line]
     assert len(steps) == 3

@@ -128,6 +128,22 @@ def test_the_steps_of_nccl(make, engine, sampler, weight_transfer):
         drawn.sample([{"prompt": "a"}], group_size=1, seeds=[0])
 
 
+def test_what_was_started_ends_although_a_server_is_gone(
+    make, engine, sampler, weight_transfer, monkeypatch
+):
+    server, ended = engine(backend="nccl"), []
+    drawn = sampler(make("llama"), server, transfer="nccl")
+    drawn._probed = True
+    drawn.follow(drawn.policy, "policy", 0)
+    drawn._launch = Values()
+    drawn._launch.close = lambda: ended.append("server")
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "shutdown", Sender.send_weights)  # asks the server
+        server.stop()
+        drawn.close()  # and what went wrong before is what is said
+    assert ended == ["server"]
+
+
 def test_nccl_without_vllm(make, engine, sampler):
     drawn = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
     assert isinstance(drawn._transfer, NCCL)
