@@ -116,8 +116,9 @@ accelerator = Accelerator(cpu=True)
 ours = accelerator.process_index == 1
 
 def failure(folder):
+    checkpoint = snapshot.take(trainer_of(lab, "alone", True))
     try:
-        Checkpoints(folder, process=together()).save(1, snapshot.take(trainer_of(lab, "alone", True)))
+        Checkpoints(folder, process=together()).save(1, checkpoint)
     except Exception as error:
         return str(error)
 
