@@ -21,8 +21,11 @@ from contextlib import nullcontext
 from unittest.mock import patch
 from safetensors import SafetensorError
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 import torch
 from torch import nn
+import groupwise
+import groupwise.errors
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from groupwise import processes
@@ -135,6 +138,11 @@ try:
     processes.each(fails if ours else int)
 except Exception as error:
     found["unsendable"] = str(error)
+try:
+    rows, file = {"name": "rows", "rows": [{"prompt": "1"}]}, folder / "child.py"
+    groupwise.train(policy="tabular", prompts=rows, rewards=["ones"], output=str(file))
+except groupwise.errors.UserError as error:
+    found["place"] = gather_object([str(error)])
 mesh = processes.mesh(accelerator)
 parts = {
     "few": distribute_tensor(torch.arange(4.0).view(2, 2), mesh, [Shard(0)]),
@@ -219,6 +227,8 @@ def test_what_fails_on_one_process_is_told_by_all(three):
     assert "No space left on device" in told["full"]
     assert told["unsendable"] == "Odd: a b"  # an error that cannot be sent to others as it is
     assert not [*(folder / "full").iterdir()]
+    assert len(told["place"]) == 3
+    assert all("child.py is a file" in place for place in told["place"])
 
 
 def test_without_prompts_held_out_nobody_waits(three):
