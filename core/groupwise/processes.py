@@ -6,6 +6,7 @@ a policy that acts once for all processes uses them, too.
 
 import math
 import os
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -113,27 +114,38 @@ def mesh(accelerator: Accelerator) -> DeviceMesh:
 def first(call: Callable[[], T]) -> T:
     """What it returns on the first process, the only one to call it; what it raises, all raise."""
     alone = PartialState().is_main_process
-    outcomes: list[Any] = [_outcome(call) if alone else None]
+    answer, error = _outcome(call) if alone else (None, None)
+    outcomes: list[Any] = [(answer, _sendable(error))]
     broadcast_object_list(outcomes)
-    (answer,) = _answers(outcomes)
-    return answer
+    return _answers(outcomes, error)[0]
 
 
 def each(call: Callable[[], T]) -> list[T]:
     """What it returns on each process, in order; what it raises on one, all raise."""
-    return _answers(gather_object([_outcome(call)]))
+    answer, error = _outcome(call)
+    return _answers(gather_object([(answer, _sendable(error))]), error)
 
 
 def _outcome(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What it returns, and what it raises of a disk or a user's mistake."""
+    """What it returns, and what it raises: others must be told of it, or they wait for ever."""
     try:
         return call(), None
-    except (OSError, UserError) as error:
+    except Exception as error:
         return None, error
 
 
-def _answers(outcomes: list[Any]) -> list[Any]:
-    for _, error in outcomes:
+def _sendable(error: Exception | None) -> Exception | None:
+    """The error, or one that says the same where it cannot be sent to other processes."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _answers(outcomes: list[Any], own: Exception | None) -> list[Any]:
+    """All answers; where there are errors, this process's own is raised, or else the first."""
+    for error in (own, *(sent for _, sent in outcomes)):
         if error is not None:
             raise error
     return [answer for answer, _ in outcomes]

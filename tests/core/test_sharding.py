@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.core.launching import launch
 
 from groupwise.errors import UserError
@@ -16,17 +17,23 @@ from groupwise.storage.tensors import Stored, write
 RUNS = """
 import json
 from pathlib import Path
-from contextlib import contextmanager
+from contextlib import nullcontext
+from unittest.mock import patch
+from safetensors import SafetensorError
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 import torch
 from torch import nn
+import groupwise
+import groupwise.errors
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from groupwise import processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.run import snapshot
 from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.tensors import Stored, write
 
 def whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -109,15 +116,49 @@ found = {name: go(lab, name, True) for name in CASES}
 go(lab, "kl", True, folder / "divided", save_at=2)
 found["resumed"] = go(lab, "kl", True, folder / "whole")
 accelerator = Accelerator(cpu=True)
-full = "a full disk"
-class Full(Exception): pass
+ours = accelerator.process_index == 1
+
+def failure(folder):
+    checkpoint = snapshot.take(trainer_of(lab, "alone", True))
+    try:
+        Checkpoints(folder, process=together()).save(1, checkpoint)
+    except Exception as error:
+        return str(error)
+
+found["apart"] = failure(folder / "apart" / str(accelerator.process_index))
+full = SafetensorError("I/O error: No space left on device (os error 28)")
+with patch("groupwise.storage.tensors.save_file", side_effect=full) if ours else nullcontext():
+    found["full"] = failure(folder / "full")
+class Odd(Exception):
+    def __init__(self, one, other):
+        super().__init__(f"{one} {other}")
+def fails():
+    raise Odd("a", "b")
 try:
-    Checkpoints(folder / "divided" / str(accelerator.process_index), process=together()).save(
-        1, snapshot.take(trainer_of(lab, "alone", True))
-    )
-    found["apart"] = ""
+    processes.each(fails if ours else int)
 except Exception as error:
-    found["apart"] = str(error)
+    found["unsendable"] = str(error)
+try:
+    rows, file = {"name": "rows", "rows": [{"prompt": "1"}]}, folder / "child.py"
+    groupwise.train(policy="tabular", prompts=rows, rewards=["ones"], output=str(file))
+except groupwise.errors.UserError as error:
+    found["place"] = gather_object([str(error)])
+mesh = processes.mesh(accelerator)
+parts = {
+    "few": distribute_tensor(torch.arange(4.0).view(2, 2), mesh, [Shard(0)]),
+    "none": distribute_tensor(torch.zeros(0, 4), mesh, [Shard(0)]),
+    "empty": distribute_tensor(torch.zeros(4, 0), mesh, [Shard(0)]),
+    "wide": distribute_tensor(torch.arange(14.0).view(2, 7), mesh, [Shard(1)]),
+}
+path = write(folder, "parts", parts, together())
+wholes = {name: part.full_tensor() for name, part in parts.items()}
+processes.first(lambda: write(folder, "wholes", wholes, (0, 1)))
+for paths in (folder.glob("parts.*"), [folder / "wholes.safetensors"]):
+    stored = Stored(paths)
+    read = {name: stored.like(name, part).full_tensor() for name, part in parts.items()}
+    assert all(torch.equal(read[name], wholes[name]) for name in wholes)
+alone = lab.trainer(policy_of(lab, True), GRPO(), lab.ones, held_out=0.0)
+found["none held out"] = dict(alone.evaluate().metrics)
 if accelerator.is_main_process:
     Path(sys.argv[2]).write_text(json.dumps(found))
 accelerator.end_training()
@@ -179,6 +220,21 @@ def test_a_piece_that_is_gone_is_no_checkpoint(lab, runs, three, tmp_path):
         Checkpoints(tmp_path).load()
 
 
+def test_what_fails_on_one_process_is_told_by_all(three):
+    """Here by the first; the second failed. Nobody waits, and nothing is left on the disk."""
+    told, folder = three
+    assert "is not there on process 1" in told["apart"]
+    assert "No space left on device" in told["full"]
+    assert told["unsendable"] == "Odd: a b"  # an error that cannot be sent to others as it is
+    assert not [*(folder / "full").iterdir()]
+    assert len(told["place"]) == 3
+    assert all("child.py is a file" in place for place in told["place"])
+
+
+def test_without_prompts_held_out_nobody_waits(three):
+    assert three[0]["none held out"] == {}
+
+
 def test_a_policy_that_cannot_be_sharded_says_so(lab):
     with pytest.raises(UserError, match=r"train\.shard: Tabular cannot be sharded"):
         lab.Tabular().shard(None)
@@ -191,6 +247,28 @@ def test_tensors_without_dimensions_and_without_numbers_are_read_whole(tmp_path)
     for name, tensor in tensors.items():
         assert torch.equal(stored[name], tensor)
         assert torch.equal(stored.like(name, tensor), tensor)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        7,
+        [4, 0, 0],
+        [["a", 2], 0, 0],
+        [[4, 2], 5, 0],
+        [[4, 2], 0, 1],
+        [[4, 3], 0, 0],
+        [[6, 2], 0, 0],
+    ],
+    ids=str,
+)
+def test_a_piece_of_another_tensor_is_refused(tmp_path, place):
+    """By what its header says; the second piece is rows 2 and 3 of [4, 2]."""
+    for rank, header in enumerate((place, [[4, 2], 0, 2])):
+        path = tmp_path / f"weights.{rank}-of-2.safetensors"
+        save_file({"table": torch.ones(2, 2)}, path, metadata={"table": json.dumps(header)})
+    with pytest.raises(ValueError, match=r"pieces of 'table' are missing|is no place of a piece"):
+        Stored(tmp_path.glob("*"))
 
 
 def test_another_save_of_one_process_is_a_plain_file(tmp_path):

@@ -324,6 +324,16 @@ def test_bf16_computes_in_bf16_and_trains_float32(make, divided, rows, lora):
     assert {(p.dtype, p.grad.dtype) for p in trained} == {(torch.float32, torch.float32)}
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_after_a_pass_nothing_whole_is_left(divided, rows, lora):
+    """Adapters are merged with gathered weights, and the head in float32 is a copy of them."""
+    policy = divided(precision="bf16", head_precision="float32", lora=lora)
+    rollouts = policy.sample(rows, group_size=2, seeds=range(6))
+    assert not [*policy.causal.copies.tensors()]
+    policy(rollouts).log_probs.sum().backward()
+    assert not [*policy.causal.copies.tensors()]
+
+
 def test_weights_that_are_in_no_file_begin_as_those_of_one_process(make_of, mesh, tmp_path):
     from safetensors.torch import load_file, save_file
     from tests.llm.conftest import CONFIGS

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,9 @@ def train_from_config(
     processes.check_same({**written(loaded.config), **flags})
     objects = objects or {}
     place = Place(loaded, resume=resume, overwrite=overwrite)
-    # One process writes; the others wait for it, and the launcher ends them where it fails.
-    with orderly(), place if accelerator.is_main_process else nullcontext():
-        place.resume = processes.first(lambda: place.resume)
+    with orderly(), ExitStack() as held:
+        # One process writes; where the folder is in its way, all say so.
+        place.resume = processes.first(lambda: held.enter_context(place).resume)
         return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
 
 
@@ -142,10 +142,8 @@ def _train(
         notes = [*parts.notes, *trainer.policy.notes]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
         snapshot.check(trainer)
-        if chief:
-            # Only now: a mistake in the configuration must not touch the run to be replaced.
-            place.make()
-        accelerator.wait_for_everyone()
+        # Only now: a mistake in the configuration must not touch the run to be replaced.
+        processes.first(place.make)
         if resume:
             notes += _go_on(trainer, checkpoints, loaded)
             started -= trainer.seconds

@@ -9,7 +9,7 @@ another number of processes, each of which reads only its own part.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if world == 1 or (piece is None and rank == 0):
             held[key] = local
-        elif piece is not None and local.numel():
+        elif piece is not None and (local.shape[piece.dim] or rank == 0):
             held[key] = local
             places[key] = json.dumps([piece.shape, piece.dim, piece.start])
     number = f".{rank}-of-{world}" if world > 1 else ""
@@ -76,6 +76,7 @@ class Stored(Mapping[str, Tensor]):
     """The tensors in files that `write` wrote, each read when it is asked for."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
+        """Raises ValueError where the pieces of a tensor are not all there, or are of others."""
         self._parts: dict[str, list[tuple[Any, Piece]]] = {}
         for path in sorted(paths):
             file = safe_open(path, framework="pt")
@@ -83,9 +84,11 @@ class Stored(Mapping[str, Tensor]):
             for key in file.keys():  # noqa: SIM118 - no mapping
                 piece = Piece(tuple(file.get_slice(key).get_shape()))
                 if key in places:
-                    shape, dim, start = json.loads(places[key])
-                    piece = Piece(tuple(shape), dim, start)
+                    piece = _stated(places[key])
                 self._parts.setdefault(key, []).append((file, piece))
+        for key, parts in self._parts.items():
+            parts.sort(key=lambda part: part[1].start)
+            _check_whole(key, parts)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
@@ -118,20 +121,19 @@ class Stored(Mapping[str, Tensor]):
         )
 
     def _region(self, key: str, wanted: slice, dim: int) -> Tensor:
-        """Its places `wanted` along `dim`. Raises ValueError where pieces are missing."""
+        """Its places `wanted` along `dim`."""
         parts = self._parts[key]
         file, first = parts[0]
-        if not first.shape or (len(parts) == 1 and wanted == slice(None)):
-            whole: Tensor = file.get_tensor(key)
-            _check_whole(key, first.shape, whole.shape)
-            return whole
+        if len(parts) == 1:
+            if wanted == slice(None):
+                whole: Tensor = file.get_tensor(key)
+                return whole
+            parts = [(file, replace(first, dim=dim))]  # all of it, so its pieces along any
         start, stop, _ = wanted.indices(first.shape[dim])
-        if len(parts) > 1 and first.dim != dim:
+        if parts[0][1].dim != dim:
             return self[key].narrow(dim, start, stop - start)
-        read = [_read(file, key, piece, start, stop) for file, piece in _in_order(parts)]
-        region = torch.cat([part for part in read if part is not None], dim=dim)
-        _check_whole(key, (*first.shape[:dim], stop - start, *first.shape[dim + 1 :]), region.shape)
-        return region
+        read = [_read(file, key, piece, start, stop) for file, piece in parts]
+        return torch.cat([part for part in read if part is not None], dim=dim)
 
 
 def files_of(names: Iterable[str]) -> dict[str, list[str]]:
@@ -144,8 +146,38 @@ def files_of(names: Iterable[str]) -> dict[str, list[str]]:
     return files
 
 
-def _in_order(parts: Sequence[tuple[Any, Piece]]) -> list[tuple[Any, Piece]]:
-    return sorted(parts, key=lambda part: part[1].start)
+def _stated(text: str) -> Piece:
+    """What a file's header says of a piece. Raises ValueError where that is no place."""
+    try:
+        shape, dim, start = json.loads(text)
+        piece = Piece(tuple(map(int, shape)), int(dim), int(start))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{text!r} is no place of a piece") from error
+    if not 0 <= piece.dim < len(piece.shape):
+        raise ValueError(f"{text!r} is no place of a piece")
+    return piece
+
+
+def _check_whole(key: str, parts: Sequence[tuple[Any, Piece]]) -> None:
+    """Raise ValueError where pieces, in order, are not one after the other the whole tensor."""
+    whole = parts[0][1]
+    if not whole.shape and len(parts) == 1:
+        return
+    end = 0
+    for file, piece in parts:
+        held = file.get_slice(key).get_shape()
+        due = Piece(whole.shape, whole.dim, end)
+        rest = [held[d] == size for d, size in enumerate(whole.shape) if d != whole.dim]
+        if piece != due or len(held) != len(whole.shape) or not all(rest):
+            break
+        end += held[whole.dim]
+    else:
+        if end == whole.shape[whole.dim]:
+            return
+    raise ValueError(
+        f"pieces of {key!r} are missing: after {end} of {list(whole.shape)} along dimension "
+        f"{whole.dim} the next is not there"
+    )
 
 
 def _read(file: Any, key: str, piece: Piece, start: int, stop: int) -> Tensor | None:
@@ -155,8 +187,3 @@ def _read(file: Any, key: str, piece: Piece, start: int, stop: int) -> Tensor | 
     low, high = max(start - piece.start, 0), min(stop - piece.start, size)
     nothing = low >= high and start != stop
     return None if nothing else stored[(*before, slice(low, max(low, high)))]
-
-
-def _check_whole(key: str, due: Sequence[int], read: Sequence[int]) -> None:
-    if tuple(due) != tuple(read):
-        raise ValueError(f"pieces of {key!r} are missing: {list(read)} of {list(due)} are there")

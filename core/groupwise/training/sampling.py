@@ -92,7 +92,7 @@ class Sampling:
         """Draws to sample without use: processes of a sharded policy sample equally often."""
         most = len(draws[:: self.process[1]])
         together = self.policy.mesh is not None and self.sampler is self.policy
-        return [draws[0]] * (most - ours) if together else []
+        return [*draws[:1]] * (most - ours) if together else []
 
     def _draw(self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose) -> Rollouts:
         assert self._followed is not None

@@ -77,20 +77,22 @@ class Copies:
         """The context in which passes read copies; inside another such it changes nothing.
 
         merged: whether adapted layers answer by one weight, which must not be trained then. Such
-        weights are kept until weights change, or until a pass is made for its gradient.
+        weights are kept, if copies last, until weights change or a pass is made for its gradient.
         """
         if self.present:
             yield
             return
-        if torch.is_grad_enabled() or not self.lasting:
+        if torch.is_grad_enabled():
             self._merged = {}
-        if not self.lasting:
-            self._copies = {}
-        # Merged first: of the adapters as they are held.
-        places = [*self._merge(numerics)] if merged else []
-        places = [*self._copy(numerics), *places]
-        with self._wide(numerics), self.put(places):
-            yield
+        try:
+            # Merged first: of the adapters as they are held.
+            places = [*self._merge(numerics)] if merged else []
+            places = [*self._copy(numerics), *places]
+            with self._wide(numerics), self.put(places):
+                yield
+        finally:
+            if not self.lasting:
+                self._copies, self._merged = {}, {}
 
     @contextmanager
     def put(self, places: Sequence[Place]) -> Iterator[None]:
