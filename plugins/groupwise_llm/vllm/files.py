@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from groupwise import processes
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.together import by_first
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 
 MEMORY = Path("/dev/shm")
@@ -35,12 +35,12 @@ class Files(Transfer):
         super().__init__(servers)
         if parent is None:
             parent = str(MEMORY if MEMORY.is_dir() else tempfile.gettempdir())
-        self.home = Path(by_first(lambda: _home(parent)))
+        self.home = Path(processes.first(lambda: _home(parent)))
 
     def send(self, weights: Weights, tag: str) -> None:
-        by_first(self._clear)
+        processes.first(self._clear)
         _write(weights(), self.home)
-        by_first(lambda: self.each(lambda server: _load(server, self.home, tag)))
+        processes.first(lambda: self.each(lambda server: _load(server, self.home, tag)))
 
     def again(self, server: Server, tag: str) -> None:
         with FileLock(self.home / "lock"):
@@ -111,7 +111,7 @@ def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
                 f"name a folder with room for all of them"
             )
 
-    by_first(tell)
+    processes.first(tell)
 
 
 def _load(server: Server, home: Path, tag: str) -> None:

@@ -14,9 +14,9 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
+from groupwise import processes
 from groupwise.errors import UserError
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.together import by_first
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 
 BACKEND = "nccl"
@@ -34,7 +34,7 @@ class NCCL(Transfer):
     def send(self, weights: Weights, tag: str) -> None:
         self._source.weights = weights
         self._source.describe()  # all processes iterate alike, here and in sending
-        by_first(lambda: self.each(lambda server: server.name_weights(UNFINISHED)))
+        processes.first(lambda: self.each(lambda server: server.name_weights(UNFINISHED)))
         if PartialState().is_main_process:
             if self._sender is None:
                 self._sender = self._begin()
@@ -42,7 +42,7 @@ class NCCL(Transfer):
         else:
             for _ in self._source:
                 pass
-        by_first(lambda: self.each(lambda server: _finish(server, tag)))
+        processes.first(lambda: self.each(lambda server: _finish(server, tag)))
 
     def again(self, server: Server, tag: str) -> None:
         raise UserError(

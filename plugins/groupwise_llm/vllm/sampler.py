@@ -13,6 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from groupwise import processes
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
@@ -28,7 +29,6 @@ from groupwise_llm.vllm.request import Request, sampling_of, spread
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
 from groupwise_llm.vllm.sleep import Sleep
-from groupwise_llm.vllm.together import by_first
 from groupwise_llm.vllm.transfer import Transfer
 
 ROUNDS = 3
@@ -59,7 +59,7 @@ class VLLM(Sampler):
         urls = list(config.servers)
         try:
             if self._launch is not None:
-                urls = [by_first(self._launch.open)]
+                urls = [processes.first(self._launch.open)]
             self.servers = [Server(Client(url, config)) for url in urls]
             self.facts = [server.facts() for server in self.servers]
             backend = self._backend
@@ -93,9 +93,9 @@ class VLLM(Sampler):
     def follow(self, policy: Any, name: str, version: int) -> None:
         """Have all servers take the policy's weights; they have taken them when this returns."""
         self._thread = threading.current_thread()
-        self.tag = by_first(lambda: f"{name}-{version}-{uuid.uuid4().hex}")
+        self.tag = processes.first(lambda: f"{name}-{version}-{uuid.uuid4().hex}")
         if self._sleep is not None:
-            by_first(self._sleep.wake)
+            processes.first(self._sleep.wake)
         self._transfer.send(policy.weights, self.tag)
         self.version = version
         if not self._probed:
