@@ -81,6 +81,20 @@ def _not_met(error: RuntimeError) -> str:
     )
 
 
+def loss_of_others(error: Exception) -> str | None:
+    """What to say of an error by which a process learns that it lost the others; None of others.
+
+    NCCL's errors have a type of their own; gloo's are told by the source file that they begin with.
+    """
+    if not isinstance(error, distributed.DistBackendError) and "/gloo/transport/" not in str(error):
+        return None
+    return (
+        f"another process of this run has ended or does not answer, so that this one cannot go "
+        f"on: {first_line(error)}. Why it ended it says itself, or its launcher does. Started "
+        f"again with --auto-resume the run goes on from its last checkpoint"
+    )
+
+
 def check_same(values: Mapping[str, Any]) -> None:
     """Raise UserError, on all processes, where one was started with other values than the first."""
     parts = gather_object([dict(values)])

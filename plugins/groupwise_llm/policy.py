@@ -329,8 +329,12 @@ class LanguageModel(Policy):
         shards: int = 1,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone."""
+        model = config_of(config)
+        if shards > 1:
+            sharding.check(config)
+            sharding.check_config(model)
         return estimate(
-            config_of(config),
+            model,
             config,
             budget=decisions,
             rollouts=rollouts,

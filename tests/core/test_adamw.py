@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.sampler import products_are_exact
+from groupwise.storage.tensors import Stored
 from groupwise.training import adamw
 from groupwise.training.adamw import make_adamw
 from groupwise.training.optimizer import Optimizer
@@ -45,8 +47,15 @@ def go(weights, optimizer, steps):
         assert optimizer.step(1e-2, number=step)["updated"]
 
 
+def stored(tensors, folder):
+    """As a checkpoint hands them back: read from a file."""
+    path = folder / "optimizer.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    return Stored([path])
+
+
 @needs
-def test_its_state_is_in_8_bits_and_resumes_to_the_last_bit():
+def test_its_state_is_in_8_bits_and_resumes_to_the_last_bit(tmp_path):
     whole, part = Weights(), Weights()
     straight, first = optimizer(whole), optimizer(part)
     go(whole, straight, range(8))
@@ -59,7 +68,7 @@ def test_its_state_is_in_8_bits_and_resumes_to_the_last_bit():
     again = Weights()
     again.load_state_dict(part.state_dict())
     second = optimizer(again)
-    second.restore(tensors)
+    second.restore(stored(tensors, tmp_path))
     go(again, second, range(4, 8))
     for name, value in whole.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
@@ -88,24 +97,24 @@ def test_whoever_watches_a_weight_sees_that_it_has_changed():
 
 
 @needs
-def test_a_state_of_another_model_is_refused():
+def test_a_state_of_another_model_is_refused(tmp_path):
     weights = Weights()
     first = optimizer(weights)
     go(weights, first, range(1))
     tensors = first.tensors()
     tensors["0/exp_avg"] = tensors["0/exp_avg"][:50]
     with pytest.raises(UserError, match=r"'large' is \[100, 64\] here"):
-        optimizer(Weights()).restore(tensors)
+        optimizer(Weights()).restore(stored(tensors, tmp_path))
 
 
 @needs
-def test_a_state_in_8_bits_is_not_taken_for_one_in_32():
+def test_a_state_in_8_bits_is_not_taken_for_one_in_32(tmp_path):
     weights = Weights()
     first = optimizer(weights)
     go(weights, first, range(1))
     plain = optimizer(Weights(), TrainSection())
     with pytest.raises(UserError, match="moments are in 8 bits, and adamw cannot go on"):
-        plain.restore(first.tensors())
+        plain.restore(stored(first.tensors(), tmp_path))
 
 
 def test_without_the_package_the_command_is_said(monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
+from torch.distributed import DistBackendError
 from typer.testing import CliRunner
 
 from groupwise import Policy
@@ -19,6 +20,12 @@ from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.plugins import registry as plugins
 
+GONE = "another process of this run has ended or does not answer, so that this one cannot go on:"
+CLOSED = "[/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer"
+AGAIN = (
+    "Why it ended it says itself, or its launcher does. Started again with --auto-resume the run "
+    "goes on from its last checkpoint"
+)
 CONFIG = """\
 policy: {name: toy, width: 3}
 prompts: {name: rows, rows: [{prompt: a}]}
@@ -148,6 +155,12 @@ def test_an_interrupted_run_exits_130(config: Path, run_module: SimpleNamespace)
             2,
             "error: no space left on device",
         ),
+        (
+            RuntimeError(CLOSED),
+            2,
+            f"error: {GONE} {CLOSED}. {AGAIN}",
+        ),
+        (DistBackendError("NCCL error"), 2, f"error: {GONE} NCCL error. {AGAIN}"),
     ],
 )
 def test_errors_are_one_line(

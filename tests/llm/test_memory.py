@@ -1,6 +1,7 @@
 """What `check` says a micro-batch keeps, against what autograd keeps; and the sampler's cache."""
 
 import itertools
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
+from groupwise.errors import UserError
 from groupwise_llm.estimates import counting, memory
 from groupwise_llm.estimates.counting import Shape
 from groupwise_llm.files import loading
 from groupwise_llm.model.adapters import with_adapters
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
+from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import pack
@@ -158,6 +161,15 @@ def test_the_micro_batch_that_is_counted_is_one_that_is_packed(lengths):
     rows = max(map(len, parts))
     assert rows <= counted.rows < 1.5 * rows
     assert counted.prompts == -(-counted.rows // 8)
+
+
+def test_check_refuses_what_cannot_be_divided(saved):
+    settings = Settings(model=str(saved()), quantize="4bit", lora={}, max_new_tokens=12)
+    counts = {"decisions": 100, "rollouts": 8, "group_size": 4, "sampled": 8, "averages": 0}
+    ask = partial(LanguageModel.estimate, settings, **counts, training=True, reference=False)
+    assert ask(shards=1)
+    with pytest.raises(UserError, match=r"policy\.quantize: .* leave out train\.shard"):
+        ask(shards=2)
 
 
 def test_shards_divide_what_is_kept_of_every_weight():

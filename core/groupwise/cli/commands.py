@@ -50,9 +50,13 @@ def telling() -> Iterator[None]:
     except Exception as error:
         from groupwise.storage.disk import is_of_disk, reason
 
-        if not is_of_disk(error):
-            raise _without_secrets(error) from error
-        raise _told(reason(error)) from error
+        if is_of_disk(error):
+            raise _told(reason(error)) from error
+        from groupwise.processes import loss_of_others
+
+        if (lost := loss_of_others(error)) is not None:
+            raise _told(lost) from error
+        raise _without_secrets(error) from error
 
 
 def _without_secrets(error: Exception) -> Exception:

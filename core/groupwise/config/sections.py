@@ -212,6 +212,16 @@ class TrainSection(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _moments_can_be_divided(self) -> Self:
+        if self.shard and self.optimizer == "adamw_8bit":
+            raise _at(
+                ("optimizer",),
+                "adamw_8bit takes no weights that are divided among processes; set "
+                "train.optimizer: adamw, or leave out train.shard",
+            )
+        return self
+
 
 class EvaluationSection(Section):
     prompts: int | None = Field(

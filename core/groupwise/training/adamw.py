@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from groupwise.config.sections import TrainSection
 from groupwise.errors import UserError, first_line
@@ -28,11 +27,6 @@ def make_adamw(parameters: list[torch.nn.Parameter], settings: TrainSection) -> 
         raise UserError(
             "train.optimizer: adamw_8bit is that of bitsandbytes, which is not installed: "
             "pip install 'groupwise[quantized]', or set train.optimizer: adamw"
-        )
-    if any(isinstance(p, DTensor) for p in parameters):
-        raise UserError(
-            "train.optimizer: adamw_8bit takes no weights that are divided among processes; set "
-            "train.optimizer: adamw, or leave out train.shard"
         )
     from groupwise.training.adamw_8bit import AdamW8bit
 

@@ -28,8 +28,9 @@ def plain_weights(causal: Any, dtype: torch.dtype | None) -> Iterator[Named]:
     """
     if getattr(causal, "is_quantized", False):
         raise UserError(
-            "policy.loading: an engine gets plain weights, and this model is loaded with quantised "
-            "ones; leave out the section sampler, or load it unquantised"
+            "policy.quantize: an engine gets plain weights, and this model's are quantised; leave "
+            "out the section sampler, or quantize (policy.loading.quantization_config, where that "
+            "is what quantises them)"
         )
     for _, part in groupby(_present(causal), key=lambda named: _block(named[0])):
         # Some models are fused as they are loaded (experts, say), by layer.
