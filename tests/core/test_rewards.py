@@ -481,8 +481,13 @@ def test_signals_and_alarms_of_a_reward_are_its_own(rollouts):
     def interrupted(completions):
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        score(rollouts, interrupted)
+    # What is started in the background may ignore it.
+    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            score(rollouts, interrupted)
+    finally:
+        signal.signal(signal.SIGINT, ctrl_c)
 
 
 # It cannot be interrupted: it takes all exceptions; and: it does not let other threads run.
