@@ -169,11 +169,11 @@ def means(values: Mapping[str, Tensor]) -> dict[str, float]:
     """The mean of each over all processes, NaN apart."""
     sums = {k: (float(v.nansum()), int((~v.isnan()).sum())) for k, v in values.items()}
     parts = gather_object([sums])
-    found = {}
+    averages = {}
     for name in values:
         count = sum(part[name][1] for part in parts)
-        found[name] = math.fsum(part[name][0] for part in parts) / count if count else math.nan
-    return found
+        averages[name] = math.fsum(part[name][0] for part in parts) / count if count else math.nan
+    return averages
 
 
 def total(count: int) -> int:

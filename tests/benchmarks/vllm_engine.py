@@ -1,6 +1,6 @@
 """The vLLM sampler against a real vLLM, on a CPU: its laws, learning, and sampling ahead.
 
-    python tests/benchmarks/vllm_engine.py laws train ahead --folder /tmp/vllm --steps 60
+    python tests/benchmarks/vllm_engine.py laws train ahead --folder vllm_trial --steps 60
 
 makes in the folder an environment of vLLM's own (its CPU build pins another torch) and an untied
 copy of the model of `examples/arithmetic.yaml`, starts a server by `sampler.start`, and prints:

@@ -1,17 +1,16 @@
 """Sampling a step ahead: older weights, the same draws and seeds, and resuming that is exact."""
 
-import copy
 import json
 import os
 import signal
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.core.engine import Engine
 
-from groupwise import Algorithm, Sampler, train
+from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
@@ -35,21 +34,6 @@ def policy_class(lab):
             self.drew = []
 
     return Watched
-
-
-class Engine(Sampler):
-    """Copies weights, and draws with the copy."""
-
-    def __init__(self, policy):
-        self.copy, self.version = copy.deepcopy(policy), -1
-
-    def follow(self, policy, name, version):
-        self.copy.load_state_dict(policy.state_dict())
-        self.version = version
-
-    def sample(self, *rest, **more):
-        rollouts = self.copy.sample(*rest, **more)
-        return replace(rollouts, versions=torch.full((len(rollouts),), self.version))
 
 
 def drawn(trainer):

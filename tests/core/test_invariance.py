@@ -282,17 +282,15 @@ def test_dapo_refills_dead_groups(lab, max_refills):
 # ---- processes
 
 CASES = """
-import copy
 from dataclasses import replace
 
 import torch
 
-from groupwise import Sampler
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
-from tests.core.launching import launch
 from groupwise.algorithms.dr_grpo import DrGRPO
+from tests.core.engine import Engine
 
 def half_dead(completions, prompts, **_):
     return [
@@ -300,22 +298,11 @@ def half_dead(completions, prompts, **_):
         for t, p in zip(completions, prompts, strict=True)
     ]
 
-class Engine(Sampler):
-    def __init__(self, policy):
-        self.copy, self.version = copy.deepcopy(policy), -1
-
-    def follow(self, policy, name, version):
-        self.copy.load_state_dict(policy.state_dict())
-        self.version = version
-
+class Apart(Engine):
     def sample(self, *rest, **more):
-        drawn = self.copy.sample(*rest, **more)
+        drawn = super().sample(*rest, **more)
         off = 0.05 * torch.arange(drawn.mask.shape[1])
-        return replace(
-            drawn,
-            sampler_log_probs=drawn.sampler_log_probs + off,
-            versions=torch.full((len(drawn),), self.version),
-        )
+        return replace(drawn, sampler_log_probs=drawn.sampler_log_probs + off)
 
 class Seeing(GRPO):
     sees = frozenset({"old_log_probs", "reference_log_probs"})
@@ -343,7 +330,7 @@ def train(lab):
     ]:
         policy = lab.Tabular(symbols=4)
         if name == "engine":
-            settings |= {"sampler": Engine(policy)}
+            settings |= {"sampler": Apart(policy)}
         settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
         trainer = lab.trainer(policy, algorithm, reward, **settings)
         steps = []

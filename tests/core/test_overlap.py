@@ -5,7 +5,6 @@ batch before has begun, and that reward answers only when the sampling has ended
 """
 
 import asyncio
-import copy
 import json
 import math
 import os
@@ -21,8 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from tests.core.engine import Engine
 
-from groupwise import Sampler, train
+from groupwise import train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Reward, RewardError, Scores
 from groupwise.scoring import event_loop
@@ -74,21 +74,6 @@ class Lockstep:
                 return rollouts
 
         return Meeting()
-
-
-class Engine(Sampler):
-    """Copies weights, and draws with the copy."""
-
-    def __init__(self, policy):
-        self.copy, self.version = copy.deepcopy(policy), -1
-
-    def follow(self, policy, name, version):
-        self.copy.load_state_dict(policy.state_dict())
-        self.version = version
-
-    def sample(self, *rest, **more):
-        rollouts = self.copy.sample(*rest, **more)
-        return replace(rollouts, versions=torch.full((len(rollouts),), self.version))
 
 
 # ---- who is at it at once

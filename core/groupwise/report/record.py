@@ -89,12 +89,12 @@ class Record:
             counts = dict(self.points("evaluation/prompts")).values()
             common = {"prompts": max(counts)} if counts else {}
             return common | _unprefixed(before), common | _unprefixed(after), ""
-        found = {step: _evaluated(row) for step, row in sorted(self.steps.items())}
-        found = {step: row for step, row in found.items() if row}
-        if len(found) < 2:
-            return found[min(found)] if found else {}, {}, ""
-        last = max(found)
-        return found[min(found)], found[last], f"after step {last}"
+        rows = {step: _evaluated(row) for step, row in sorted(self.steps.items())}
+        evaluated = {step: row for step, row in rows.items() if row}
+        if len(evaluated) < 2:
+            return evaluated[min(evaluated)] if evaluated else {}, {}, ""
+        last = max(evaluated)
+        return evaluated[min(evaluated)], evaluated[last], f"after step {last}"
 
 
 def _evaluated(row: Row) -> dict[str, object]:

@@ -24,7 +24,7 @@ class Symptoms:
 
     def look(self, metrics: Mapping[str, Any], culprit: str = "") -> Iterator[str]:
         """Warnings that this step gives reason for; culprit: what was not finite, if anything."""
-        found = {
+        warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
             "variance": self._variance(metrics),
@@ -32,7 +32,7 @@ class Symptoms:
             "algorithm": self.algorithm.look(metrics),
             **self._undefined(metrics),
         }
-        for name, warning in found.items():
+        for name, warning in warnings.items():
             if warning and name not in self._warned:
                 self._warned.add(name)
                 yield f"warning: {warning}"

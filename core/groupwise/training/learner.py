@@ -126,8 +126,8 @@ class Learner:
         answers: dict[str, Tensor] = {}
         if algorithm.reference:
             with self.policy.using("reference"):
-                said = self.updater.answers(rollouts, algorithm.reference, spare=spare)
-                answers |= _named("reference", said)
+                of_reference = self.updater.answers(rollouts, algorithm.reference, spare=spare)
+                answers |= _named("reference", of_reference)
         seen = {name.removeprefix("old_") for name in algorithm.sees if name.startswith("old_")}
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | seen if len(plan) > 1 else seen

@@ -117,17 +117,17 @@ def _leaves(case: Case, toy: Toy, rollouts: Rollouts) -> dict[str, Tensor]:
     algorithm = copy.deepcopy(case.algorithm)
     algorithm.prepare(toy)
     updater = updater_of(toy, algorithm, WHOLE)
-    given = case.answers(updater, toy, rollouts, first=True)
-    targets = updater.targets(toy_scores(REWARDS), rollouts, given)
+    answers = case.answers(updater, toy, rollouts, first=True)
+    targets = updater.targets(toy_scores(REWARDS), rollouts, answers)
     with torch.no_grad():
-        said = compare.answers(toy(rollouts))
-    leaves = {name: value.clone().requires_grad_() for name, value in said.items()}
+        outputs = compare.answers(toy(rollouts))
+    leaves = {name: value.clone().requires_grad_() for name, value in outputs.items()}
     extra = {name: leaves[name] for name in leaves if name not in ("log_probs", "entropy")}
     current = LogProbs(
         log_probs=leaves.get("log_probs"), entropy=leaves.get("entropy"), extra=extra
     )
-    batch = {**targets, "mask": rollouts.mask, **given}
-    batch |= {f"old_{name}": said[name] for name in algorithm.old}
+    batch = {**targets, "mask": rollouts.mask, **answers}
+    batch |= {f"old_{name}": outputs[name] for name in algorithm.old}
     loss = algorithm.loss(current, batch)
     if loss.shape != rollouts.mask.shape:
         raise ValueError(
