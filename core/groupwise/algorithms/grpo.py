@@ -90,9 +90,7 @@ class GRPO(Algorithm):
     ) -> Mapping[str, Tensor]:
         """`advantages` [B] or, with process rewards, [B, T]; `weights` [B, T]; both float32."""
         config = self.config
-        relative = advantages.group_relative(
-            scores.outcome, rollouts.groups, scale=config.scale, epsilon=config.epsilon
-        )
+        relative = self.relative(scores, rollouts)
         if scores.steps is not None:
             relative = relative.unsqueeze(1) + self._process(scores.steps, rollouts)
         mask = rollouts.mask
@@ -102,6 +100,13 @@ class GRPO(Algorithm):
             "advantages": relative.to(torch.float32),
             "weights": objective.weights(mask, normalize=config.normalize, length=self.length),
         }
+
+    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B]: the advantages of whole completions; variants override this."""
+        config = self.config
+        return advantages.group_relative(
+            scores.outcome, rollouts.groups, scale=config.scale, epsilon=config.epsilon
+        )
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
         """[B, T]: the advantages that steps give the decisions before them."""
