@@ -40,6 +40,28 @@ class PluginSection(Section):
         return dict(self.model_extra or {})
 
 
+class WeightingSection(Section):
+    """Which prompts are drawn more often than others: those that succeed about half the time."""
+
+    explore: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="share of the draws that are the next prompt in the usual order; the others "
+        "are prompts seen before, those that succeed about half the time",
+    )
+    half_life: float = Field(
+        default=20.0,
+        gt=0,
+        description="steps after which what came of a prompt counts half",
+    )
+    size: int = Field(
+        default=100_000,
+        ge=1,
+        description="questions remembered, 32 bytes each in checkpoints",
+    )
+
+
 class PromptsSection(PluginSection):
     held_out: float = Field(
         default=0.1,
@@ -55,6 +77,21 @@ class PromptsSection(PluginSection):
         description="column that says what a row asks, where several prompts ask the same: they "
         "are held out together; the source's own if unset, else the prompt",
     )
+    weighting: WeightingSection | None = Field(
+        default=None,
+        description="draw prompts more often that succeed about half the time; `{}` takes the "
+        "defaults, null draws all alike ([Data that teaches](data.md))",
+    )
+
+    @model_validator(mode="after")
+    def _order_is_one(self) -> Self:
+        if self.weighting is not None and not self.shuffle:
+            raise _at(
+                ("shuffle",),
+                "false keeps the source's order, and prompts.weighting draws by success; leave "
+                "out one of the two",
+            )
+        return self
 
 
 class MeasureSection(PluginSection):
@@ -93,6 +130,22 @@ class WatchSection(MeasureSection):
     )
     tolerance: float = Field(
         default=0.0, ge=0, description="how far its mean may worsen without an alarm"
+    )
+
+
+class ReplaySection(Section):
+    """Earlier right completions, for prompts of which hardly any is right."""
+
+    at_least: int = Field(
+        default=1,
+        ge=1,
+        description="right completions that a group should have; wrong ones give way to earlier "
+        "right ones of the same prompt where it has fewer",
+    )
+    size: int = Field(
+        default=256,
+        ge=1,
+        description="completions kept, in the memory of every process and in checkpoints",
     )
 
 
@@ -173,6 +226,11 @@ class TrainSection(Section):
     max_refills: int = Field(
         default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
     )
+    replay: ReplaySection | None = Field(
+        default=None,
+        description="learn again from earlier right completions of prompts that are hardly ever "
+        "answered rightly; `{}` takes the defaults ([Data that teaches](data.md))",
+    )
     max_skipped_updates: int = Field(
         default=10,
         ge=0,
@@ -209,6 +267,17 @@ class TrainSection(Section):
                 ("updates_per_rollout",),
                 f"{self.updates_per_rollout} updates cannot share {self.groups_per_step} groups "
                 "evenly: updates_per_rollout must divide groups_per_step",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _wrong_ones_stay(self) -> Self:
+        if self.replay is not None and self.replay.at_least >= self.group_size:
+            raise _at(
+                ("replay", "at_least"),
+                f"{self.replay.at_least} right completions leave no wrong one in a group of "
+                f"{self.group_size}, so that nothing could be learned: it must be less than "
+                "train.group_size",
             )
         return self
 

@@ -19,6 +19,7 @@ from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Ahead, Experience
 from groupwise.training.learner import Learner
+from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
 
 
@@ -95,7 +96,10 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     policy, settings, clock = build_policy(parts, accelerator), parts.config.train, Clock()
     with open_sampling(parts, policy, accelerator) as sampling:
         evaluator = build_evaluator(parts, sampling)
-        learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
+        replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
+        learner = Learner(
+            policy, parts.algorithm, settings, accelerator, sampling.sampler, replay=replay
+        )
         experience = (Ahead if settings.ahead else Experience)(
             sampling,
             parts.prompts,

@@ -18,6 +18,7 @@ from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
 from groupwise.training.experience import Scored
 from groupwise.training.optimizer import Optimizer
+from groupwise.training.replay import Replay
 from groupwise.training.schedule import schedule
 from groupwise.training.update import Updater
 
@@ -30,6 +31,7 @@ class Learner:
 
     sampler: who drew the rollouts; where that is exact, what it said of them stands for what the
         policy would say.
+    replay: gives earlier right completions to groups that have none.
     whole: whether no weight has changed since the last `end_step`, so that what a checkpoint would
         hold is the end of a step. updates: those that changed weights so far.
     """
@@ -41,9 +43,11 @@ class Learner:
         settings: TrainSection,
         accelerator: Accelerator,
         sampler: Sampler,
+        *,
+        replay: Replay | None = None,
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
-        self.settings = settings
+        self.settings, self.replay = settings, replay
         self.whole, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the policy has moved: on some devices its parameters are others by then.
@@ -74,6 +78,9 @@ class Learner:
         count; mismatch is that of the first, before any weight has moved.
         """
         rollouts, scores = experience.rollouts, experience.scores
+        replayed, further = None, dict[str, float]()
+        if self.replay is not None:
+            rollouts, scores, replayed, further = self.replay.fill(rollouts, scores)
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         exact, spare = self.sampler.exact and not others, experience.spare
@@ -94,11 +101,12 @@ class Learner:
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
+                apart=None if replayed is None else replayed[rows],
             )
             measured.append(metrics | self._apply(step))
         of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
         means = {name: _mean(values) for name, values in of.items()}
-        return means | {"skipped_updates": math.fsum(of["skipped_updates"])}
+        return {**means, "skipped_updates": math.fsum(of["skipped_updates"]), **further}
 
     def end_step(self, step: int) -> None:
         """After `step` steps: what the algorithm does between them."""
@@ -185,11 +193,14 @@ class Learner:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self.updates, "optimizer": self.optimizer.state_dict()}
+        state = {"updates": self.updates, "optimizer": self.optimizer.state_dict()}
+        return state if self.replay is None else {**state, "replay": self.replay.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.updates = state["updates"]
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.replay is not None:
+            self.replay.load_state_dict(state.get("replay"))
 
 
 def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
