@@ -1,7 +1,7 @@
 """Outcomes: how often prompts were answered rightly, and how much they have left to teach."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,10 @@ class Outcome(NamedTuple):
     judged: float
 
 
-def worth(right: Tensor, judged: Tensor) -> Tensor:
+Count = TypeVar("Count", float, Tensor)
+
+
+def worth(right: Count, judged: Count) -> Count:
     """E[p (1 - p)] of a success rate p of which `right` of `judged` completions were seen.
 
     p (1 - p) is the variance of one completion's reward of 0 or 1: what a group is expected to
@@ -62,19 +65,19 @@ class Outcomes:
 
     def counts(self, now: int) -> tuple[Tensor, Tensor]:
         """[n] float64: right and judged completions as they count at draw number `now`."""
-        return self._faded(slice(len(self)), now)
+        kept = torch.exp2((self.column("drawn") - now).double() / self.half_life)
+        return self.column("right") * kept, self.column("judged") * kept
 
-    def of(self, key: int, now: int) -> tuple[Tensor, Tensor]:
-        """Those of one question, without dimensions; 0 where it is not known."""
+    def of(self, key: int, now: int) -> tuple[float, float]:
+        """Those of one question; 0 where it is not known."""
         place = self._places.get(key)
         if place is None:
-            return torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        return self._faded(place, now)
-
-    def _faded(self, places: slice | int, now: int) -> tuple[Tensor, Tensor]:
-        age = (now - self._columns["drawn"][places]).double()
-        kept = torch.exp2(-age / self.half_life)
-        return self._columns["right"][places] * kept, self._columns["judged"][places] * kept
+            return 0.0, 0.0
+        right, judged, drawn = (
+            self._columns[name][place].item() for name in ("right", "judged", "drawn")
+        )
+        kept = 2.0 ** ((drawn - now) / self.half_life)
+        return right * kept, judged * kept
 
     def add(self, key: int, row: int, outcome: Outcome, now: int) -> None:
         """Take note of what came of a draw of this question."""
@@ -83,7 +86,7 @@ class Outcomes:
             self._make_room()
             self._places[key] = len(self)
         place = self._places[key]
-        new: dict[str, Tensor | int] = {
+        new: dict[str, float] = {
             "keys": key,
             "rows": row,
             "right": right + outcome.right,
@@ -94,14 +97,13 @@ class Outcomes:
             self._columns[name][place] = value
 
     def _make_room(self) -> None:
-        """For one more: columns grow by half, up to `size`."""
-        count, room = len(self), len(self._columns["keys"])
-        if count >= self.size:
-            dropped = max(1, count // 8, count - self.size + 1)
+        """For one more: columns grow by half; of `size` questions the oldest give way."""
+        if len(self) >= self.size:
+            dropped = max(len(self) // 8, len(self) - self.size + 1)
             kept = self.column("drawn").argsort(stable=True)[dropped:].sort().values
             self.load_state_dict({name: c[kept] for name, c in self.state_dict().items()})
-        elif count == room:
-            more = max(64, count // 2)
+        if len(self) == len(self._columns["keys"]):
+            more = max(64, len(self) // 2)
             self._columns = {
                 name: torch.cat([column, column.new_zeros(more)])
                 for name, column in self._columns.items()

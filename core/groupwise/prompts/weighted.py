@@ -64,7 +64,7 @@ class Weighted(Prompts):
         return draws
 
     def rests(self, row: Row) -> bool:
-        return float(worth(*self.outcomes.of(self._key_of(row), self.drawn))) < RESTING
+        return worth(*self.outcomes.of(self._key_of(row), self.drawn)) < RESTING
 
     def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
         """Take note of what came of draws, by their numbers, on all processes alike.
@@ -73,7 +73,7 @@ class Weighted(Prompts):
         """
         draws = [(self._due.pop(number), outcomes[number]) for number in sorted(outcomes)]
         fresh = [outcome for due, outcome in draws if due.key not in self.outcomes]
-        expected = [_mean_of(*self.outcomes.of(due.key, self.drawn)) for due, _ in draws]
+        expected = [_rate(*self.outcomes.of(due.key, self.drawn)) for due, _ in draws]
         for due, outcome in draws:
             if outcome.judged:
                 self.outcomes.add(due.key, due.index, outcome, self.drawn)
@@ -135,6 +135,6 @@ class Weighted(Prompts):
         return torch.Generator().manual_seed(seed_for(self.seed, space, self.drawn, 0))
 
 
-def _mean_of(right: torch.Tensor, judged: torch.Tensor) -> float:
+def _rate(right: float, judged: float) -> float:
     """The expected success rate by a uniform prior."""
-    return float((1 + right) / (2 + judged))
+    return (1 + right) / (2 + judged)

@@ -5,17 +5,17 @@ rightly most groups are such. One earlier right completion makes it comparable. 
 importance ratio, of the policy to the weights that drew it, and everything else is as for fresh
 ones.
 
-What it does to the gradient: of rewards that are right or wrong, the expected gradient of a
-prompt keeps its direction, that of the prompt's success rate p, and gets longer. With fresh groups
-of G alone it is c (G - 1)/G times the gradient of p, where c is what the advantages divide by;
-groups without any right one add, of one replayed completion and advantages that are not scaled,
+What it does to the gradient: where rewards are 1 for right and 0 for wrong, the expected gradient
+of a prompt keeps its direction, that of the prompt's success rate p, and gets longer. With groups
+of G fresh completions, advantages that are not scaled and sums over whole completions it is
+(G - 1)/G times the gradient of p; with one replayed in each group that has none right,
 
-    (1 - p)^G (G - 1)/G^2 (1/q + 1/(1 - p))
+    (G - 1)/G (1 + (1 - p)^G / G (1/q + 1/(1 - p)))
 
-times the same, where q is the success rate of the weights that drew it. So it is a bias of how much
-rare prompts count against others, not of where they lead. It holds for importance weights that are
-unbiased themselves (whole sequences, below the cap), and for a completion that the present weights
-have not yet learned from.
+times, where q is the success rate of the weights that drew it. So prompts that are rarely right
+count more against others, and lead where they led. That holds for importance weights that are
+unbiased themselves (`importance: sequence`, below the cap), and as far as the present weights have
+not learned from what is replayed.
 """
 
 from collections.abc import Mapping
