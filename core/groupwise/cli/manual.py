@@ -26,9 +26,11 @@ TABLES: Mapping[str, type[BaseModel]] = {
         sections.PluginSection
     ),
     "`prompts`": sections.PromptsSection,
+    "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": sections.RewardSection,
     "Each of `watch`": sections.WatchSection,
     "`train`": sections.TrainSection,
+    "`train.replay`": sections.ReplaySection,
     "`evaluation`": sections.EvaluationSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
