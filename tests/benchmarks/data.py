@@ -5,7 +5,8 @@
 
 The accuracy of weighted prompts is no fair sample, so all are judged on held-out prompts drawn
 alike. Sums are of four to eight terms, of which the base model knows four to six: of 256 prompts
-some are soon always right and some hardly ever. Scenes are those of the example.
+some are soon always right and some hardly ever. Scenes are a quarter of the
+example's, so that each comes up several times.
 """
 
 import sys
@@ -48,6 +49,7 @@ RACES = {
         common=[
             "train.steps=60",
             "train.schedule=constant",
+            "prompts.held_out=0.75",  # so that prompts come more than once
             "evaluation.prompts=100",
             "evaluation.samples=1",
             "evaluation.every=10",
