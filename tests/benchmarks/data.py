@@ -4,9 +4,9 @@
     python tests/benchmarks/data.py shapes --seeds 0 1 2 --jobs 16 --out runs/data_shapes
 
 The accuracy of weighted prompts is no fair sample, so all are judged on held-out prompts drawn
-alike. Sums are of four to eight terms, of which the base model knows four to six: of 256 prompts
-some are soon always right and some hardly ever. Scenes are a quarter of the
-example's, so that each comes up several times.
+alike. Sums are of four to eight terms, of which the base model has learned four to six: of 256
+prompts some are soon always right and others hardly ever. Scenes are a quarter of the example's, so
+that each comes up several times.
 """
 
 import sys
@@ -30,14 +30,14 @@ RACES = {
         variants=VARIANTS,
         goal=0.7,
         common=[
-            "train.steps=60",
+            "train.steps=120",
             f"prompts.options={SUMS}",
             "prompts.size=256",
             "policy.max_new_tokens=112",  # of eight terms
             f"evaluation.source={EXAM}",
             "evaluation.prompts=200",
             "evaluation.greedy=false",
-            "evaluation.every=4",
+            "evaluation.every=5",
             "train.minutes=7",
         ],
         held_out=True,

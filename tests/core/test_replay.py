@@ -260,6 +260,7 @@ def graded(completions, **_):
         (rare, {"algorithm": {"importance": "none"}}, r"replay: learns .* set algorithm\.importan"),
         (rare, {"algorithm": {"name": "dapo"}}, r"train\.replay: fills .* algorithm\.refill: fal"),
         (graded, {}, r"train\.replay: the first reward gives other values than 0 and 1"),
+        (rare, {"train.replay": {"at_least": 3, "size": 2}}, r"size: 2 kept .* fewer than the 3"),
         (graded, {"train.replay": {"size": 0}}, r"train\.replay\.size: expected at least 1, fou"),
     ],
 )

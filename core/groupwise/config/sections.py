@@ -148,6 +148,16 @@ class ReplaySection(Section):
         description="completions kept, in the memory of every process and in checkpoints",
     )
 
+    @model_validator(mode="after")
+    def _holds_those_of_a_group(self) -> Self:
+        if self.size < self.at_least:
+            raise _at(
+                ("size",),
+                f"{self.size} kept completions are fewer than the {self.at_least} that a group "
+                "should have (at_least)",
+            )
+        return self
+
 
 class TrainSection(Section):
     steps: int = Field(

@@ -88,8 +88,9 @@ class Learner:
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
-        # A state that `targets` changes is that of no whole step until this one ends.
-        self.whole = self.whole and not isinstance(self.algorithm, HasState)
+        # A state that `targets` changes, or replay, is that of no whole step until this one ends.
+        stateless = self.replay is None and not isinstance(self.algorithm, HasState)
+        self.whole = self.whole and stateless
         measured: list[dict[str, float]] = []
         for number, rows in enumerate(plan):
             part = rollouts.select(rows)

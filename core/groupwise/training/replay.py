@@ -68,11 +68,11 @@ class Replay:
         Of a group's wrong ones the last give way. All processes must call it alike.
         """
         self._check(rollouts)
-        right = self.judge.right(scores)
+        right, groups = self.judge.right(scores), rollouts.groups.cpu()
         order, earlier = torch.arange(len(rollouts)), list[Kept]()
         fresh: list[tuple[int, str, list[Kept]]] = []
-        for number in rollouts.groups.cpu().unique().tolist():
-            rows = (rollouts.groups.cpu() == number).nonzero().flatten()
+        for number in groups.unique().tolist():
+            rows = (groups == number).nonzero().flatten()
             text = as_text(rollouts.prompts[int(rows[0])]["prompt"])
             missing = self.settings.at_least - int((right[rows] == 1).sum())
             wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
