@@ -37,7 +37,7 @@ def policy_class(lab):
 
 
 def drawn(trainer):
-    sampler = trainer.experience.sampling.sampler
+    sampler = trainer.experience.team.sampling.sampler
     return getattr(sampler, "copy", sampler).drew
 
 
@@ -51,9 +51,9 @@ def test_weights_are_one_step_older_and_draws_and_seeds_the_same(lab, policy_cla
     versions = []
     learn = ahead.learner.learn
 
-    def noted(scored, step):
-        versions.append(set(scored.rollouts.versions.tolist()))
-        return learn(scored, step)
+    def noted(lesson, *rest):
+        versions.append(set(lesson.rollouts.versions.tolist()))
+        return learn(lesson, *rest)
 
     ahead.learner.learn = noted
     assert lab.fit(plain)
@@ -282,7 +282,8 @@ def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
     trainer = lab.trainer(algorithm=GRPO(GRPO.Config(importance="none")))
     scored = trainer.experience.next(trainer.state)
     with pytest.raises(UserError, match="rollouts of older weights need an algorithm that co"):
-        trainer.learner.learn(scored, 3)
+        trainer.step = 3
+        trainer.learn(scored)
 
 
 def test_the_engine_s_thread_works_on_the_gpu_of_its_process(lab, monkeypatch):

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from groupwise import secrets
 from groupwise.cli import manual
 from groupwise.config.load import LoadedConfig, derive, dump, load_config, parse_config
-from groupwise.config.sections import RunConfig, TrainSection
+from groupwise.config.sections import RunConfig
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
 from groupwise.plugins import registry as plugins
