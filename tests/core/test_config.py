@@ -120,7 +120,7 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, evaluation, "),
+        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, chain, "),
         ("trian: {}", "7: trian: unknown key, did you mean 'train'?"),
         (
             "train:\n  lerning_rate: 1",

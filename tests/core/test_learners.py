@@ -1,4 +1,4 @@
-"""Several learners in one run: a pool that shares its groups, a chain of which one prompts the next."""
+"""Several learners in one run: a pool shares its groups, in a chain one prompts the next."""
 
 import json
 import math
@@ -156,7 +156,7 @@ def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
     assert {"one", "two"} <= names
     assert set(result.policies) == {"one", "two"}
     with pytest.raises(UserError, match=r"several policies: policies\['one'\]"):
-        result.policy
+        _ = result.policy
     samples = (result.folder / "samples" / "after.jsonl").read_text().splitlines()
     assert {json.loads(line)["learner"] for line in samples} == {"one", "two"}
 
@@ -182,8 +182,8 @@ def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
 def test_a_chain_hands_each_reward_up_as_a_mean(lab, tmp_path):
     seen = []
 
-    def reward(prompts, completions, writer, id, **_):
-        seen.append((prompts, completions, writer, id))
+    def reward(prompts, completions, writer, **columns):
+        seen.append((prompts, completions, writer, columns["id"]))
         return lab.ones(completions)
 
     members = chain(lab)

@@ -53,7 +53,9 @@ class LearnerSection(Section):
         default=PluginSection(name="grpo"), description="how it learns from rewards"
     )
     train: OwnTrain = Field(
-        default=OwnTrain(), description="what of the run's `train` is different for it"
+        default=OwnTrain(),
+        description="what of the run's `train` is different for it; it may have its own "
+        + ", ".join(f"`{name}`" for name in _OWN),
     )
     learns: bool = Field(default=True, description="false: it only samples, and never changes")
 
