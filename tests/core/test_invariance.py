@@ -290,7 +290,7 @@ from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.config.sections import ReplaySection
+from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
 from groupwise.training.replay import Replay
 from tests.core.engine import Engine

@@ -9,7 +9,8 @@ import torch
 
 from groupwise import train
 from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.config.sections import EvaluationSection, ReplaySection
+from groupwise.config.sections import EvaluationSection
+from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode

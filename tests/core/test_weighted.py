@@ -120,6 +120,15 @@ def test_rows_that_ask_the_same_share_what_is_known():
     assert len(prompts.outcomes) == 30
 
 
+def test_a_draw_of_which_nothing_came_is_not_waited_for():
+    """As where a policy of a chain could take none of what the one before wrote."""
+    prompts = weighted(rows(20))
+    draws = prompts.take(4)
+    prompts.observe({draw.number: Outcome(4, 8) for draw in draws[1:]})
+    assert not prompts._due
+    assert len(prompts.outcomes) == 3
+
+
 def test_what_was_not_judged_tells_nothing():
     prompts = weighted(rows(20))
     draws = prompts.take(4)

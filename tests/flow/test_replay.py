@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.config.sections import EvaluationSection, ReplaySection
+from groupwise.config.sections import EvaluationSection
+from groupwise.config.train import ReplaySection
 from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge

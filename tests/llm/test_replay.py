@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from groupwise.config.sections import EvaluationSection, ReplaySection
+from groupwise.config.sections import EvaluationSection
+from groupwise.config.train import ReplaySection
 from groupwise.rewards import Reward, Scores
 from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge

@@ -71,7 +71,9 @@ class Weighted(Prompts):
 
         Returns what can be said of the draws, and of all questions that are known.
         """
-        draws = [(self._due.pop(number), outcomes[number]) for number in sorted(outcomes)]
+        draws = [(self._due[number], outcomes[number]) for number in sorted(outcomes)]
+        # Of a draw before these that is not among them nothing will be known.
+        self._due = {n: due for n, due in self._due.items() if n > max(outcomes, default=-1)}
         fresh = [outcome for due, outcome in draws if due.key not in self.outcomes]
         expected = [_rate(*self.outcomes.of(due.key, self.drawn)) for due, _ in draws]
         for due, outcome in draws:

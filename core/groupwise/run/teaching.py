@@ -1,6 +1,6 @@
 """Teaching: weighted prompts and replay in a run, and what both must find in the rest of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from groupwise.algorithm import Algorithm
@@ -27,10 +27,12 @@ def draws_of(config: RunConfig) -> Callable[..., Prompts]:
     )
 
 
-def check_teaching(loaded: LoadedConfig, algorithm: Algorithm, first: Reward) -> None:
+def check_teaching(
+    loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], first: Reward
+) -> None:
     """Raise UserError where weighted prompts or replay do not fit the rewards or the algorithm.
 
-    first: of the rewards that are trained on.
+    algorithms: by label of the learner; first: of the rewards that are trained on.
     """
     config, message = loaded.config, loaded.origin.message
     wanted: dict[KeyPath, bool] = {
@@ -53,16 +55,23 @@ def check_teaching(loaded: LoadedConfig, algorithm: Algorithm, first: Reward) ->
                 f"`rewards`, with weight: 0 if nothing is to be learned from it"
             )
             raise UserError(message(path, problem))
-    if wanted["train", "replay"] and not algorithm.corrects:
+    if wanted["train", "replay"]:
+        (algorithm,) = algorithms.values()  # several learners are refused before
+        _check_replay(loaded, algorithm)
+
+
+def _check_replay(loaded: LoadedConfig, algorithm: Algorithm) -> None:
+    path = ("train", "replay")
+    if not algorithm.corrects:
         problem = (
-            f"learns from completions of older weights, and algorithm {config.algorithm.name!r} "
-            f"does not correct for them as it is set; leave it out, or (grpo and its kin) set "
-            f"algorithm.importance: token"
+            f"learns from completions of older weights, and algorithm "
+            f"{loaded.config.algorithm.name!r} does not correct for them as it is set; leave it "
+            f"out, or (grpo and its kin) set algorithm.importance: token"
         )
-        raise UserError(message(("train", "replay"), problem))
-    if wanted["train", "replay"] and algorithm.refills:
+        raise UserError(loaded.origin.message(path, problem))
+    if algorithm.refills:
         problem = (
             "fills the groups without any right completion that algorithm.refill replaces by those "
             "of other prompts; leave it out, or set algorithm.refill: false"
         )
-        raise UserError(message(("train", "replay"), problem))
+        raise UserError(loaded.origin.message(path, problem))

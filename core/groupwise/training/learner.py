@@ -10,17 +10,17 @@ from torch import Tensor
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
-from groupwise.training.experience import Scored
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
 from groupwise.training.schedule import schedule
 from groupwise.training.update import Updater
+from groupwise.training.work import Lesson
 
 AVERAGE = "average"
 """The name that the moving average of the weights is kept by."""
@@ -71,19 +71,21 @@ class Learner:
         """The name of the weights to evaluate and save by; None for the present ones."""
         return None if self.settings.ema is None else AVERAGE
 
-    def learn(self, experience: Scored, step: int) -> dict[str, Any]:
+    def learn(self, lesson: Lesson, step: int, spare: Rollouts | None = None) -> dict[str, Any]:
         """All updates that a step's rollouts give.
 
-        step: training steps made so far. Metrics are means over the updates, `skipped_updates` a
+        step: training steps made so far; spare: a rollout for passes without effect, while other
+        processes have more. Metrics are means over the updates, `skipped_updates` a
         count; mismatch is that of the first, before any weight has moved.
         """
-        rollouts, scores = experience.rollouts, experience.scores
         replayed, further = None, dict[str, float]()
         if self.replay is not None:
-            rollouts, scores, replayed, further = self.replay.fill(rollouts, scores)
+            rollouts, scores, replayed, further = self.replay.fill(lesson.rollouts, lesson.scores)
+            lesson = Lesson(rollouts=rollouts, scores=scores)
+        rollouts = lesson.rollouts
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
-        exact, spare = self.sampler.exact and not others, experience.spare
+        exact = self.sampler.exact and not others
         answers = self._answers(rollouts, plan, exact=exact, spare=spare)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
@@ -93,12 +95,14 @@ class Learner:
         self.whole = self.whole and stateless
         measured: list[dict[str, float]] = []
         for number, rows in enumerate(plan):
-            part = rollouts.select(rows)
-            cut = {name: value[rows, : part.mask.shape[1]] for name, value in answers.items()}
+            part = lesson.select(rows)
+            width = part.rollouts.mask.shape[1]
+            cut = {name: value[rows, :width] for name, value in answers.items()}
             metrics = self.updater.backward(
-                part,
-                scores.select(rows),
+                part.rollouts,
+                part.scores,
                 cut,
+                beside=part.beside,
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
@@ -107,7 +111,9 @@ class Learner:
             measured.append(metrics | self._apply(step))
         of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
         means = {name: _mean(values) for name, values in of.items()}
-        return {**means, "skipped_updates": math.fsum(of["skipped_updates"]), **further}
+        # A policy of a chain may have received no prompt that it can take.
+        skipped = math.fsum(of.get("skipped_updates", ()))
+        return {**means, "skipped_updates": skipped, **further}
 
     def end_step(self, step: int) -> None:
         """After `step` steps: what the algorithm does between them."""
@@ -194,12 +200,19 @@ class Learner:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"updates": self.updates, "optimizer": self.optimizer.state_dict()}
-        return state if self.replay is None else {**state, "replay": self.replay.state_dict()}
+        algorithm, replay = self.algorithm, self.replay
+        return {
+            "updates": self.updates,
+            "optimizer": self.optimizer.state_dict(),
+            **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+            **({} if replay is None else {"replay": replay.state_dict()}),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.updates = state["updates"]
         self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.algorithm, HasState) and "algorithm" in state:
+            self.algorithm.load_state_dict(state["algorithm"])
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
 

@@ -27,7 +27,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise import processes
-from groupwise.config.sections import ReplaySection
+from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
 from groupwise.prompts.split import as_text
 from groupwise.rewards import Scores
