@@ -216,13 +216,9 @@ class RunConfig(Section):
         for name in ("sampler", "algorithm"):
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
-        if self.train.ahead:
-            raise mistake_at(("train", "ahead"), f"nothing is sampled ahead in a {key}")
-        if self.train.replay is not None:
-            raise mistake_at(
-                ("train", "replay"),
-                f"it fills the groups of one policy, and those of a {key} are of all; leave it out",
-            )
+        for name, what in (("ahead", "sampled ahead"), ("replay", "replayed")):
+            if getattr(self.train, name):
+                raise mistake_at(("train", name), f"nothing is {what} in a {key}")
         sized = [n for n, x in enumerate(listed) if "group_size" in x.train.model_fields_set]
         if key == "pool" and sized:
             raise mistake_at(
