@@ -1,6 +1,6 @@
 """The sections of a run's configuration: every key with its type, default and meaning."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -213,6 +213,10 @@ class RunConfig(Section):
                 raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
         if not any(section.learns for section in listed):
             raise mistake_at((key,), "none of them learns")
+        self._check_shared(key, listed)
+
+    def _check_shared(self, key: str, listed: Sequence[LearnerSection]) -> None:
+        """What stands beside the list, for all in it."""
         for name in ("sampler", "algorithm"):
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
