@@ -24,14 +24,30 @@ SIDES = {
     "below": "under it",
 }
 GERMAN = {
-    **{"disk": "scheibe", "square": "quadrat", "triangle": "dreieck"},
-    **{"red": "rote", "green": "grüne", "blue": "blaue", "yellow": "gelbe"},
-    **{"left of": "links von", "right of": "rechts von", "above": "über", "below": "unter"},
+    "disk": "scheibe",
+    "square": "quadrat",
+    "triangle": "dreieck",
+    "red": "rote",
+    "green": "grüne",
+    "blue": "blaue",
+    "yellow": "gelbe",
+    "left of": "links von",
+    "right of": "rechts von",
+    "above": "über",
+    "below": "unter",
 }
 FRENCH = {
-    **{"disk": "disque", "square": "carré", "triangle": "triangle"},
-    **{"red": "rouge", "green": "vert", "blue": "bleu", "yellow": "jaune"},
-    **{"left of": "à gauche de", "right of": "à droite de", "above": "sur", "below": "sous"},
+    "disk": "disque",
+    "square": "carré",
+    "triangle": "triangle",
+    "red": "rouge",
+    "green": "vert",
+    "blue": "bleu",
+    "yellow": "jaune",
+    "left of": "à gauche de",
+    "right of": "à droite de",
+    "above": "sur",
+    "below": "sous",
 }
 SHARES = (0.10, 0.05, 0.15, 0.15, 0.15, 0.15, 0.15, 0.10)
 """How often the untrained writer uses each of `rewritings`."""
@@ -63,7 +79,7 @@ def foreign(row: Row, chance: random.Random) -> Iterator[str]:
 
 
 def rewritings(row: Row) -> list[str]:
-    """Eight ways to say the scene again; the painter knows the first two, and the sixth is wrong."""
+    """Eight ways to say the scene again; the painter knows the first two; the sixth is wrong."""
     one, where, other = things(row)
     (first, shape), (second, other_shape) = one, other
     rare = [f"a {COLOURS[c][0]} {SHAPES[s][0]}" for c, s in (one, other)]
