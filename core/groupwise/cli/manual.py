@@ -33,7 +33,14 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
 """Kinds of plugins whose options are shown; rewards have pages of their own."""
-PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
+PLAIN = {
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    Path: "path",
+    type(None): "nothing",
+}
 LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 
 
@@ -44,11 +51,21 @@ def tables() -> str:
     for kind, name in _own():
         model: type[BaseModel] = plugins.installed().load(kind, name).Config
         title = f"## {plugins.SINGULAR[kind].capitalize()} `{name}`"
-        of_all = names.get(model.__mro__[1])
-        own = table(model, keys=model.__annotations__ if of_all else None)
-        parts.append(f"{title}\n\n" + (f"As `{of_all}`, but for:\n\n" if of_all else "") + own)
+        above = next((base for base in model.__mro__[1:] if base in names), None)
+        of_all = names[above] if above else None
+        keys = _changed(model, above) if above else None
+        own = f"As `{of_all}`" + (", but for:\n\n" if keys else ".") if of_all else ""
+        own += "" if keys == set() else table(model, keys=keys)
+        parts.append(f"{title}\n\n{own}")
         names[model] = name
     return "\n\n".join(parts)
+
+
+def _changed(model: type[BaseModel], above: type[BaseModel]) -> set[str]:
+    """The keys that differ from those of the model above it, or are new."""
+    between = [base for base in model.__mro__ if issubclass(base, BaseModel) and base is not above]
+    own = [vars(base).get("__annotations__", {}) for base in between if not issubclass(above, base)]
+    return {key for annotations in own for key in annotations}
 
 
 def _own() -> Iterator[tuple[str, str]]:
