@@ -88,13 +88,13 @@ def sapo(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: fl
     gradient is that of -rho A, whatever tau.
     """
     advantages = per_decision(advantages)
-    tau = _by_sign(advantages > 0, positive, negative)
+    tau = _either(advantages > 0, positive, negative, log_ratio)
     return -advantages * torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
 
 
 def sapo_gate(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
     """[B, T]: by what share of itself `sapo` lets the gradient of -rho A through: 4 p (1 - p)."""
-    tau = _by_sign(per_decision(advantages) > 0, positive, negative)
+    tau = _either(per_decision(advantages) > 0, positive, negative, log_ratio)
     p = torch.sigmoid(tau * (log_ratio.exp() - 1))
     return 4 * p * (1 - p)
 
@@ -115,15 +115,16 @@ def vespo_weights(
     large W exponentially.
     """
     learned = per_decision(advantages) >= 0
-    k = _by_sign(learned, positive[0], negative[0])
-    decay = _by_sign(learned, positive[1], negative[1])
+    k = _either(learned, positive[0], negative[0], log_weight)
+    decay = _either(learned, positive[1], negative[1], log_weight)
     log_weight = log_weight.detach()
     # In logs: W^k overflows where exp(-lambda W) has long made up for it.
     return (k * log_weight + decay * (1 - log_weight.exp())).exp()
 
 
-def _by_sign(condition: Tensor, yes: float, no: float) -> Tensor:
-    return torch.where(condition, yes, no)
+def _either(condition: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
+    """One of two numbers, in the dtype of `like`: torch.where would give float32."""
+    return torch.where(condition, like.new_tensor(yes), like.new_tensor(no))
 
 
 def guarded_log_ratio(

@@ -12,6 +12,7 @@ after ScaleRL, arXiv:2510.13786; unset it is 0.2, which scales every gradient do
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -36,7 +37,7 @@ class CISPO(GRPO):
             None, gt=0, description="how far below 1 ratios count; no bound if unset"
         )
         clip_high: float = Field(4.0, gt=0, description="how far above 1 ratios count")
-        ratio_cap: None = Field(None, description="CISPO has none: `clip_high` is it")
+        ratio_cap: ClassVar[None] = None  # type: ignore[misc]
         normalize: objective.Normalize = "token"
 
     config: Config

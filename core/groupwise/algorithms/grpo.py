@@ -86,10 +86,12 @@ class GRPO(Algorithm):
 
         @model_validator(mode="after")
         def _cap_above_the_clip_range(self) -> Self:
-            high = self.clip_low if self.clip_high is None else self.clip_high
-            if self.ratio_cap is not None and self.ratio_cap <= 1 + high:
+            if self.ratio_cap is None:
+                return self
+            most = 1 + (self.clip_low if self.clip_high is None else self.clip_high)
+            if self.ratio_cap <= most:
                 raise ValueError(
-                    f"ratio_cap must be more than 1 + clip_high = {1 + high:g}, found "
+                    f"ratio_cap must be more than 1 + clip_high = {most:g}, found "
                     f"{self.ratio_cap:g}: below that it would clip positive advantages, too"
                 )
             return self
@@ -97,7 +99,6 @@ class GRPO(Algorithm):
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
         self.length = self.config.length
-        self.scale: advantages.Scale = self.config.scale
         self.beta = self.config.beta
         self.gaussian = self.config.kl not in get_args(objective.Estimator)
         self.reference = frozenset({"mean" if self.gaussian else "log_probs"} if self.beta else ())
@@ -146,14 +147,14 @@ class GRPO(Algorithm):
         """[B]: the advantages of whole completions; variants override this."""
         config = self.config
         return advantages.group_relative(
-            scores.outcome, rollouts.groups, scale=self.scale, epsilon=config.epsilon
+            scores.outcome, rollouts.groups, scale=config.scale, epsilon=config.epsilon
         )
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
         """[B, T]: the advantages that steps give the decisions before them."""
         config = self.config
         relative = advantages.process_supervision(
-            steps, rollouts.groups, scale=self.scale, epsilon=config.epsilon
+            steps, rollouts.groups, scale=config.scale, epsilon=config.epsilon
         )
         missing = rollouts.mask.shape[1] - relative.shape[1]
         return torch.nn.functional.pad(relative, (0, missing))

@@ -12,7 +12,7 @@ is an update's here: with several `updates_per_rollout`, each is normalised by i
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,8 +38,8 @@ class ReinforcePP(GRPO):
         beta: float = Field(
             0.0, ge=0, description="weight of the KL to the reference in the reward"
         )
-        kl: Literal["k1"] = Field("k1", description="k1: the KL in a reward needs no gradient")
-        scale: Literal["batch"] = Field("batch", description="batch: all of its decisions")
+        kl: ClassVar[objective.Estimator] = "k1"  # type: ignore[misc]
+        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
 

@@ -12,7 +12,7 @@ advantage.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -36,13 +36,9 @@ class ReinforcePPBaseline(GRPO):
 
     class Config(GRPO.Config):
         kl: objective.Estimator | Literal["exact"] = "k2"
-        scale: Literal["batch"] = Field("batch", description="batch: all of its decisions")
+        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
-
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
-        self.scale = "none"  # the batch's comes last
 
     def estimate(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]

@@ -10,9 +10,8 @@ their own and the KL is in the loss, as for GRPO. In a step's first update, with
 gradients are the same with `length: 1`. TRL also divides by the std of the batch's advantages.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages
@@ -30,7 +29,7 @@ class RLOO(DrGRPO):
     """
 
     class Config(DrGRPO.Config):
-        scale: Literal["none"] = Field("none", description="none: a std would bias the estimate")
+        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         return advantages.leave_one_out(scores.outcome, rollouts.groups)

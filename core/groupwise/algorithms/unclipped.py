@@ -1,13 +1,13 @@
 """The options of algorithms without a clip range."""
 
-from pydantic import Field
+from typing import ClassVar
 
 from groupwise.algorithms.grpo import GRPO
 
 
 class Unclipped(GRPO.Config):
-    """GRPO's options, of which those of its clip may not be set."""
+    """GRPO's options without those of its clip."""
 
-    clip_low: None = Field(None, description="none: nothing is clipped")  # type: ignore[assignment]
-    clip_high: None = Field(None, description="none: nothing is clipped")
-    ratio_cap: None = Field(None, description="none: nothing is clipped")
+    clip_low: ClassVar[None] = None  # type: ignore[misc]
+    clip_high: ClassVar[None] = None  # type: ignore[misc]
+    ratio_cap: ClassVar[None] = None  # type: ignore[misc]

@@ -12,7 +12,7 @@ phi is all the bound there is. TRL bounds log W to [log 1e-8, 20], outside of wh
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -50,12 +50,8 @@ class VESPO(GRPO):
             description="whether W is against what drew the completion, or what the policy said "
             "before the step's first update",
         )
-        importance_mode: None = Field(  # type: ignore[assignment]
-            None, description="none: phi is the bound"
-        )
-        importance_cap: None = Field(  # type: ignore[assignment]
-            None, description="none: phi is the bound"
-        )
+        importance_mode: ClassVar[None] = None  # type: ignore[misc]
+        importance_cap: ClassVar[None] = None  # type: ignore[misc]
 
     config: Config
 

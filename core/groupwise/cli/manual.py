@@ -33,14 +33,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
 """Kinds of plugins whose options are shown; rewards have pages of their own."""
-PLAIN = {
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    str: "text",
-    Path: "path",
-    type(None): "nothing",
-}
+PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
 LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 
 
@@ -52,18 +45,23 @@ def tables() -> str:
         model: type[BaseModel] = plugins.installed().load(kind, name).Config
         title = f"## {plugins.SINGULAR[kind].capitalize()} `{name}`"
         above = next((base for base in model.__mro__[1:] if base in names), None)
-        of_all = names[above] if above else None
-        keys = _changed(model, above) if above else None
-        own = f"As `{of_all}`" + (", but for:\n\n" if keys else ".") if of_all else ""
-        own += "" if keys == set() else table(model, keys=keys)
+        own = table(model) if above is None else _variant(model, above, names[above])
         parts.append(f"{title}\n\n{own}")
         names[model] = name
     return "\n\n".join(parts)
 
 
+def _variant(model: type[BaseModel], above: type[BaseModel], name: str) -> str:
+    """What differs from the model above it, which is that of `name`."""
+    gone = [f"`{key}`" for key in above.model_fields if key not in model.model_fields]
+    keys = _changed(model, above) & model.model_fields.keys()
+    text = f"As `{name}`" + (f", without {', '.join(gone)}" if gone else "")
+    return f"{text}, but for:\n\n{table(model, keys=keys)}" if keys else f"{text}."
+
+
 def _changed(model: type[BaseModel], above: type[BaseModel]) -> set[str]:
-    """The keys that differ from those of the model above it, or are new."""
-    between = [base for base in model.__mro__ if issubclass(base, BaseModel) and base is not above]
+    """The keys that the model states, or a base between it and the model above it."""
+    between = [base for base in model.__mro__ if issubclass(base, BaseModel)]
     own = [vars(base).get("__annotations__", {}) for base in between if not issubclass(above, base)]
     return {key for annotations in own for key in annotations}
 
