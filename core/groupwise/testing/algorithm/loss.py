@@ -266,8 +266,9 @@ def corrected(case: Case) -> str | None:
     apart = {}
     for taught in (True, False):
         one, other = (_leaves(case, toy, rollouts, taught=taught, said=by) for by in (0.0, 1.0))
-        grads = [(one[n].grad, other[n].grad) for n in one if one[n].grad is not None]
-        apart[taught] = max((float((a - b).abs().max()) for a, b in grads), default=0.0)
+        pairs = [(one[name].grad, other[name].grad) for name in one]
+        gaps = [a - b for a, b in pairs if a is not None and b is not None]
+        apart[taught] = max((float(gap.abs().max()) for gap in gaps), default=0.0)
     if not apart[True] > 0:
         return "decisions that the sampler was likelier to take by a nat have the same gradient"
     if apart[False] > 1e-12:
