@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from groupwise import secrets
@@ -470,6 +471,17 @@ def test_the_table_of_algorithms_is_up_to_date() -> None:
         assert (what[-1], bool(averaged)) == (".", True)
         assert " = " in computes
         assert "arxiv.org" in source or "`bnpo`" in name  # which is TRL's own
+
+
+def test_what_the_page_of_algorithms_shows_is_taken() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    shown = [yaml.safe_load(block.split("```")[0]) for block in page.split("```yaml\n")[1:]]
+    assert len(shown) == 3
+    for section in shown:
+        options = section["algorithm"]
+        options = {"name": options} if isinstance(options, str) else options
+        kind = plugins.installed().load("algorithms", options.pop("name"))
+        kind(kind.Config(**options))
 
 
 def test_no_other_option_of_a_plugin_is_taken_for_a_secret() -> None:

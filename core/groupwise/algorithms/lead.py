@@ -5,9 +5,9 @@ they need to be. It assumes a reward that tells right from wrong, and groups lar
 several right ones: length is measured against those. Where all completions are equally long, as
 pictures are, the penalty and the weights by difficulty remain, and do the same.
 
-Where implementations differ: the paper's other changes (a curriculum, no KL, a clip of 0.28 above,
-advantages by the group's std) are options here as they are for GRPO. In the first version of the
-paper wrong answers had 0, which is `penalty: 0`; the constants are those of its experiments.
+Where implementations differ: a right answer is told by a reward of 1 (`right`) rather than by any
+above 0, and the stds are the unbiased ones, as everywhere here. `penalty: 0` gives wrong answers
+the 0 that they have without the paper's penalty. The weights' constants are the paper's.
 """
 
 from dataclasses import replace
