@@ -56,7 +56,8 @@ class Evaluator:
     def __call__(self, state: RunState, weights: str | None = None) -> Evaluation:
         """weights: the name of those that are evaluated, None for the policy's present ones."""
         self.sampling.follow(weights, state.global_step)
-        samples: list[Sample] = gather_object([*self._samples(state)])
+        drawn = self.samples(self.draws, self._sizes, state, space="evaluation")
+        samples: list[Sample] = gather_object([*drawn])
         self.failures = processes.first_of(self.failures)
         samples.sort(key=lambda sample: (sample["greedy"], sample["draw"], sample["index"]))
         self.judge.agree()
@@ -86,25 +87,34 @@ class Evaluator:
         elif samples:
             self.alarms = alarms(self.first, samples, self.watches)
 
-    def _samples(self, state: RunState) -> Iterator[Sample]:
-        """All samples of this process, in the order in which they are drawn."""
+    @property
+    def _sizes(self) -> Mapping[Purpose, int]:
+        """How many completions of a prompt an evaluation draws, and in which way."""
+        both = self.settings.greedy and self.sampling.policy.greedy
+        return {"evaluate": self.settings.samples, **({"greedy": 1} if both else {})}
+
+    def samples(
+        self, draws: Sequence[Draw], sizes: Mapping[Purpose, int], state: RunState, *, space: str
+    ) -> Iterator[Sample]:
+        """This process's share of the draws, scored and judged, in the order in which it is drawn.
+
+        Weights are those that are followed. sizes: completions of a prompt, by purpose; space: of
+        the seeds, as in `Sampling.draw`.
+        """
         before: _Batch | None = None
-        for batch in self._batches(state):
+        for batch in self._batches(draws, sizes, state, space):
             if before is not None:  # waited for only when the next is drawn
                 yield from self._scored(before)
             before = batch
         if before is not None:
             yield from self._scored(before)
 
-    def _batches(self, state: RunState) -> Iterator["_Batch"]:
+    def _batches(
+        self, draws: Sequence[Draw], sizes: Mapping[Purpose, int], state: RunState, space: str
+    ) -> Iterator["_Batch"]:
         """What is sampled; the scoring of it has begun."""
-        both = self.settings.greedy and self.sampling.policy.greedy
-        sizes: dict[Purpose, int] = {
-            "evaluate": self.settings.samples,
-            **({"greedy": 1} if both else {}),
-        }
         for purpose, size in sizes.items():
-            drawn = self.sampling.draw(self.draws, size, space="evaluation", purpose=purpose)
+            drawn = self.sampling.draw(draws, size, space=space, purpose=purpose)
             for rollouts in drawn:
                 # Nothing is learned from them, so what a policy needs for that can go.
                 light = replace(rollouts, trajectory={})
