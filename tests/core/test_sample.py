@@ -197,6 +197,22 @@ def test_a_reward_that_measures_has_a_best_one_and_no_right_ones(run, lab):
     assert all(row["reward"] >= 0.5 for row in right)
 
 
+def test_processes_share_the_prompts(run, lab, tmp_path, monkeypatch):
+    """Each process draws its part of every chunk, a last one that does not go round included."""
+    sample = run(prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NONE)
+    whole = sample(per_prompt=2, keep="all", prompts=5)
+    monkeypatch.setattr(sampling, "BATCHES", 1)
+    objects = {("policy",): lab.Tabular(), ("rewards", 0): even}
+    parts = []
+    for rank in range(2):  # `gather_object` gives a single process its own alone
+        with reopened(tmp_path / "run", ["train.sample_batch=4"], objects) as opened:
+            opened.evaluator.sampling.process = (rank, 2)
+            drawn = answers(opened, Selection(per_prompt=2, keep="all", prompts=5))
+            parts.append([row for answered in drawn for row in answered.kept])
+    assert [len(part) for part in parts] == [6, 4]
+    assert sorted([*parts[0], *parts[1]], key=lambda row: (row["draw"], row["index"])) == whole
+
+
 def test_rows_that_ask_the_same_are_drawn_once(run, lab):
     rows = [*lab.rows(), *lab.rows()]
     sample = run(prompts={"name": "rows", "rows": rows, "held_out": 0.0}, evaluation=NONE)
