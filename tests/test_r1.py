@@ -77,7 +77,7 @@ def test_a_recipe_goes_on_where_it_stopped(r1, tmp_path):
     partly = tmp_path / "partly.txt"
     first, second = stage("first"), stage("second", "raise SystemExit('no')", partly)
     said = []
-    with pytest.raises(SystemExit, match=r"second failed; what it said is in .*second\.log"):
+    with pytest.raises(SystemExit, match=r"second ended with 1; what it said is in .*second\.log"):
         r1.run([first, second], said.append)
     assert (tmp_path / "logs" / "second.log").read_text().strip() == "no"
     assert not second.makes.exists()
@@ -91,7 +91,7 @@ def test_a_recipe_goes_on_where_it_stopped(r1, tmp_path):
 
 
 def test_a_run_that_was_interrupted_is_not_made(r1, tmp_path):
-    stages = r1.stages(tmp_path, 0, r1.Size(), tmp_path)
+    stages = r1.stages(tmp_path, 0, tmp_path, prompts=9, overrides=["train.steps=1"])
     assert [stage.name for stage in stages["r1"]] == [
         *("cold_start", "first", "sampled", "distilled", "second")
     ]
@@ -101,6 +101,7 @@ def test_a_run_that_was_interrupted_is_not_made(r1, tmp_path):
     for interrupted in (True, False):
         zero.makes.write_text(json.dumps({"interrupted": interrupted}))
         assert r1.is_made(zero) is not interrupted
+    assert [zero.command[-1], stages["r1"][2].command[-4]] == ["train.steps=1", "9"]
     models = {str(part) for stage in (*stages["r1"], zero) for part in stage.command}
     assert {f"policy.model={tmp_path / name}" for name in ("cold_start", "distilled")} < models
 

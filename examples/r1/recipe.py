@@ -1,7 +1,7 @@
-"""DeepSeek-R1's recipe in small: six stages and R1-Zero, from one base, by one command.
+"""DeepSeek-R1's recipe in small: its five stages, and R1-Zero, from one base, by one command.
 
     python examples/r1/recipe.py --out runs/r1
-    python examples/r1/recipe.py --out runs/r1 --seeds 0 1 2 --jobs 6
+    python examples/r1/recipe.py --out runs/r1 --seeds 0 1 2 --jobs 6 [train.dotted.key=value ...]
 
 Every stage is a command of its own, one thread each, and what it makes is there when it is whole:
 started again, the recipe goes on where it stopped. In the end there are a table, table.md, and a
@@ -29,6 +29,8 @@ HERE = Path(__file__).parent
 GROUPWISE = (sys.executable, "-m", "groupwise")
 COLD = 200
 """Solutions that the cold start shows; too few to learn more from than the form."""
+STEPS = {"zero": 70, "first": 40, "second": 30}
+"""Of each run of GRPO; R1-Zero has as many as both of R1's."""
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -46,27 +48,22 @@ class Stage:
     partly: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much there is of each stage: steps, prompts of the rejection sampling."""
+def stages(
+    folder: Path, seed: int, base: Path, *, prompts: int, overrides: Sequence[str] = ()
+) -> dict[str, list[Stage]]:
+    """Of one seed, by chain: the recipe of R1, and that of R1-Zero, which has one stage.
 
-    zero: int = 80
-    first: int = 40
-    prompts: int = 1000
-    second: int = 30
-
-
-def stages(folder: Path, seed: int, size: Size, base: Path) -> dict[str, list[Stage]]:
-    """Of one seed, by chain: the recipe of R1, and that of R1-Zero, which has one stage."""
+    prompts: of the rejection sampling; overrides: of every run of GRPO.
+    """
 
     def stage(name: str, makes: Path, *command: str | Path, partly: Path | None = None) -> Stage:
         log = folder / "logs" / f"{name}.log"
         return Stage(name=name, command=command, makes=makes, log=log, partly=partly)
 
-    def grpo(name: str, model: Path, steps: int, *more: str) -> Stage:
-        settings = (f"policy.model={model}", f"train.steps={steps}", f"seed={seed}", *more)
+    def grpo(name: str, model: Path, *more: str) -> Stage:
         run = (*GROUPWISE, "train", HERE / "grpo.yaml", "--auto-resume", f"output={folder / name}")
-        return stage(name, folder / name / "result.json", *run, *settings)
+        settings = (f"policy.model={model}", f"train.steps={STEPS[name]}", f"seed={seed}")
+        return stage(name, folder / name / "result.json", *run, *settings, *more, *overrides)
 
     def supervised(name: str, data: Path) -> Stage:
         paths = ("--model", base, "--data", data, "--output", folder / name)
@@ -74,20 +71,20 @@ def stages(folder: Path, seed: int, size: Size, base: Path) -> dict[str, list[St
 
     def sample(run: str, name: str) -> Stage:
         partly = folder / f"{name}.part.jsonl"
-        kept = ("--per-prompt", "8", "--keep", "best", "--prompts", str(size.prompts))
+        kept = ("--per-prompt", "8", "--keep", "best", "--prompts", str(prompts))
         command = (*GROUPWISE, "sample", folder / run, *kept, "--output", partly, "--overwrite")
         return stage(name, folder / f"{name}.jsonl", *command, partly=partly)
 
     return {
         # The paper's R1-Zero is rewarded for accuracy and format alone.
-        "zero": [grpo("zero", base, size.zero, "rewards.2.weight=0")],
+        "zero": [grpo("zero", base, "rewards.2.weight=0")],
         "r1": [
             supervised("cold_start", folder.parent / "cold_start.jsonl"),
-            grpo("first", folder / "cold_start", size.first),
+            grpo("first", folder / "cold_start"),
             sample("first", "sampled"),
             # From the base again, as in the paper: the first round is kept in its samples alone.
             supervised("distilled", folder / "sampled.jsonl"),
-            grpo("second", folder / "distilled", size.second),
+            grpo("second", folder / "distilled"),
         ],
     }
 
@@ -105,7 +102,7 @@ def run(chain: Sequence[Stage], say: Callable[[str], None]) -> None:
                 command, stdout=log, stderr=subprocess.STDOUT, env=ONE_THREAD, check=False
             ).returncode
         if failed:
-            raise SystemExit(f"{stage.name} failed; what it said is in {stage.log}")
+            raise SystemExit(f"{stage.name} ended with {failed}; what it said is in {stage.log}")
         if stage.partly is not None:
             stage.partly.rename(stage.makes)
         say(f"{stage.name}: {time.monotonic() - started:.0f} s")
@@ -126,15 +123,19 @@ def main() -> None:
         "--jobs", type=int, default=1, help="commands at once; two a seed are of use"
     )
     parser.add_argument("--base", type=Path, default=HERE / "base")
-    options = parser.parse_args()
+    parser.add_argument("--prompts", type=int, default=1000, help="of the rejection sampling")
+    options, overrides = parser.parse_known_args()
     if find_spec("trl") is None:
         raise SystemExit(sft.NEEDS)
     out, base = options.out.resolve(), options.base.resolve()
     write_cold_start(out / "cold_start.jsonl")
 
     def one(seed: int, chain: str) -> None:
-        folder = out / f"seed{seed}"
-        run(stages(folder, seed, Size(), base)[chain], lambda text: print(f"seed {seed}, {text}"))
+        folder, more = out / f"seed{seed}", {"prompts": options.prompts, "overrides": overrides}
+        run(
+            stages(folder, seed, base, **more)[chain],
+            lambda text: print(f"seed {seed}, {text}", flush=True),
+        )
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(one, *zip(*product(options.seeds, ("r1", "zero")), strict=True)))

@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import groupwise
+from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise.run import sample as sampling
 from groupwise.run.reopening import reopened
@@ -341,3 +343,19 @@ def test_a_row_that_cannot_be_written_leaves_whole_lines(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             made.write([row(1), row(2)])
     assert [json.loads(line)["draw"] for line in path.read_text().splitlines()] == [0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--per-prompt", "2"], "is not the folder of a run: it has no config.yaml"),
+        (["--per-prompt", "0"], "--per-prompt: expected 1 to 100,000 completions, found 0"),
+        (["--per-prompt", "2", "--output", "set.csv"], "a file name that ends in .jsonl"),
+    ],
+)
+def test_the_command_refuses_in_one_line(tmp_path, arguments, message):
+    result = CliRunner().invoke(app, ["sample", str(tmp_path), *arguments])
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
