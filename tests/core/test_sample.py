@@ -1,5 +1,6 @@
 """`groupwise sample`: what is drawn, what of it is kept, and what is in the file after a kill."""
 
+import itertools
 import json
 import os
 import signal
@@ -197,6 +198,22 @@ def test_a_reward_that_measures_has_a_best_one_and_no_right_ones(run, lab):
     right = sample("evaluation.threshold=0.5", per_prompt=4, keep="right")
     assert right
     assert all(row["reward"] >= 0.5 for row in right)
+
+
+def test_a_reward_that_shows_late_that_it_measures(run, lab):
+    def late(completions, **_):
+        return [float(len(text) > 3) or 0.5 * next(graded) for text in completions]
+
+    graded = itertools.repeat(0)
+    sample = run(
+        late, prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NONE
+    )
+    for keep in ("best", "right"):
+        graded = itertools.chain([0] * 6, itertools.repeat(1))
+        with pytest.raises(UserError, match=r"set evaluation\.threshold"):
+            sample("train.sample_batch=2", per_prompt=4, keep=keep)
+    graded = itertools.chain([0] * 6, itertools.repeat(1))
+    assert len(sample("train.sample_batch=2", per_prompt=4, keep="all")) == 4 * 8
 
 
 def test_processes_share_the_prompts(run, lab, tmp_path, monkeypatch):

@@ -74,12 +74,12 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
         samples: list[Sample] = gather_object([*drawn])
         evaluator.failures = processes.first_of(evaluator.failures)
         judge.agree()
-        if judges and judge.measures:
+        if judges and judge.measures and selection.keep != "all":  # which a value showed just now
             raise UserError(_unjudged(judge.name))
         samples.sort(key=itemgetter("draw", "index"))
         rows = {draw.number: draw.row for draw in chunk}
         for number, of_prompt in groupby(samples, key=itemgetter("draw")):
-            yield _answered([*of_prompt], rows[number], selection, judged=judges)
+            yield _answered([*of_prompt], rows[number], selection, judged=not judge.measures)
     if nothing:
         raise UserError(_none_there(run.parts, selection.split))
 
@@ -130,7 +130,7 @@ def _draws(parts: Parts, selection: Selection) -> Iterator[Draw]:
 
 
 def _shuffled(prompts: Prompts) -> Iterator[Row]:
-    """All rows in an order of the run's seed, in which training never has them."""
+    """All rows in an order by the run's seed, another one than training has."""
     count = len(prompts.source)
     generator = torch.Generator().manual_seed(seed_for(prompts.seed, "order of samples", 0, 0))
     order = torch.randperm(count, generator=generator) if prompts.shuffle else torch.arange(count)
