@@ -225,7 +225,8 @@ def test_processes_share_the_prompts(run, lab, tmp_path, monkeypatch):
     parts = []
     for rank in range(2):  # `gather_object` gives a single process its own alone
         with reopened(tmp_path / "run", ["train.sample_batch=4"], objects) as opened:
-            opened.evaluator.sampling.process = (rank, 2)
+            (one,) = opened.evaluator.team.samplings.values()
+            one.process = (rank, 2)
             drawn = answers(opened, Selection(per_prompt=2, keep="all", prompts=5))
             parts.append([row for answered in drawn for row in answered.kept])
     assert [len(part) for part in parts] == [6, 4]

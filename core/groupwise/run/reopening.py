@@ -11,13 +11,16 @@ from groupwise import processes
 from groupwise.config.objects import Objects
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
-from groupwise.run.build import build_evaluator, build_policy, open_sampling
+from groupwise.run.build import build_evaluator, build_policies, open_team
 from groupwise.run.parts import Parts, build_parts
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
 from groupwise.storage.place import CHECKPOINTS
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.learner import AVERAGE
+
+AVERAGED = f"{KEPT}{AVERAGE}"
+"""The file of the averaged weights in a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +42,12 @@ def reopened(
     """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
     processes.check_same(written(loaded.config))
-    averaged = f"{KEPT}{AVERAGE}"
-    names = ["weights", *([averaged] if loaded.config.train.ema is not None else [])]
+    learners = {n: x for n, x in loaded.config.learners.items() if x.learns}
+    names = [
+        f"{snapshot.prefix(label)}{name}"
+        for label, learning in learners.items()
+        for name in ("weights", *([AVERAGED] if learning.train.ema is not None else []))
+    ]
     checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=check_of(run))
     for note in checkpoint.passed:
         print(f"note: {note}", file=sys.stderr)
@@ -50,10 +57,12 @@ def reopened(
     with closing(parts):
         parts.load_rewards()
         parts.rewards.load_state_dict(checkpoint.state["rewards"])
-        policy = build_policy(parts, accelerator)
-        read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
-        with open_sampling(parts, policy, accelerator) as sampling:
-            evaluator = build_evaluator(parts, sampling)
+        policies = build_policies(parts, accelerator)
+        for label in learners:
+            own = snapshot.of_learner(checkpoint, label)
+            read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
+        with open_team(parts, policies, accelerator) as team:
+            evaluator = build_evaluator(parts, team)
             evaluator.judge.load_state_dict(checkpoint.state["judge"])
             state = RunState(
                 global_step=checkpoint.state["step"],

@@ -21,7 +21,6 @@ from groupwise.prompts.split import as_text
 from groupwise.run.parts import Parts
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.selection import Selection, Split
-from groupwise.sampler import Purpose
 
 BATCHES = 4
 """Batches that a process draws in a row: async and isolated rewards score all but the last of them
@@ -59,24 +58,27 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
     drew. Raises UserError where nothing tells right from wrong and the right ones are wanted, and
     where the split has no prompts.
     """
-    evaluator, sampling, judge = run.evaluator, run.evaluator.sampling, run.evaluator.judge
-    sizes: Mapping[Purpose, int] = {"evaluate": selection.per_prompt}
+    evaluator, team, judge = run.evaluator, run.evaluator.team, run.evaluator.judge
     judges = not judge.measures
     if selection.keep == "right" and not judges:
         raise UserError(_unjudged(judge.name))
-    sampling.follow(None, run.state.global_step)
+    team.follow({}, run.state.global_step)
     draws = islice(_draws(run.parts, selection), selection.prompts)
-    each = max(1, sampling.batch // selection.per_prompt) * sampling.process[1] * BATCHES
+    size, space = selection.per_prompt, f"sample {selection.seed}"
+    together = [max(1, s.batch // size) * s.process[1] for s in team.samplings.values()]
+    each = min(together) * BATCHES
     nothing = True
     while chunk := list(islice(draws, each)):
         nothing = False
-        drawn = evaluator.samples(chunk, sizes, run.state, space=f"sample {selection.seed}")
+        drawn = evaluator.samples(chunk, size, run.state, space=space, greedy=False)
         samples: list[Sample] = gather_object([*drawn])
         evaluator.failures = processes.first_of(evaluator.failures)
         judge.agree()
         if judges and judge.measures and selection.keep != "all":  # which a value showed just now
             raise UserError(_unjudged(judge.name))
-        samples.sort(key=itemgetter("draw", "index"))
+        samples.sort(
+            key=lambda sample: (sample["draw"], sample.get("learner", ""), sample["index"])
+        )
         rows = {draw.number: draw.row for draw in chunk}
         for number, of_prompt in groupby(samples, key=itemgetter("draw")):
             yield _answered([*of_prompt], rows[number], selection, judged=not judge.measures)
@@ -103,6 +105,7 @@ def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
         **({"watched": sample["watched"]} if "watched" in sample else {}),
         "length": sample["length"],
         "truncated": sample["truncated"],
+        **({"learner": sample["learner"]} if "learner" in sample else {}),
         "draw": sample["draw"],
         "index": sample["index"],
     }

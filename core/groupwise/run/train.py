@@ -24,7 +24,7 @@ from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
 from groupwise.run.parts import build_parts, check_sections
-from groupwise.run.record import Record, RunResult
+from groupwise.run.record import Record, RunResult, unit
 from groupwise.run.reopening import check_of, reopened
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
@@ -132,7 +132,7 @@ def _train(
     ):
         callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
-        notes = [*parts.notes, *trainer.policy.notes]
+        notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
         snapshot.check(trainer)
         # Only now: a mistake in the configuration must not touch the run to be replaced.
@@ -142,7 +142,7 @@ def _train(
             started -= trainer.seconds
         display = Display(
             steps=settings.steps,
-            unit=trainer.policy.unit,
+            unit=unit(trainer.policies),
             quiet=quiet or not chief,
             done=trainer.step,
         )
