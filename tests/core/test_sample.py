@@ -272,6 +272,36 @@ def test_a_source_without_end_needs_a_number_of_prompts(run):
     assert len(sample(per_prompt=1, keep="all", prompts=5)) == 5
 
 
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_runs_of_several_policies(lab, tmp_path, kind):
+    """Each policy of a pool draws as many; of a chain the row says what was asked at first."""
+
+    class Writer(lab.Tabular):
+        def sample(self, prompts, **how):
+            rows = [{**row, "id": len(row["prompt"]) % 4} for row in prompts]
+            return super().sample(rows, **how)
+
+    labels = ("one", "two")
+    groupwise.train(
+        **{kind: [{"label": label, "policy": Writer()} for label in labels]},
+        prompts={"name": "rows", "rows": lab.rows()},
+        rewards=[lab.ones],
+        train={"steps": 1, "groups_per_step": 2, "group_size": 4},
+        evaluation=NONE,
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    objects = {(kind, number, "policy"): Writer() for number in range(2)}
+    objects["rewards", 0] = lab.ones
+    drawn = sample_run(
+        tmp_path / "run", Selection(per_prompt=3, keep="all", prompts=2), objects=objects
+    )
+    places = [(row["draw"], row.get("learner"), row["index"]) for row in drawn]
+    several = labels if kind == "pool" else (None,)
+    assert places == [(n, label, i) for n in range(2) for label in several for i in range(3)]
+    assert all(row["prompt"] == f"question {row['id']}" for row in drawn)
+
+
 def test_a_kill_leaves_whole_lines_of_whole_prompts(run, lab, tmp_path, monkeypatch):
     def killing(completions, **_):
         calls.append(len(completions))
