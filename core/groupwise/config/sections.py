@@ -181,7 +181,7 @@ class RunConfig(Section):
                 raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
         if self.train.ahead:
             raise mistake_at(("train", "ahead"), f"nothing is sampled ahead in a {key}")
-        sized = [n for n, x in enumerate(listed) if x.train.group_size is not None]
+        sized = [n for n, x in enumerate(listed) if dict(x.train)["group_size"] is not None]
         if key == "pool" and sized:
             raise mistake_at(
                 (key, sized[0], "train", "group_size"),
