@@ -6,6 +6,8 @@ import random
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from groupwise_verifiable.text.language import LanguageConsistency
 
@@ -82,3 +84,36 @@ def test_many_scripts_in_a_sentence_take_linear_time() -> None:
     started = time.process_time()
     share(text, "en")
     assert time.process_time() - started < 1
+
+
+SHORT = st.lists(st.sampled_from(["12 plus 3 is 15", "12加上3等于15", "15", "плюс", "$x$"]))
+
+
+@given(SHORT, SHORT)
+def test_lines_count_by_their_letters(first: list[str], second: list[str]) -> None:
+    texts = ["\n".join(lines) for lines in (first, second, first + second)]
+    letters = [sum(map(str.isalpha, text.replace("$x$", ""))) for text in texts]
+    shares = [share(text, "en") for text in texts]
+    assert [value is None for value in shares] == [count == 0 for count in letters]
+    known = [value or 0.0 for value in shares]
+    assert all(0 <= value <= 1 for value in known)
+    weighed = [value * count for value, count in zip(known, letters, strict=True)]
+    assert weighed[0] + weighed[1] == pytest.approx(weighed[2])
+
+
+@given(st.sampled_from(["en", "zh", "ru", "el"]), SHORT, st.integers())
+def test_numbers_and_tags_are_no_language(language: str, lines: list[str], number: int) -> None:
+    text = "\n".join(lines)
+    dressed = f"<think>\n{number}\n{text}\n</think>\n<answer>\n{number}\n</answer>"
+    assert share(dressed, language) == share(text, language)
+
+
+@given(
+    st.text(alphabet="abcdefgh12 ,", max_size=15), st.text(alphabet="加減得你好 。", max_size=15)
+)
+def test_of_short_lines_the_script_decides(latin: str, chinese: str) -> None:
+    counts = [sum(map(str.isalpha, text)) for text in (latin, chinese)]
+    expected = None if not sum(counts) else counts[0] / sum(counts)
+    assert share(f"{latin}\n{chinese}", "en") == (
+        expected if expected is None else pytest.approx(expected)
+    )

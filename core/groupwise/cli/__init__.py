@@ -1,5 +1,8 @@
 """The command line: `groupwise` and `python -m groupwise`."""
 
 from groupwise.cli.commands import app, main
+from groupwise.cli.sample import sample
+
+app.command()(sample)
 
 __all__ = ["app", "main"]

@@ -81,7 +81,9 @@ def dump(config: RunConfig) -> str:
 
     But for secrets, of which only a mask is written.
     """
-    return yaml_lines.write(secrets.masked(config.model_dump()))
+    # Of several policies each has its own, and a file that has them for all is refused.
+    several = {"algorithm", "sampler"} if config.pool or config.chain else None
+    return yaml_lines.write(secrets.masked(config.model_dump(exclude=several)))
 
 
 def check_labels(loaded: LoadedConfig) -> None:

@@ -223,7 +223,7 @@ class RunConfig(Section):
         for name, what in (("ahead", "sampled ahead"), ("replay", "replayed")):
             if getattr(self.train, name):
                 raise mistake_at(("train", name), f"nothing is {what} in a {key}")
-        sized = [n for n, x in enumerate(listed) if "group_size" in x.train.model_fields_set]
+        sized = [n for n, x in enumerate(listed) if dict(x.train)["group_size"] is not None]
         if key == "pool" and sized:
             raise mistake_at(
                 (key, sized[0], "train", "group_size"),

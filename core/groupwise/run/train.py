@@ -1,8 +1,7 @@
 """train(config): puts the parts together, and writes the run's folder."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +15,9 @@ from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.objects import Objects, laid_over, set_aside
 from groupwise.errors import UserError
 from groupwise.plugins.build import with_secrets
-from groupwise.rewards import RunState
 from groupwise.run import snapshot
 from groupwise.run.build import (
     build_callbacks,
-    build_evaluator,
-    build_policies,
-    open_team,
     open_trainer,
 )
 from groupwise.run.display import Display
@@ -30,26 +25,21 @@ from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
 from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult, unit
+from groupwise.run.reopening import check_of, reopened
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
-from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
+from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.facts import (
     changes,
     check_kept,
     check_objects,
-    identity,
     read_config,
-    run_config,
     write_config,
     write_facts,
     written,
 )
 from groupwise.storage.place import CHECKPOINTS, Place, Resume
-from groupwise.training.learner import AVERAGE
 from groupwise.version import __version__
-
-AVERAGED = f"{KEPT}{AVERAGE}"
-"""The file of the averaged weights in a checkpoint."""
 
 
 def train(
@@ -180,7 +170,7 @@ def _train(
 
 def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
     """Bring the trainer to the last checkpoint that can be read; what to say of it."""
-    checkpoint = checkpoints.load(check=_check_of(checkpoints.folder.parent))
+    checkpoint = checkpoints.load(check=check_of(checkpoints.folder.parent))
     check_kept(checkpoint.state["names"], loaded.config)
     snapshot.restore(trainer, checkpoint)
     yield from checkpoint.passed
@@ -195,19 +185,6 @@ def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> 
         )
 
 
-def _check_of(run: Path) -> Callable[[Mapping[str, Any]], None]:
-    """What refuses a state that is no run's, or another run's, with a ValueError."""
-    known = identity(run)
-
-    def check(state: Mapping[str, Any]) -> None:
-        snapshot.check_state(state)
-        of_run = known is None or state.get("run") == known
-        if not of_run or not isinstance(state.get("names"), Mapping):
-            raise ValueError("state.json is of another run")
-
-    return check
-
-
 def evaluate_run(
     run: Path, overrides: Sequence[str] = (), *, objects: Objects | None = None
 ) -> Mapping[str, float]:
@@ -215,34 +192,5 @@ def evaluate_run(
 
     objects: the Python objects that the run was given, by the key path of their section.
     """
-    loaded, accelerator = run_config(run, overrides), processes.accelerator()
-    processes.check_same(written(loaded.config))
-    learners = {n: x for n, x in loaded.config.learners.items() if x.learns}
-    names = [
-        f"{snapshot.prefix(label)}{name}"
-        for label, learning in learners.items()
-        for name in ("weights", *([AVERAGED] if learning.train.ema is not None else []))
-    ]
-    checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=_check_of(run))
-    for note in checkpoint.passed:
-        print(f"note: {note}", file=sys.stderr)
-    check_objects(run, objects or {})
-    check_kept(checkpoint.state["names"], loaded.config)
-    parts = build_parts(loaded, objects or {})
-    parts.load_rewards()
-    parts.rewards.load_state_dict(checkpoint.state["rewards"])
-    policies = build_policies(parts, accelerator)
-    for label in learners:
-        own = snapshot.of_learner(checkpoint, label)
-        read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
-    with closing(parts), open_team(parts, policies, accelerator) as team:
-        evaluator = build_evaluator(parts, team)
-        evaluator.judge.load_state_dict(checkpoint.state["judge"])
-        state = RunState(
-            global_step=checkpoint.state["step"],
-            max_steps=loaded.config.train.steps,
-            epoch=checkpoint.state["prompts"]["position"] / len(parts.prompts.source),
-            is_world_process_zero=accelerator.is_main_process,
-            is_local_process_zero=accelerator.is_local_main_process,
-        )
-        return evaluator(state).metrics
+    with reopened(run, overrides, objects) as opened:
+        return opened.evaluator(opened.state).metrics

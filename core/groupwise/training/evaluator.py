@@ -20,7 +20,7 @@ from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
 from groupwise.training.summary import mean, summarise
-from groupwise.training.team import Examined, Examinee, Refusal, Team
+from groupwise.training.team import Examined, Refusal, Team
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
 """What is stated of each policy where several are examined."""
@@ -62,7 +62,11 @@ class Evaluator:
     ) -> Evaluation:
         """weights: by learner, the name of those evaluated; None for its present ones."""
         self.team.follow(weights or {}, state.global_step)
-        samples: list[Sample] = gather_object([*self._samples(state)])
+        settings = self.settings
+        drawn = self.samples(
+            self.draws, settings.samples, state, space="evaluation", greedy=settings.greedy
+        )
+        samples: list[Sample] = gather_object([*drawn])
         self.failures = processes.first_of(self.failures)
         samples.sort(key=_place)
         self.judge.agree()
@@ -113,37 +117,41 @@ class Evaluator:
         elif samples:
             self.alarms = alarms(self.first, samples, self.watches)
 
-    def _samples(self, state: RunState) -> Iterator[Sample]:
-        """All samples of this process, in the order in which they are drawn."""
+    def samples(
+        self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
+    ) -> Iterator[Sample]:
+        """`size` completions of each of this process's share of the draws, scored and judged.
+
+        They are drawn by the weights that are followed; of a pool by each policy. space: of the
+        seeds, as in `Sampling.draw`; greedy: also a greedy one, where there is such a mode.
+        """
         before: _Batch | None = None
-        for batch in self._batches(state):
+        for batch in self._batches(draws, size, state, space=space, greedy=greedy):
             if before is not None:  # waited for only when the next is drawn
                 yield from self._scored(before)
             before = batch
         if before is not None:
             yield from self._scored(before)
 
-    def _batches(self, state: RunState) -> Iterator["_Batch"]:
+    def _batches(
+        self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
+    ) -> Iterator["_Batch"]:
         """What is sampled; the scoring of it has begun."""
         for name, examinee in self.team.examinees.items():
-            for examined, purpose in self._examined(examinee):
-                # Nothing is learned from them, so what a policy needs for that can go.
-                light = replace(examined.rollouts, trajectory={})
-                yield _Batch(
-                    examined=replace(examined, rollouts=light),
-                    rewards=self.rewards.start(light, state),
-                    watched=self.watched.start(light, state) if self.watched else None,
-                    greedy=purpose == "greedy",
-                    learner=name,
-                )
-
-    def _examined(self, examinee: Examinee) -> Iterator[tuple[Examined, Purpose]]:
-        sizes: dict[Purpose, int] = {"evaluate": self.settings.samples}
-        if self.settings.greedy and examinee.greedy:
-            sizes["greedy"] = 1
-        for purpose, size in sizes.items():
-            for examined in examinee.examine(self.draws, size, purpose):
-                yield examined, purpose
+            sizes: dict[Purpose, int] = {"evaluate": size}
+            if greedy and examinee.greedy:
+                sizes["greedy"] = 1
+            for purpose, count in sizes.items():
+                for examined in examinee.examine(draws, count, purpose, space=space):
+                    # Nothing is learned from them, so what a policy needs for that can go.
+                    light = replace(examined.rollouts, trajectory={})
+                    yield _Batch(
+                        examined=replace(examined, rollouts=light),
+                        rewards=self.rewards.start(light, state),
+                        watched=self.watched.start(light, state) if self.watched else None,
+                        greedy=purpose == "greedy",
+                        learner=name,
+                    )
 
     def _scored(self, batch: "_Batch") -> list[Sample]:
         scores, watched = self.rewards.finish([batch.rewards]), None

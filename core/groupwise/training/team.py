@@ -25,8 +25,10 @@ class Examinee(Protocol):
     def greedy(self) -> bool:
         """Whether it has a greedy mode."""
 
-    def examine(self, draws: Sequence[Draw], size: int, purpose: Purpose) -> Iterator["Examined"]:
-        """`size` completions of each of this process's share of the draws."""
+    def examine(
+        self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
+    ) -> Iterator["Examined"]:
+        """`size` completions of each of this process's share of the draws; space: of the seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,8 +268,10 @@ class Alone:
     def greedy(self) -> bool:
         return self.sampling.greedy
 
-    def examine(self, draws: Sequence[Draw], size: int, purpose: Purpose) -> Iterator[Examined]:
-        for rollouts in self.sampling.draw(draws, size, space="evaluation", purpose=purpose):
+    def examine(
+        self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
+    ) -> Iterator[Examined]:
+        for rollouts in self.sampling.draw(draws, size, space=space, purpose=purpose):
             indices = [row % size for row in range(len(rollouts))]
             yield Examined(rollouts=rollouts, indices=indices)
 
@@ -282,7 +286,9 @@ class Together:
     def greedy(self) -> bool:
         return any(sampling.greedy for sampling in self.chain.samplings.values())
 
-    def examine(self, draws: Sequence[Draw], size: int, purpose: Purpose) -> Iterator[Examined]:
+    def examine(
+        self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
+    ) -> Iterator[Examined]:
         chain = self.chain
         sizes = dict.fromkeys(chain.labels, 1) | {chain.labels[0]: size}
         ours = chain.share(draws)
@@ -290,7 +296,7 @@ class Together:
         # Equally often on all processes, as policies may be divided among them.
         for start in range(0, processes.largest(len(ours)), each):
             part = ours[start : start + each]
-            work = chain.descend(part, sizes, space="evaluation", purpose=purpose, spare=draws[:1])
+            work = chain.descend(part, sizes, space=space, purpose=purpose, spare=draws[:1])
             of_first = work.first_of(len(work.stages) - 1)
             yield Examined(
                 rollouts=work.judged,

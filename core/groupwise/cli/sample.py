@@ -1,0 +1,145 @@
+"""`groupwise sample`: a rejection-sampled set of a run."""
+
+import math
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from groupwise.cli.commands import Overrides, RunFolder, telling
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from groupwise.run.reopening import Reopened
+    from groupwise.run.sample import Answered
+    from groupwise.run.selection import Selection
+    from groupwise.storage.sampled import SampledSet
+
+EVERY = 15.0
+"""Seconds between lines of progress where there is no terminal."""
+
+
+@telling()
+def sample(
+    run: RunFolder,
+    overrides: Overrides = None,
+    *,
+    per_prompt: Annotated[int, typer.Option("--per-prompt", help="completions of a prompt")],
+    keep: Annotated[str, typer.Option("--keep", help="best, right or all")] = "best",
+    at_most: Annotated[
+        int | None, typer.Option("--at-most", help="keep no more of a prompt, the best first")
+    ] = None,
+    prompts: Annotated[
+        int | None, typer.Option("--prompts", help="how many; all of the split if unset")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="train or held-out")] = "train",
+    seed: Annotated[int, typer.Option("--seed", help="another one draws others")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="a .jsonl file; RUN/sampled.jsonl if unset")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an older file")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+) -> None:
+    """Draw completions from a run's model, score them by its rewards, write those to keep."""
+    from groupwise.run.selection import Selection
+    from groupwise.storage.sampled import SampledSet
+
+    chosen = Selection(
+        per_prompt=per_prompt,
+        keep=keep,  # type: ignore[arg-type]
+        at_most=at_most,
+        prompts=prompts,
+        split=split,  # type: ignore[arg-type]
+        seed=seed,
+    )
+    target = SampledSet(output or run / "sampled.jsonl", overwrite=overwrite)
+
+    from rich.console import Console
+
+    from groupwise.run.interruption import orderly
+    from groupwise.run.reopening import reopened
+
+    with orderly(), reopened(run, overrides or ()) as opened:
+        chief = opened.state.is_world_process_zero
+        console, tally = Console(stderr=True, quiet=quiet or not chief), Tally()
+        try:
+            _draw(opened, chosen, target if chief else None, tally, console)
+        except BaseException:
+            if tally.prompts and chief:
+                typer.echo(f"stopped: {tally}: {target.path}", err=True)
+            raise
+        for name, why in opened.evaluator.failures.items() if chief else ():
+            typer.secho(f"warning: reward {name!r} failed: {why}", err=True)
+        if chief:
+            typer.echo(f"{tally}: {target.path}")
+            if prompts is not None and tally.prompts < prompts:
+                typer.echo(f"note: there are no more than {tally.prompts:,} such prompts", err=True)
+
+
+def _draw(
+    run: "Reopened",
+    selection: "Selection",
+    target: "SampledSet | None",
+    tally: "Tally",
+    console: "Console",
+) -> None:
+    """Write the set prompt by prompt, where this process has a file to write to."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from groupwise.run.sample import answers
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    with progress, target or nullcontext():
+        task = progress.add_task("", total=selection.prompts)
+        said = time.monotonic()
+        for answered in answers(run, selection):
+            if target is not None:
+                target.write(answered.kept)
+            tally.add(answered)
+            progress.update(task, completed=tally.prompts, description=str(tally))
+            if not console.is_terminal and time.monotonic() - said > EVERY:
+                said = time.monotonic()
+                console.print(str(tally), highlight=False, markup=False)
+
+
+@dataclass
+class Tally:
+    """What was drawn so far, and what was kept of it, in a line."""
+
+    prompts: int = 0
+    samples: int = 0
+    scored: int = 0
+    judged: int = 0
+    right: int = 0
+    reward: float = 0.0
+    kept: int = 0
+    prompts_kept: int = 0
+
+    def add(self, answered: "Answered") -> None:
+        rewards = [s["total"] for s in answered.samples if s["total"] is not None]
+        rights = [s["right"] for s in answered.samples if s["right"] is not None]
+        self.prompts += 1
+        self.samples += len(answered.samples)
+        self.scored += len(rewards)
+        self.reward += math.fsum(rewards)
+        self.judged += len(rights)
+        self.right += sum(rights)
+        self.kept += len(answered.kept)
+        self.prompts_kept += bool(answered.kept)
+
+    def __str__(self) -> str:
+        unscored = self.samples - self.scored
+        parts = [
+            f"{self.prompts:,} prompts",
+            f"{self.samples:,} completions",
+            f"{self.right / self.judged:.1%} right" if self.judged else "",
+            f"mean reward {self.reward / self.scored:.3g}" if self.scored else "",
+            f"{unscored:,} without a reward" if unscored else "",
+            f"kept {self.kept:,}, of {self.prompts_kept:,} prompts",
+        ]
+        return ", ".join(filter(None, parts))

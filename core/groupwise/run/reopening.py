@@ -1,0 +1,87 @@
+"""Reopening: a run's last checkpoint, ready to draw and to score, without anything to train it."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise import processes
+from groupwise.config.objects import Objects
+from groupwise.rewards import RunState
+from groupwise.run import snapshot
+from groupwise.run.build import build_evaluator, build_policies, open_team
+from groupwise.run.parts import Parts, build_parts
+from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
+from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
+from groupwise.storage.place import CHECKPOINTS
+from groupwise.training.evaluator import Evaluator
+from groupwise.training.learner import AVERAGE
+
+AVERAGED = f"{KEPT}{AVERAGE}"
+"""The file of the averaged weights in a checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopened:
+    """The parts of a run, its evaluator with the checkpoint's weights, and how far it had come."""
+
+    parts: Parts
+    evaluator: Evaluator
+    state: RunState
+
+
+@contextmanager
+def reopened(
+    run: Path, overrides: Sequence[str] = (), objects: Objects | None = None
+) -> Iterator[Reopened]:
+    """A run by its own configuration but for the overrides; averaged weights where it has such.
+
+    objects: the Python objects that the run was given, by the key path of their section.
+    """
+    loaded, accelerator = run_config(run, overrides), processes.accelerator()
+    processes.check_same(written(loaded.config))
+    learners = {n: x for n, x in loaded.config.learners.items() if x.learns}
+    names = [
+        f"{snapshot.prefix(label)}{name}"
+        for label, learning in learners.items()
+        for name in ("weights", *([AVERAGED] if learning.train.ema is not None else []))
+    ]
+    checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=check_of(run))
+    for note in checkpoint.passed:
+        print(f"note: {note}", file=sys.stderr)
+    check_objects(run, objects or {})
+    check_kept(checkpoint.state["names"], loaded.config)
+    parts = build_parts(loaded, objects or {})
+    with closing(parts):
+        parts.load_rewards()
+        parts.rewards.load_state_dict(checkpoint.state["rewards"])
+        policies = build_policies(parts, accelerator)
+        for label in learners:
+            own = snapshot.of_learner(checkpoint, label)
+            read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
+        with open_team(parts, policies, accelerator) as team:
+            evaluator = build_evaluator(parts, team)
+            evaluator.judge.load_state_dict(checkpoint.state["judge"])
+            state = RunState(
+                global_step=checkpoint.state["step"],
+                max_steps=loaded.config.train.steps,
+                epoch=checkpoint.state["prompts"]["position"] / len(parts.prompts.source),
+                is_world_process_zero=accelerator.is_main_process,
+                is_local_process_zero=accelerator.is_local_main_process,
+            )
+            yield Reopened(parts=parts, evaluator=evaluator, state=state)
+
+
+def check_of(run: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What refuses a state that is no run's, or another run's, with a ValueError."""
+    known = identity(run)
+
+    def check(state: Mapping[str, Any]) -> None:
+        snapshot.check_state(state)
+        of_run = known is None or state.get("run") == known
+        if not of_run or not isinstance(state.get("names"), Mapping):
+            raise ValueError("state.json is of another run")
+
+    return check

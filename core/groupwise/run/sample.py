@@ -1,0 +1,156 @@
+"""sample_run: completions of a run's model, scored by its own rewards: a rejection-sampled set."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+
+from groupwise import processes
+from groupwise.config.objects import Objects
+from groupwise.errors import UserError
+from groupwise.evaluation import Sample
+from groupwise.prompts.draws import SCAN, Draw, Prompts
+from groupwise.prompts.seeds import seed_for
+from groupwise.prompts.source import Row, check_row
+from groupwise.prompts.split import as_text
+from groupwise.run.parts import Parts
+from groupwise.run.reopening import Reopened, reopened
+from groupwise.run.selection import Selection, Split
+
+BATCHES = 4
+"""Batches that a process draws in a row: async and isolated rewards score all but the last of them
+while the next is drawn. What is drawn so far is handed on after so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """A prompt with all its completions, and what is kept of them, as rows of the set."""
+
+    samples: Sequence[Sample]
+    kept: Sequence[Mapping[str, Any]]
+
+
+def sample_run(
+    run: Path,
+    selection: Selection,
+    overrides: Sequence[str] = (),
+    *,
+    objects: Objects | None = None,
+) -> list[Mapping[str, Any]]:
+    """The rows of a rejection-sampled set, of a run's last checkpoint; images as they were drawn.
+
+    objects: the Python objects that the run was given, by the key path of their section. For sets
+    that are too large for memory there is `answers`.
+    """
+    with reopened(run, overrides, objects) as opened:
+        return [row for answered in answers(opened, selection) for row in answered.kept]
+
+
+def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
+    """One prompt after the other, with its completions; the same on all processes.
+
+    Seeds have a name space of their own, so nothing is drawn again that training or an evaluation
+    drew. Raises UserError where nothing tells right from wrong and the right ones are wanted, and
+    where the split has no prompts.
+    """
+    evaluator, team, judge = run.evaluator, run.evaluator.team, run.evaluator.judge
+    judges = not judge.measures
+    if selection.keep == "right" and not judges:
+        raise UserError(_unjudged(judge.name))
+    team.follow({}, run.state.global_step)
+    draws = islice(_draws(run.parts, selection), selection.prompts)
+    size, space = selection.per_prompt, f"sample {selection.seed}"
+    together = [max(1, s.batch // size) * s.process[1] for s in team.samplings.values()]
+    each = min(together) * BATCHES
+    nothing = True
+    while chunk := list(islice(draws, each)):
+        nothing = False
+        drawn = evaluator.samples(chunk, size, run.state, space=space, greedy=False)
+        samples: list[Sample] = gather_object([*drawn])
+        evaluator.failures = processes.first_of(evaluator.failures)
+        judge.agree()
+        if judges and judge.measures and selection.keep != "all":  # which a value showed just now
+            raise UserError(_unjudged(judge.name))
+        samples.sort(
+            key=lambda sample: (sample["draw"], sample.get("learner", ""), sample["index"])
+        )
+        rows = {draw.number: draw.row for draw in chunk}
+        for number, of_prompt in groupby(samples, key=itemgetter("draw")):
+            yield _answered([*of_prompt], rows[number], selection, judged=not judge.measures)
+    if nothing:
+        raise UserError(_none_there(run.parts, selection.split))
+
+
+def _answered(
+    samples: Sequence[Sample], row: Row, selection: Selection, *, judged: bool
+) -> Answered:
+    known = [sample["right"] for sample in samples if sample["right"] is not None]
+    share = sum(known) / len(known) if known else None
+    kept = selection.kept(samples, judged=judged)
+    return Answered(samples=samples, kept=[_row(sample, row, share) for sample in kept])
+
+
+def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
+    """A line of the set; of what it and the prompt's row both have, the row's gives way."""
+    own = {
+        "reward": sample["total"],
+        "right": sample["right"],
+        "share_right": share,
+        "rewards": sample["rewards"],
+        **({"watched": sample["watched"]} if "watched" in sample else {}),
+        "length": sample["length"],
+        "truncated": sample["truncated"],
+        **({"learner": sample["learner"]} if "learner" in sample else {}),
+        "draw": sample["draw"],
+        "index": sample["index"],
+    }
+    return {"prompt": None, "completion": None, **row, **own} | {
+        name: sample[name] for name in ("prompt", "completion")
+    }
+
+
+def _draws(parts: Parts, selection: Selection) -> Iterator[Draw]:
+    """The prompts of the split, each once: held-out ones as an evaluation takes them, others in an
+    order by the run's seed."""
+    held = selection.split == "held-out"
+    prompts = parts.exam if held else parts.prompts
+    if selection.prompts is None and len(prompts.source) > SCAN:
+        raise UserError(
+            f"--prompts: say how many, for the run's source makes {len(prompts.source):,} of them"
+        )
+    seen: set[tuple[str, str]] = set()
+    for row in prompts.rows() if held else _shuffled(prompts):
+        name = (as_text(row["prompt"]), prompts.question(row))
+        if name in seen or prompts.is_held_out(row) != held or prompts.skips(row):
+            continue
+        yield Draw(len(seen), row)
+        seen.add(name)
+
+
+def _shuffled(prompts: Prompts) -> Iterator[Row]:
+    """All rows in an order by the run's seed, another one than training has."""
+    count = len(prompts.source)
+    generator = torch.Generator().manual_seed(seed_for(prompts.seed, "order of samples", 0, 0))
+    order = torch.randperm(count, generator=generator) if prompts.shuffle else torch.arange(count)
+    for index in map(int, order):
+        row = prompts.source[index]
+        check_row(row, index)
+        yield row
+
+
+def _unjudged(name: str) -> str:
+    return (
+        f"reward {name!r} measures and does not tell right from wrong, so no completion is right: "
+        f"set evaluation.threshold, the value from which on one is, or name in "
+        f"evaluation.accuracy a reward that judges; --keep best takes the highest reward"
+    )
+
+
+def _none_there(parts: Parts, split: Split) -> str:
+    left = f"prompts.held_out is {parts.config.prompts.held_out:g}"
+    return f"--split {split}: the run has no such prompts ({left})"

@@ -1,0 +1,86 @@
+"""Sampled: a set of completions as lines of JSON, written as it grows, images beside it."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+from groupwise.errors import UserError
+
+
+class SampledSet:
+    """A file of JSON lines, which `datasets` and TRL read, open to be written.
+
+    After an error, a full disk or a signal, it holds whole lines. Images become PNGs in a folder
+    beside it, which are there before the line that names them, in the column `file_name`.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        """Writes nothing yet. Raises UserError for a file that is there, or of another kind."""
+        self.path, self.overwrite = path, overwrite
+        self._file: FileIO | None = None
+        if path.suffix != ".jsonl":
+            raise UserError(f"--output: expected a file name that ends in .jsonl, found {path}")
+        if path.is_dir():
+            raise UserError(f"--output: {path} is a folder")
+        if path.exists() and not overwrite:
+            raise UserError(f"{path} is there: choose another --output, or replace it: --overwrite")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> FileIO:
+        """Opened when the first rows come: what fails before them leaves an older set alone."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            for picture in self.folder.glob("[0-9]*_[0-9]*.png") if self.overwrite else ():
+                picture.unlink()
+            # Unbuffered: what is written is there, whatever becomes of this process.
+            self._file = self.path.open("wb" if self.overwrite else "xb", buffering=0)
+        return self._file
+
+    @property
+    def folder(self) -> Path:
+        """Where images are."""
+        return self.path.with_name(f"{self.path.stem}_images")
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows: all of these, or, where the disk is full, none."""
+        file = self._opened()
+        plain = [self._with_its_image(row) for row in rows]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in map(_plain, plain)]
+        data = "".join(lines).encode("utf-8", "backslashreplace")
+        before = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except BaseException:
+            file.truncate(before)
+            raise
+
+    def _with_its_image(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        save = getattr(row["completion"], "save", None)
+        if not callable(save):
+            return row
+        self.folder.mkdir(exist_ok=True)
+        name = f"{row['draw']:06d}_{row['index']}.png"
+        save(self.folder / name)
+        rest = {key: value for key, value in row.items() if key != "completion"}
+        return {"file_name": f"{self.folder.name}/{name}", **rest}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON holds it: null for NaN and infinity, words for what is no JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)

@@ -1,0 +1,60 @@
+"""Make the base model of the recipe: it has read much, and seldom does what is wanted.
+
+It begins with the model of `examples/arithmetic`, which can add, and gets six new tokens: "plus",
+"minus" and "is" in English and in Chinese, which at first mean what `+`, `-` and `=` mean to it.
+Then it reads the documents of `documents.of_the_base`: mostly bare answers, seldom in R1's tags,
+and thoughts in two languages, now and then both in one.
+
+    python examples/r1/make_base.py
+
+writes `examples/r1/base/`.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import documents
+import sft
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+HERE = Path(__file__).parent
+
+
+def with_words(start: Path, output: Path) -> None:
+    """The model of `start` with a token for each word, its embedding that of the sign it means."""
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    words = [*documents.ENGLISH, *documents.CHINESE]
+    tokenizer.add_tokens(words)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        table = model.get_input_embeddings().weight
+        for word, sign in zip(words, 2 * documents.SIGNS, strict=True):
+            (of_word,) = tokenizer.encode(word, add_special_tokens=False)
+            (of_sign,) = tokenizer.encode(sign, add_special_tokens=False)
+            # Apart from each other, or they would stay alike.
+            apart = 0.02 * torch.randn(table.shape[1], generator=noise)
+            table[of_word] = table[of_sign] + apart
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--documents", type=int, default=8_000)
+    parser.add_argument("--output", type=Path, default=HERE / "base")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        start, data = Path(scratch) / "start", Path(scratch) / "documents.jsonl"
+        with_words(HERE.parent / "arithmetic" / "base", start)
+        rows = documents.of_the_base(options.documents)
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        sft.train(start, data, options.output, epochs=1, rate=1e-3, batch=64, seed=0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""DeepSeek-R1's recipe in small: its five stages, and R1-Zero, from one base, by one command.
+
+    python examples/r1/recipe.py --out runs/r1
+    python examples/r1/recipe.py --out runs/r1 --seeds 0 1 2 --jobs 6 [train.dotted.key=value ...]
+
+Every stage is a command of its own, one thread each, and what it makes is there when it is whole:
+started again, the recipe goes on where it stopped. In the end there are a table, table.md, and a
+page, report.html, with what the model can do after each stage, on the same held-out problems.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import documents
+import report
+import sft
+
+HERE = Path(__file__).parent
+GROUPWISE = (sys.executable, "-m", "groupwise")
+COLD = 200
+"""Solutions that the cold start shows; too few to learn more from than the form."""
+STEPS = {"zero": 70, "first": 40, "second": 30}
+"""Of each run of GRPO; R1-Zero has as many as both of R1's."""
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A command and what it makes: a file or a folder, of a run its result.
+
+    partly: what the command writes, where it is given the name of what it makes afterwards.
+    """
+
+    name: str
+    command: Sequence[str | Path]
+    makes: Path
+    log: Path
+    partly: Path | None = None
+
+
+def stages(
+    folder: Path, seed: int, base: Path, *, prompts: int, overrides: Sequence[str] = ()
+) -> dict[str, list[Stage]]:
+    """Of one seed, by chain: the recipe of R1, and that of R1-Zero, which has one stage.
+
+    prompts: of the rejection sampling; overrides: of every run of GRPO.
+    """
+
+    def stage(name: str, makes: Path, *command: str | Path, partly: Path | None = None) -> Stage:
+        log = folder / "logs" / f"{name}.log"
+        return Stage(name=name, command=command, makes=makes, log=log, partly=partly)
+
+    def grpo(name: str, model: Path, *more: str) -> Stage:
+        run = (*GROUPWISE, "train", HERE / "grpo.yaml", "--auto-resume", f"output={folder / name}")
+        settings = (f"policy.model={model}", f"train.steps={STEPS[name]}", f"seed={seed}")
+        return stage(name, folder / name / "result.json", *run, *settings, *more, *overrides)
+
+    def supervised(name: str, data: Path) -> Stage:
+        paths = ("--model", base, "--data", data, "--output", folder / name)
+        return stage(name, folder / name, sys.executable, HERE / "sft.py", *paths, f"--seed={seed}")
+
+    def sample(run: str, name: str) -> Stage:
+        partly = folder / f"{name}.part.jsonl"
+        kept = ("--per-prompt", "8", "--keep", "best", "--prompts", str(prompts))
+        command = (*GROUPWISE, "sample", folder / run, *kept, "--output", partly, "--overwrite")
+        return stage(name, folder / f"{name}.jsonl", *command, partly=partly)
+
+    return {
+        # The paper's R1-Zero is rewarded for accuracy and format alone.
+        "zero": [grpo("zero", base, "rewards.2.weight=0")],
+        "r1": [
+            supervised("cold_start", folder.parent / "cold_start.jsonl"),
+            grpo("first", folder / "cold_start"),
+            sample("first", "sampled"),
+            # From the base again, as in the paper: the first round is kept in its samples alone.
+            supervised("distilled", folder / "sampled.jsonl"),
+            grpo("second", folder / "distilled"),
+        ],
+    }
+
+
+def run(chain: Sequence[Stage], say: Callable[[str], None]) -> None:
+    """One stage after the other, but for those that are made. SystemExit where one fails."""
+    for stage in chain:
+        if is_made(stage):
+            say(f"{stage.name}: is there")
+            continue
+        started, command = time.monotonic(), [str(part) for part in stage.command]
+        stage.log.parent.mkdir(parents=True, exist_ok=True)
+        with stage.log.open("w", encoding="utf-8") as log:
+            failed = subprocess.run(
+                command, stdout=log, stderr=subprocess.STDOUT, env=ONE_THREAD, check=False
+            ).returncode
+        if failed:
+            raise SystemExit(f"{stage.name} ended with {failed}; what it said is in {stage.log}")
+        if stage.partly is not None:
+            stage.partly.rename(stage.makes)
+        say(f"{stage.name}: {time.monotonic() - started:.0f} s")
+
+
+def is_made(stage: Stage) -> bool:
+    """A run that was interrupted has a result, too, and goes on."""
+    if stage.makes.name != "result.json" or not stage.makes.exists():
+        return stage.makes.exists()
+    return not json.loads(stage.makes.read_text(encoding="utf-8"))["interrupted"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/r1"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="commands at once; two a seed are of use"
+    )
+    parser.add_argument("--base", type=Path, default=HERE / "base")
+    parser.add_argument("--prompts", type=int, default=1000, help="of the rejection sampling")
+    options, overrides = parser.parse_known_args()
+    if find_spec("trl") is None:
+        raise SystemExit(sft.NEEDS)
+    out, base = options.out.resolve(), options.base.resolve()
+    write_cold_start(out / "cold_start.jsonl")
+
+    def one(seed: int, chain: str) -> None:
+        folder, more = out / f"seed{seed}", {"prompts": options.prompts, "overrides": overrides}
+        run(
+            stages(folder, seed, base, **more)[chain],
+            lambda text: print(f"seed {seed}, {text}", flush=True),
+        )
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(one, *zip(*product(options.seeds, ("r1", "zero")), strict=True)))
+    print(report.write(out, options.seeds))
+
+
+def write_cold_start(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in documents.cold_start(COLD))
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The R1 recipe: its documents, its stages, where they go on, and its report."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from groupwise.config.load import load_config
+from groupwise.prompts.split import held_out
+from groupwise.run.train import train_from_config
+from groupwise_verifiable.text.format import ThinkAnswerFormat
+from groupwise_verifiable.text.language import LanguageConsistency
+
+R1 = Path(__file__).parents[1] / "examples" / "r1"
+NAMES = ("documents", "sft", "report", "recipe")
+
+
+@pytest.fixture
+def r1(monkeypatch):
+    """The recipe's modules, imported as they import each other."""
+    monkeypatch.syspath_prepend(str(R1))
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import recipe
+
+    yield recipe
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def test_no_document_is_of_a_held_out_problem(r1):
+    rows = [*r1.documents.cold_start(40), *r1.documents.of_the_base(60)]
+    assert len(rows) > 80
+    assert not any(held_out(row["prompt"].strip(), r1.documents.HELD_OUT) for row in rows)
+    prompts = load_config(R1 / "grpo.yaml", []).config.prompts
+    assert prompts.options["options"] == r1.documents.TASK
+    assert prompts.held_out == r1.documents.HELD_OUT
+
+
+def test_thoughts_are_right_and_in_their_language(r1):
+    english, chinese = r1.documents.ENGLISH, r1.documents.CHINESE
+    thought = r1.documents.worked("12 + 34 - 50 + 1", [english, chinese, english])
+    assert thought == "12 plus 34 is 46\n46减去50等于-4\n-4 plus 1 is -3"
+    language = LanguageConsistency()
+    assert language(["p"], [thought]) == [(6 + 6) / (6 + 6 + 4)]
+    cold = [row["completion"] for row in r1.documents.cold_start(20)]
+    assert language(cold, cold) == ThinkAnswerFormat()(cold, cold) == [1.0] * 20
+
+
+def test_the_base_has_read_all_styles(r1):
+    texts = [row["completion"] for row in r1.documents.of_the_base(300)]
+    formatted = sum(ThinkAnswerFormat()(texts, texts))
+    assert 0.04 < formatted / len(texts) < 0.2
+    shares = [share for share in LanguageConsistency()(texts, texts) if share is not None]
+    assert {0.0, 1.0} < set(shares)
+    assert any(0 < share < 1 for share in shares)
+
+
+def test_the_shipped_base_seldom_does_what_is_wanted(tmp_path):
+    few = ["train.steps=0", "evaluation.prompts=60", f"output={tmp_path / 'run'}"]
+    before = train_from_config(load_config(R1 / "grpo.yaml", few), quiet=True).before
+    assert 0 < before["accuracy"] < 0.3
+    assert 0 < before["rewards/format"] < 0.3
+    assert 0.2 < before["rewards/language"] < 0.8
+
+
+def test_a_recipe_goes_on_where_it_stopped(r1, tmp_path):
+    def stage(name, then="", partly=None):
+        makes = tmp_path / f"{name}.txt"
+        written = partly or makes
+        script = f"import pathlib; pathlib.Path({str(written)!r}).touch(); {then}"
+        log = tmp_path / "logs" / f"{name}.log"
+        command = (sys.executable, "-c", script)
+        return r1.Stage(name=name, command=command, makes=makes, log=log, partly=partly)
+
+    partly = tmp_path / "partly.txt"
+    first, second = stage("first"), stage("second", "raise SystemExit('no')", partly)
+    said = []
+    with pytest.raises(SystemExit, match=r"second ended with 1; what it said is in .*second\.log"):
+        r1.run([first, second], said.append)
+    assert (tmp_path / "logs" / "second.log").read_text().strip() == "no"
+    assert not second.makes.exists()
+    first.makes.write_text("kept")
+    r1.run([first, stage("second", partly=partly)], said.append)
+    assert [line.partition(":")[0] for line in said] == ["first", "first", "second"]
+    assert said[1] == "first: is there"
+    assert first.makes.read_text() == "kept"
+    assert second.makes.exists()
+    assert not partly.exists()
+
+
+def test_a_run_that_was_interrupted_is_not_made(r1, tmp_path):
+    stages = r1.stages(tmp_path, 0, tmp_path, prompts=9, overrides=["train.steps=1"])
+    assert [stage.name for stage in stages["r1"]] == [
+        *("cold_start", "first", "sampled", "distilled", "second")
+    ]
+    (zero,) = stages["zero"]
+    assert not r1.is_made(zero)
+    zero.makes.parent.mkdir()
+    for interrupted in (True, False):
+        zero.makes.write_text(json.dumps({"interrupted": interrupted}))
+        assert r1.is_made(zero) is not interrupted
+    assert [zero.command[-1], stages["r1"][2].command[-4]] == ["train.steps=1", "9"]
+    models = {str(part) for stage in (*stages["r1"], zero) for part in stage.command}
+    assert {f"policy.model={tmp_path / name}" for name in ("cold_start", "distilled")} < models
+
+
+def test_the_report_has_every_stage(r1, tmp_path):
+    metrics = {"accuracy": 0.5, "rewards/format": 0.25, "rewards/language": None, "length": 40.0}
+    for seed in (0, 1):
+        folder = tmp_path / f"seed{seed}"
+        for name in ("zero", "first", "second"):
+            (folder / name / "samples").mkdir(parents=True)
+            (folder / name / "result.json").write_text(
+                json.dumps({"before": metrics, "after": {**metrics, "accuracy": seed / 2}})
+            )
+            for when in ("before", "after"):
+                sample = {"greedy": True, "prompt": "1 + 1 =", "completion": f"<think> {name}"}
+                (folder / name / "samples" / f"{when}.jsonl").write_text(json.dumps(sample))
+        (folder / "logs").mkdir()
+        (folder / "logs" / "sampled.log").write_text("9 prompts, kept 3, of 3 prompts: a.jsonl\n")
+    text = r1.report.write(tmp_path, [0, 1])
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert text.startswith(lines[0])
+    assert lines[2] == "| base | 0.500, 0.500 | 0.250, 0.250 | -, - | 40.0, 40.0 |"
+    assert lines[3].startswith("| R1-Zero: GRPO on the base | 0.000, 0.500 |")
+    assert len(lines) == 2 + len(r1.report.STAGES) + 2
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "&lt;think&gt; second" in page
+    assert "9 prompts, kept 3, of 3 prompts; 9 prompts" in page
