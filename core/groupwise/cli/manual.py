@@ -9,12 +9,12 @@ import sys
 import types
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from groupwise import hookspecs
+from groupwise import balance, hookspecs
 from groupwise.config import sections, yaml_lines
 from groupwise.plugins import registry as plugins
 
@@ -27,6 +27,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     ),
     "`prompts`": sections.PromptsSection,
     "Each of `rewards`": sections.RewardSection,
+    "`weight` of one of `rewards`, as a schedule": balance.Schedule,
+    "`constraint` of one of `rewards`": balance.Constraint,
     "Each of `watch`": sections.WatchSection,
     "`train`": sections.TrainSection,
     "`evaluation`": sections.EvaluationSection,
@@ -97,6 +99,8 @@ def rewritten(page: str) -> str:
 
 def _type(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _type(arguments[0])
     if hint in PLAIN:
         return PLAIN[hint]
     if origin is Literal:

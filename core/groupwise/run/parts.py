@@ -9,7 +9,8 @@ from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.callback import Callback
-from groupwise.config.load import LoadedConfig, check_labels
+from groupwise.config.load import LoadedConfig
+from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
 from groupwise.config.sections import (
     PluginSection,
@@ -135,6 +136,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     config = loaded.config
     make = partial(make_part, loaded, objects)
     check_labels(loaded)
+    check_schedules(loaded)
     algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
     own = config.evaluation.source
     prompts = Prompts(
@@ -239,10 +241,12 @@ def _reward(
     loaded: LoadedConfig, objects: Objects, path: KeyPath, section: RewardSection | WatchSection
 ) -> Reward:
     function = make_part(loaded, objects, "rewards", path, section)
+    trained = section if isinstance(section, RewardSection) else None
     reward = Reward(
         name=section.title,
         function=function,
-        weight=section.weight if isinstance(section, RewardSection) else 1.0,
+        weight=1.0 if trained is None or trained.weight is None else trained.weight,
+        constraint=trained.constraint if trained else None,
         deadline=section.deadline or Reward.deadline,
         on_error=section.on_error,
         isolate=section.isolate,

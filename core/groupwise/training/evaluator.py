@@ -110,7 +110,7 @@ class Evaluator:
                 light = replace(rollouts, trajectory={})
                 yield _Batch(
                     rollouts=light,
-                    rewards=self.rewards.start(light, state),
+                    rewards=self.rewards.start(light, state, weights=self.rewards.weights.final),
                     watched=self.watched.start(light, state) if self.watched else None,
                     size=size,
                     greedy=purpose == "greedy",

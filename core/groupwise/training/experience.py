@@ -143,7 +143,7 @@ class Experience:
             return Scored(rollouts=ours, scores=scores, metrics=metrics, spare=spare)
         wanted, refilled = self.settings.groups_per_step, 0
         for _ in range(self.settings.max_refills):
-            missing = wanted - sum(processes.total(_alive_groups(r, s)) for r, s in parts)
+            missing = wanted - sum(processes.total(self._alive_groups(r, s)) for r, s in parts)
             if missing <= 0:
                 break
             more = self._round(self.prompts.take(missing), state)
@@ -176,11 +176,15 @@ class Experience:
         rollouts = Rollouts.concat([part for part, _ in parts])
         scores = Scores.concat([part for _, part in parts])
         groups = rollouts.groups.cpu()
-        dead = scores.dead(groups)
+        dead = self.algorithm.dead(scores, groups)
         alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
         return rollouts.select(kept), scores.select(kept)
+
+    def _alive_groups(self, rollouts: Rollouts, scores: Scores) -> int:
+        groups = rollouts.groups.cpu()
+        return len(groups[~self.algorithm.dead(scores, groups)].unique())
 
     def _describe(self, rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
         self.judge.look(scores)
@@ -188,7 +192,8 @@ class Experience:
         self.failures |= processes.first_of(scores.failures)
         right = None if self.judge.measures else self.judge.right(scores)
         logged = self.sampling.policy.logged
-        return step_metrics.describe(rollouts, scores, right=right, logged=logged)
+        dead = self.algorithm.dead(scores, rollouts.groups.cpu())
+        return step_metrics.describe(rollouts, scores, dead=dead, right=right, logged=logged)
 
 
 class Ahead(Experience):
@@ -254,11 +259,6 @@ class Ahead(Experience):
             self._flight[1].exception()  # wait: nothing may be in flight when weights change
             self._flight = None
             self.prompts.load_state_dict(self.place)
-
-
-def _alive_groups(rollouts: Rollouts, scores: Scores) -> int:
-    groups = rollouts.groups.cpu()
-    return len(groups[~scores.dead(groups)].unique())
 
 
 def _use(device: torch.device) -> None:

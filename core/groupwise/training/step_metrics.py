@@ -18,12 +18,17 @@ COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
 
 
 def describe(
-    rollouts: Rollouts, scores: Scores, *, right: Tensor | None, logged: Collection[str]
+    rollouts: Rollouts,
+    scores: Scores,
+    *,
+    dead: Tensor,
+    right: Tensor | None,
+    logged: Collection[str],
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
-    right: [B], 1 for completions that are right, None where no reward tells; logged: the policy's
-    facts to take the mean of.
+    dead: [B] bool, those of groups that nothing is learned from; right: [B], 1 for completions that
+    are right, None where no reward tells; logged: the policy's facts to take the mean of.
     """
     total, groups = scores.total, rollouts.groups.cpu()
     lengths = rollouts.lengths.cpu().double()
@@ -31,7 +36,7 @@ def describe(
         "reward": total,
         "reward_std": group_std(total, groups),
         **({} if right is None else {"accuracy": right}),
-        "zero_variance": scores.dead(groups),
+        "zero_variance": dead,
         "length": lengths,
         "truncated": rollouts.truncated,
         **{f"rewards/{name}": scores.column(name) for name in scores.names},
