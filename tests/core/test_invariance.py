@@ -287,9 +287,12 @@ from dataclasses import replace
 import torch
 
 from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.balance import Constraint, Schedule
+from groupwise.rewards import Reward
 from tests.core.engine import Engine
 
 def half_dead(completions, prompts, **_):
@@ -313,6 +316,16 @@ class Seeing(GRPO):
         mean = gap[rollouts.mask].mean()
         return {**targets, "advantages": targets["advantages"].unsqueeze(1) - gap - mean}
 
+def long(completions, **_):
+    return [float(len(text)) for text in completions]
+
+def balanced(lab):
+    return [
+        Reward(name="ones", function=lab.ones, weight=Schedule(start=1.0, end=0.2, steps=3)),
+        Reward(name="half", function=half_dead, weight=0.5),
+        Reward(name="long", function=long, constraint=Constraint(at_most=2.0, start=0.1)),
+    ]
+
 def train(lab):
     found = {}
     for name, algorithm, reward, settings in [
@@ -327,6 +340,9 @@ def train(lab):
          {"groups_per_step": 3, "epochs": 2, "ahead": 1, "steps": 5, "evaluate_every": 3}),
         ("sees", Seeing(GRPO.Config(beta=0.05)), lab.ones,
          {"groups_per_step": 3, "updates_per_rollout": 3}),
+        ("gdpo", GDPO(GDPO.Config(refill=True)), balanced(lab),
+         {"groups_per_step": 5, "max_refills": 3, "ahead": 1, "steps": 4}),
+        ("constraint", GRPO(), balanced(lab), {"groups_per_step": 3, "steps": 4}),
     ]:
         policy = lab.Tabular(symbols=4)
         if name == "engine":
@@ -338,7 +354,7 @@ def train(lab):
         evaluation, moments = trainer.evaluate(), trainer.learner.optimizer.adamw.state
         keep = ("reward", "reward_std", "grad_norm", "loss", "mismatch/kl", "zero_variance",
                 "mismatch/mean", "mismatch/max", "importance", "clip_fraction",
-                "trained_decisions", "length_max")
+                "trained_decisions", "length_max", "multipliers/long/at_most")
         found[name] = {
             "table": policy.table.flatten().tolist(),
             "moment": moments[policy.table]["exp_avg"].flatten().tolist(),
@@ -406,7 +422,11 @@ def by_count(lab, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", ["grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees"]
+    "case",
+    [
+        *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
+        "constraint",
+    ],
 )
 def test_two_processes_train_as_one(by_count, case):
     one, two = by_count[1][case], by_count[2][case]

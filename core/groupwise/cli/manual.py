@@ -98,9 +98,8 @@ def rewritten(page: str) -> str:
 
 
 def _type(hint: Any) -> str:
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _type(arguments[0])
     if hint in PLAIN:
         return PLAIN[hint]
     if origin is Literal:
