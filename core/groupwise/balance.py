@@ -33,7 +33,13 @@ class Schedule(BaseModel):
 
 
 class Constraint(BaseModel):
-    """Bounds on the mean of a reward, each held by a Lagrange multiplier that dual ascent moves."""
+    """Bounds on the mean of a reward, each held by a Lagrange multiplier.
+
+    By dual ascent alone a policy passes its bound and comes back for ever: where it has to mix two
+    ways of answering, the game of policy and multiplier has no point at which ascent comes to rest.
+    A share of the last violation itself ends that, as in the augmented Lagrangian and in
+    Stooke et al., arXiv:2007.03964, whose K_I and K_P are `learning_rate` and `damping`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -44,6 +50,11 @@ class Constraint(BaseModel):
         gt=0,
         description="what the multiplier rises by in a step in which the mean is off by the bound "
         "itself",
+    )
+    damping: float = Field(
+        default=4.0,
+        ge=0,
+        description="what it has beside that for the next step alone; 0 is plain dual ascent",
     )
     start: float = Field(default=0.0, ge=0, description="the multiplier of the first step")
     largest: float = Field(default=10.0, gt=0, description="what the multiplier never exceeds")
@@ -74,10 +85,18 @@ class Constraint(BaseModel):
         """The unit of a violation: the size of the larger bound, 1 where that is 0."""
         return max(map(abs, self.bounds.values())) or 1.0
 
-    def ascended(self, multiplier: float, bound: Bound, mean: float) -> float:
-        """The multiplier after a step: l <- clip(l + learning_rate x violation, 0, largest).
-
-        The violation is (mean - at_most) / scale, or (at_least - mean) / scale.
-        """
+    def violation(self, bound: Bound, mean: float) -> float:
+        """(mean - at_most) / scale, or (at_least - mean) / scale: at most 0 where it holds."""
         beyond = mean - self.bounds[bound] if bound == "at_most" else self.bounds[bound] - mean
-        return min(max(multiplier + self.learning_rate * beyond / self.scale, 0.0), self.largest)
+        return beyond / self.scale
+
+    def ascended(self, integral: float, violation: float) -> float:
+        """Dual ascent: i <- clip(i + learning_rate x violation, 0, largest)."""
+        return self._within(integral + self.learning_rate * violation)
+
+    def multiplier(self, integral: float, violation: float) -> float:
+        """Of the next step: l = clip(i + damping x violation, 0, largest)."""
+        return self._within(integral + self.damping * violation)
+
+    def _within(self, value: float) -> float:
+        return min(max(value, 0.0), self.largest)

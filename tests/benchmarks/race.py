@@ -33,12 +33,14 @@ WINDOW = 3
 @dataclass(frozen=True, kw_only=True)
 class Race:
     """config: of all runs; variants: by title, what `groupwise train` is called with beside it;
-    goal: accuracy of the training completions; common: overrides of all variants."""
+    goal: accuracy of the training completions; common: overrides of all variants; shown: by title
+    of a column, what else of the last evaluation the table has."""
 
     config: Path
     variants: Mapping[str, Sequence[str]]
     goal: float
     common: Sequence[str] = field(default_factory=tuple)
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Run:
     """What one run came to: NaN seconds and steps where it never reached the goal.
 
     curve: (seconds of training, accuracy of the step's completions); accuracy: on held-out prompts
-    after the last step.
+    after the last step; after: all of that evaluation.
     """
 
     seconds: float
@@ -54,6 +56,7 @@ class Run:
     step: float
     accuracy: float
     curve: Sequence[tuple[float, float]]
+    after: Mapping[str, float]
 
 
 def main(race: Race) -> None:
@@ -76,7 +79,7 @@ def main(race: Race) -> None:
         title: [read(folder(options.out, title, seed), race.goal) for seed in options.seeds]
         for title in options.variants
     }
-    text = table(runs, options.seeds, race.goal)
+    text = table(runs, options.seeds, race.goal, race.shown)
     (options.out / "table.md").write_text(text, encoding="utf-8")
     draw(runs, race.goal, options.out / "picture.svg")
     print(text)
@@ -142,21 +145,31 @@ def read(run: Path, goal: float) -> Run:
         step=spent / max(1, len(curve)),
         accuracy=after.get("accuracy", math.nan),
         curve=curve,
+        after=after,
     )
 
 
-def table(runs: Mapping[str, Sequence[Run]], seeds: Sequence[int], goal: float) -> str:
+def table(
+    runs: Mapping[str, Sequence[Run]],
+    seeds: Sequence[int],
+    goal: float,
+    shown: Mapping[str, str] | None = None,
+) -> str:
     """A line a variant; of several seeds all, in order."""
-    lines = [
-        f"| variant | seconds to {goal} | steps | seconds a step | accuracy after the last step |",
-        "|---|---|---|---|---|",
-    ]
+    shown = shown or {}
+    titles = ["variant", f"seconds to {goal}", "steps", "seconds a step"]
+    titles += ["accuracy after the last step", *shown]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for title, of_seeds in runs.items():
         columns = (
             [_number(run.seconds, ".0f") for run in of_seeds],
             [_number(run.steps, ".0f") for run in of_seeds],
             [_number(statistics.median(run.step for run in of_seeds), ".2f")],
             [_number(run.accuracy, ".3f") for run in of_seeds],
+            *(
+                [_number(run.after.get(k, math.nan), ".3g") for run in of_seeds]
+                for k in shown.values()
+            ),
         )
         lines.append(f"| {title} | " + " | ".join(", ".join(column) for column in columns) + " |")
     return "\n".join([*lines, f"\nSeeds {', '.join(map(str, seeds))}; a dash: not reached.\n"])

@@ -78,23 +78,27 @@ def test_constant_weights_are_no_metrics():
 
 
 @pytest.mark.parametrize(
-    ("bounds", "bound", "mean", "expected"),
+    ("bounds", "bound", "mean", "violation"),
     [
-        ({"at_most": 40.0}, "at_most", 50.0, 0.5 + 0.1 * 10 / 40),
-        ({"at_most": 40.0}, "at_most", 20.0, 0.5 - 0.1 * 20 / 40),
-        ({"at_least": 0.8}, "at_least", 0.4, 0.5 + 0.1 * 0.5),
-        ({"at_least": 0.8}, "at_least", 1.0, 0.5 - 0.1 * 0.25),
-        ({"at_least": -2.0, "at_most": 4.0}, "at_least", -6.0, 0.5 + 0.1 * 4 / 4),
-        ({"at_most": 0.0}, "at_most", 3.0, 0.5 + 0.1 * 3),
-        ({"at_most": 40.0}, "at_most", 4000.0, 2.0),
-        ({"at_most": 0.1}, "at_most", -9.0, 0.0),
+        ({"at_most": 40.0}, "at_most", 50.0, 10 / 40),
+        ({"at_most": 40.0}, "at_most", 20.0, -20 / 40),
+        ({"at_least": 0.8}, "at_least", 0.4, 0.5),
+        ({"at_least": 0.8}, "at_least", 1.0, -0.25),
+        ({"at_least": -2.0, "at_most": 4.0}, "at_least", -6.0, 4 / 4),
+        ({"at_most": 0.0}, "at_most", 3.0, 3.0),
     ],
 )
-def test_a_multiplier_rises_while_its_bound_is_violated_and_stays_in_its_range(
-    bounds, bound, mean, expected
-):
-    constraint = Constraint(**bounds, learning_rate=0.1, largest=2.0)
-    assert constraint.ascended(0.5, bound, mean) == pytest.approx(expected)
+def test_a_violation_is_in_units_of_the_bound(bounds, bound, mean, violation):
+    assert Constraint(**bounds).violation(bound, mean) == pytest.approx(violation)
+
+
+def test_a_multiplier_rises_while_its_bound_is_violated_and_stays_in_its_range():
+    constraint = Constraint(at_most=1.0, learning_rate=0.1, damping=2.0, largest=2.0)
+    assert constraint.ascended(0.5, 0.25) == pytest.approx(0.525)
+    assert constraint.multiplier(0.5, 0.25) == pytest.approx(1.0)
+    assert constraint.ascended(0.5, -0.5) == pytest.approx(0.45)
+    for move in (constraint.ascended, constraint.multiplier):
+        assert (move(0.5, 1e9), move(0.5, -1e9)) == (2.0, 0.0)
 
 
 def test_the_term_is_the_lagrangians(lab):
@@ -102,7 +106,7 @@ def test_the_term_is_the_lagrangians(lab):
     scorer = Scorer(
         [Reward(name="ones", function=ones, weight=3.0), held(at_most=4.0, at_least=2.0, start=0.6)]
     )
-    scorer.weights.multipliers["size"]["at_least"] = 0.1
+    scorer.weights.ascents["size"]["at_least"].integral = 0.1
     rollouts = lab.build([{"id": 0}] * 3, [[1, 1, 0], [2, 0], [1, 2, 1, 2, 0]])
     scores = scorer(rollouts, RunState(global_step=7))
     assert scores.weights == (3.0, -0.5)
@@ -152,17 +156,20 @@ def unbounded(lab):
 
 @pytest.mark.parametrize("algorithm", [GRPO, GDPO])
 def test_a_bound_is_held_while_the_reward_rises(lab, unbounded, algorithm):
-    constraint = Constraint(at_most=3.2, learning_rate=0.2, start=0.3)
+    constraint = Constraint(at_most=3.2, learning_rate=0.2)
     steps = trained(lab, algorithm(), Reward(name="size", function=size, constraint=constraint))
     assert unbounded[-1]["length"] > 4.5
-    assert sum(metrics["length"] for metrics in steps[-5:]) / 5 < 3.4
+    last = [metrics["length"] for metrics in steps[-5:]]
+    assert sum(last) / 5 == pytest.approx(3.2, abs=0.25)
     assert steps[-1]["rewards/ones"] > steps[0]["rewards/ones"] + 0.15
     # The metrics are what the step had; ascent on its mean gives the next one's.
-    value = 0.3
+    integral = violation = 0.0
     for metrics in steps:
-        assert metrics["multipliers/size/at_most"] == value
-        value = constraint.ascended(value, "at_most", metrics["rewards/size"])
-    assert value > 0.3
+        multiplier = constraint.multiplier(integral, violation)
+        assert metrics["multipliers/size/at_most"] == multiplier
+        violation = constraint.violation("at_most", metrics["rewards/size"])
+        integral = constraint.ascended(integral, violation)
+    assert integral > 0
 
 
 def test_a_step_without_values_moves_no_multiplier():
@@ -180,17 +187,28 @@ def scorer(**constraint):
 
 def test_state_is_of_the_bounds_that_there_are():
     before = scorer(at_most=4.0, start=0.1 + 0.2)
+    before.weights.ascend({"size": 4.1})
     assert Scorer([Reward(name="ones", function=ones)]).state_dict() == {}
     state = json.loads(json.dumps(before.state_dict()))
-    after = scorer(at_most=9.0, at_least=1.0)
+    same = scorer(at_most=4.0)
+    same.load_state_dict(state)
+    assert same.weights.metrics(1) == before.weights.metrics(1)
+    after = scorer(at_most=4.0, at_least=1.0)
     after.load_state_dict(state)
-    assert after.weights.multipliers == {"size": {"at_most": 0.1 + 0.2, "at_least": 0.0}}
-    lower = scorer(at_most=4.0, largest=0.2)
-    lower.load_state_dict(state)
-    assert lower.weights.multipliers == {"size": {"at_most": 0.2}}
-    for wrong in (math.nan, -1.0, math.inf, "much", None):
-        with pytest.raises(UserError, match="'size': its multiplier in the checkpoint is"):
-            after.load_state_dict({"multipliers": {"size": {"at_most": wrong}}})
+    assert after.weights.multipliers("size")["at_least"] == 0.0
+    after.load_state_dict({"multipliers": {"another": {}}})
+    assert (
+        after.weights.multipliers("size")["at_most"] == same.weights.multipliers("size")["at_most"]
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [3, {"at_most": 0.5}, {"at_most": {"integral": -1.0}}, {"at_most": {"integral": math.nan}}],
+)
+def test_a_state_that_is_none_is_refused(wrong):
+    with pytest.raises(UserError, match="reward 'size': the state of its multiplier"):
+        scorer(at_most=4.0).load_state_dict({"multipliers": {"size": wrong}})
 
 
 def test_a_resumed_run_has_the_same_weights_and_multipliers(lab, tmp_path):
