@@ -17,6 +17,7 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.weights import Weights
+from groupwise.training.work import Stage, handed_up
 
 
 def ones(completions, **_):
@@ -116,6 +117,20 @@ def test_the_term_is_the_lagrangians(lab):
     kept = Scores.concat([scores.select(torch.tensor([0, 1])), scores.select(torch.tensor([2]))])
     assert kept.total.tolist() == scores.total.tolist()
     assert scorer.weights.final == (3.0, 0.0)
+
+
+def test_a_stage_of_a_chain_has_the_units_of_what_it_is_handed(lab):
+    """A writer whose prompts were tried twice and once: the mean of what came of each."""
+    rollouts = lab.build([{"id": 0}] * 3, [[1, 1, 0], [2, 0], [1, 2, 1, 2, 0]])
+    scores = Scorer([Reward(name="ones", function=ones), held(at_most=4.0, start=0.6)])(rollouts)
+    writer = Stage(
+        label="writer",
+        rollouts=rollouts.select([0, 1]),
+        parents=torch.zeros(2, dtype=torch.int64),
+        refused=torch.zeros(2, dtype=torch.bool),
+    )
+    handed = handed_up(scores, torch.tensor([0, 0, 1]), writer)
+    assert handed.total.tolist() == pytest.approx([1 - 0.6 * 2.5 / 4, 2 - 0.6 * 5 / 4])
 
 
 def test_step_rewards_have_the_multiplier_and_the_unit_of_their_constraint(lab):
