@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class GDPO(GRPO):
-    """GDPO, arXiv:2601.05242: normalise each reward, sum, normalise over the batch.
+    """GDPO, arXiv:2601.05242: normalise each reward by itself, and then sum.
+
+        S = sum of w_k (r_k - mean of the group) / (std of the group + epsilon)
+        A = S / (std of the batch + epsilon)
 
     Step rewards are summed by their weights first and normalised as GRPO does: the paper has none.
     """
