@@ -44,6 +44,32 @@ def group_relative(
     )
 
 
+def normalise_then_sum(
+    rewards: Tensor,
+    groups: Tensor,
+    *,
+    weights: Tensor,
+    scale: Scale = "group",
+    epsilon: float = 1e-4,
+) -> Tensor:
+    """A = S / (std of S over the batch + epsilon), S = sum_k w_k A_k; GDPO, arXiv:2601.05242.
+
+    rewards: [B, K] float, NaN where a reward does not apply: its A_k is 0 there, and a rollout to
+        which none applies enters no std.
+    weights: [K] float. A_k is `group_relative` of reward k alone, with the same `scale`.
+    The paper subtracts the mean of S over the batch, too; that is 0 already, since each A_k sums to
+    0 in each group.
+    Returns [B], in the rewards' dtype.
+    """
+    relative = torch.zeros_like(rewards)
+    for k, column in enumerate(rewards.unbind(dim=1)):
+        relative[:, k] = group_relative(column, groups, scale=scale, epsilon=epsilon)
+    summed = relative @ weights.to(rewards.dtype)
+    scored = summed[~rewards.isnan().all(dim=1)]
+    std = scored.std() if len(scored) > 1 else summed.new_zeros(())
+    return summed / (std + epsilon)
+
+
 def leave_one_out(rewards: Tensor, groups: Tensor) -> Tensor:
     """A = r - mean of the others in its group; RLOO, arXiv:2402.14740.
 

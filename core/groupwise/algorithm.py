@@ -71,6 +71,13 @@ class Algorithm(ABC):
         out gets no backward pass.
         """
 
+    def dead(self, scores: "Scores", groups: Tensor) -> Tensor:
+        """[B] bool: nothing in the rollout's group tells this algorithm one of it from another.
+
+        Such groups are what `refills` replaces and the metric `zero_variance` counts.
+        """
+        return scores.dead(groups)
+
     @abstractmethod
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t], already weighted: the update's loss is its plain sum over micro-batches.

@@ -9,6 +9,7 @@ def register_algorithms(register: Register) -> None:
     register("dr_grpo", "groupwise.algorithms.dr_grpo:DrGRPO")
     register("dapo", "groupwise.algorithms.dapo:DAPO")
     register("gspo", "groupwise.algorithms.gspo:GSPO")
+    register("gdpo", "groupwise.algorithms.gdpo:GDPO")
     register("bnpo", "groupwise.algorithms.bnpo:BNPO")
     register("cispo", "groupwise.algorithms.cispo:CISPO")
     register("sapo", "groupwise.algorithms.sapo:SAPO")

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.advantages import zero_variance, zero_variance_of_steps
+from groupwise.balance import Constraint, Schedule
 from groupwise.errors import UserError
 
 StepRewards = Sequence[float | None]
@@ -80,6 +81,7 @@ class RunState:
 class Reward:
     """A named, weighted reward function with its limits.
 
+    weight: a number, or a schedule over the steps; a reward with a constraint has its multiplier.
     deadline: seconds a call on a whole batch may take.
     on_error: "stop" the run, or "skip": drop the failed samples from learning and count them.
     isolate: call it in the main thread of a worker process, which can be killed.
@@ -89,7 +91,8 @@ class Reward:
 
     name: str
     function: RewardFunction
-    weight: float = 1.0
+    weight: float | Schedule = 1.0
+    constraint: Constraint | None = None
     deadline: float = 120.0
     on_error: Literal["stop", "skip"] = "stop"
     isolate: bool = False
@@ -153,6 +156,9 @@ def is_async(function: RewardFunction) -> bool:
 class Scores:
     """What the rewards said of B rollouts.
 
+    weights: what each counts in this step; a constraint's multiplier, negative where the value is
+        to be lower.
+    scales: what values are divided by before they are weighed; 1 but for constraints.
     values: [B, R] float64, NaN where a reward does not apply or failed; the sum of its steps for a
         process reward.
     failed: [B] bool, where a reward failed and was skipped.
@@ -175,6 +181,7 @@ class Scores:
     failures: Mapping[str, str] = field(default_factory=dict)
     steps: Tensor | None = None
     judges_steps: frozenset[str] = frozenset()
+    scales: tuple[float, ...] = ()
 
     @cached_property
     def total(self) -> Tensor:
@@ -182,22 +189,41 @@ class Scores:
 
         NaN where none applies or one failed: a sum with a part missing is not a smaller reward.
         """
-        return self._sum([True] * len(self.names))
+        return self._sum(self.values)
 
     @cached_property
     def outcome(self) -> Tensor:
         """[B] float64: the total without process rewards, whose steps are judged one by one."""
-        return self._sum([name not in self.judges_steps for name in self.names])
+        return self._sum(self.outcomes)
 
-    def _sum(self, chosen: Sequence[bool]) -> Tensor:
-        values = self.values[:, torch.tensor(chosen)]
-        weights = torch.tensor(self.weights, dtype=values.dtype)[torch.tensor(chosen)]
+    @cached_property
+    def outcomes(self) -> Tensor:
+        """[B, R] float64: the values of rewards that judge whole completions, each by itself.
+
+        NaN where a reward does not apply or judges steps, and where any of them failed.
+        """
+        judges = torch.tensor([name in self.judges_steps for name in self.names])
+        return self.values.masked_fill(judges | self.failed.unsqueeze(1), math.nan)
+
+    def _sum(self, values: Tensor) -> Tensor:
+        factors = self._tensor(self.weights) / self._tensor(self.scales or [1.0] * len(self.names))
         nothing = values.isnan().all(dim=1) | self.failed
-        return (values * weights).nansum(dim=1).masked_fill(nothing, math.nan)
+        return (values * factors).nansum(dim=1).masked_fill(nothing, math.nan)
 
-    def dead(self, groups: Tensor) -> Tensor:
-        """[B] bool: nothing in the rollout's group, outcome or step, differs from the rest."""
-        same = zero_variance(self.outcome, groups)
+    def _tensor(self, numbers: Sequence[float]) -> Tensor:
+        return torch.tensor(numbers, dtype=self.values.dtype)
+
+    def dead(self, groups: Tensor, *, apart: bool = False) -> Tensor:
+        """[B] bool: nothing in the rollout's group, outcome or step, differs from the rest.
+
+        apart: whether each reward with a weight counts by itself, and not their sum alone, in which
+        differences may cancel.
+        """
+        weighted = [k for k, weight in enumerate(self.weights) if weight]
+        columns = [self.outcomes[:, k] for k in weighted] if apart else [self.outcome]
+        same = torch.ones(len(groups), dtype=torch.bool)
+        for column in columns:
+            same = same & zero_variance(column, groups)
         return same if self.steps is None else same & zero_variance_of_steps(self.steps, groups)
 
     def column(self, name: str) -> Tensor:
@@ -213,6 +239,7 @@ class Scores:
             failed=self.failed[rows],
             steps=None if self.steps is None else self.steps[rows],
             judges_steps=self.judges_steps,
+            scales=self.scales,
         )
 
     @staticmethod
@@ -235,6 +262,7 @@ class Scores:
             failed=torch.cat([part.failed for part in parts]),
             steps=_joined([part.steps for part in parts], [len(part.values) for part in parts]),
             judges_steps=judges_steps,
+            scales=first.scales,
             seconds=_sums([part.seconds for part in parts]),
             undefined=_sums([part.undefined for part in parts]),
             extra=_columns([part.extra for part in parts]),

@@ -34,7 +34,8 @@ WINDOW = 3
 class Race:
     """config: of all runs; variants: by title, what `groupwise train` is called with beside it;
     goal: accuracy to be reached; common: overrides of all variants; held_out: judge by evaluations
-    (`evaluation.every`) and not by the training completions, for variants that draw other prompts.
+    (`evaluation.every`) and not by the training completions, for variants that draw other prompts;
+    shown: by title of a column, what else of the last evaluation the table has.
     """
 
     config: Path
@@ -42,6 +43,7 @@ class Race:
     goal: float
     common: Sequence[str] = field(default_factory=tuple)
     held_out: bool = False
+    shown: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> str:
@@ -58,7 +60,7 @@ class Run:
     """What one run came to: NaN seconds and steps where it never reached the goal.
 
     curve: (steps, seconds of training, accuracy) wherever that was measured; accuracy: on held-out
-    prompts after the last step.
+    prompts after the last step; after: all of that evaluation.
     """
 
     seconds: float
@@ -66,6 +68,7 @@ class Run:
     step: float
     accuracy: float
     curve: Sequence[tuple[int, float, float]]
+    after: Mapping[str, float]
 
 
 def main(race: Race) -> None:
@@ -88,7 +91,7 @@ def main(race: Race) -> None:
         title: [read(folder(options.out, title, seed), race) for seed in options.seeds]
         for title in options.variants
     }
-    text = table(runs, options.seeds, race.goal)
+    text = table(runs, options.seeds, race.goal, race.shown)
     (options.out / "table.md").write_text(text, encoding="utf-8")
     draw(runs, race, options.out / "picture.svg")
     print(text)
@@ -149,21 +152,31 @@ def read(run: Path, race: Race) -> Run:
         step=spent / max(1, len(lines)),
         accuracy=after.get("accuracy", math.nan),
         curve=curve,
+        after=after,
     )
 
 
-def table(runs: Mapping[str, Sequence[Run]], seeds: Sequence[int], goal: float) -> str:
+def table(
+    runs: Mapping[str, Sequence[Run]],
+    seeds: Sequence[int],
+    goal: float,
+    shown: Mapping[str, str] | None = None,
+) -> str:
     """A line a variant; of several seeds all, in order."""
-    lines = [
-        f"| variant | seconds to {goal} | steps | seconds a step | accuracy after the last step |",
-        "|---|---|---|---|---|",
-    ]
+    shown = shown or {}
+    titles = ["variant", f"seconds to {goal}", "steps", "seconds a step"]
+    titles += ["accuracy after the last step", *shown]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for title, of_seeds in runs.items():
         columns = (
             [_number(run.seconds, ".0f") for run in of_seeds],
             [_number(run.steps, ".0f") for run in of_seeds],
             [_number(statistics.median(run.step for run in of_seeds), ".2f")],
             [_number(run.accuracy, ".3f") for run in of_seeds],
+            *(
+                [_number(run.after.get(k, math.nan), ".3g") for run in of_seeds]
+                for k in shown.values()
+            ),
         )
         lines.append(f"| {title} | " + " | ".join(", ".join(column) for column in columns) + " |")
     return "\n".join([*lines, f"\nSeeds {', '.join(map(str, seeds))}; a dash: not reached.\n"])

@@ -203,7 +203,7 @@ def updater(
 def trainer(
     policy: Policy | None = None,
     algorithm: Algorithm | None = None,
-    reward: Callable[..., Any] = ones,
+    reward: Callable[..., Any] | Sequence[Reward] = ones,
     *,
     source: Any = None,
     seed: int = 3,
@@ -226,7 +226,7 @@ def trainer(
         seed=seed,
     )
     accelerator, clock = Accelerator(cpu=True), Clock()
-    scorer = Scorer([Reward(name="ones", function=reward)])
+    scorer = Scorer([Reward(name="ones", function=reward)] if callable(reward) else reward)
     prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
     sampling = Sampling(
         policy,

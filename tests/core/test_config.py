@@ -48,7 +48,7 @@ def test_shorthands_and_defaults(tmp_path: Path) -> None:
     config = loaded.config
     assert (config.policy.name, config.policy.options) == ("toy", {})
     assert config.prompts.options == {"rows": [{"prompt": "a"}]}
-    assert [(r.name, r.weight) for r in config.rewards] == [("exact", 1.0), ("short", 0.5)]
+    assert [(r.name, r.weight) for r in config.rewards] == [("exact", None), ("short", 0.5)]
     assert config.algorithm.name == "grpo"
     assert config.train == TrainSection()
     assert config.output == Path("runs/run")
@@ -238,8 +238,8 @@ def test_overrides(tmp_path: Path) -> None:
     assert config.policy.options == {"model": "some/where=else"}
     assert [(r.name, r.weight) for r in config.rewards] == [
         ("exact", 2.0),
-        ("other", 1.0),
-        ("new", 1.0),
+        ("other", None),
+        ("new", None),
     ]
     assert config.evaluation.accuracy is None
 

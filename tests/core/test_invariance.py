@@ -287,12 +287,15 @@ from dataclasses import replace
 import torch
 
 from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
 from groupwise.training.replay import Replay
+from groupwise.balance import Constraint, Schedule
+from groupwise.rewards import Reward
 from tests.core.engine import Engine
 
 def rare(completions, **_):
@@ -319,6 +322,16 @@ class Seeing(GRPO):
         mean = gap[rollouts.mask].mean()
         return {**targets, "advantages": targets["advantages"].unsqueeze(1) - gap - mean}
 
+def long(completions, **_):
+    return [float(len(text)) for text in completions]
+
+def balanced(lab):
+    return [
+        Reward(name="ones", function=lab.ones, weight=Schedule(start=1.0, end=0.2, steps=3)),
+        Reward(name="half", function=half_dead, weight=0.5),
+        Reward(name="long", function=long, constraint=Constraint(at_most=2.0, start=0.1)),
+    ]
+
 def train(lab):
     found = {}
     for name, algorithm, reward, settings in [
@@ -334,6 +347,9 @@ def train(lab):
         ("sees", Seeing(GRPO.Config(beta=0.05)), lab.ones,
          {"groups_per_step": 3, "updates_per_rollout": 3}),
         ("replay", GRPO(), rare, {"groups_per_step": 5, "steps": 8}),
+        ("gdpo", GDPO(GDPO.Config(refill=True)), balanced(lab),
+         {"groups_per_step": 5, "max_refills": 3, "ahead": 1, "steps": 4}),
+        ("constraint", GRPO(), balanced(lab), {"groups_per_step": 3, "steps": 4}),
     ]:
         policy = lab.Tabular(symbols=4)
         if name == "engine":
@@ -350,7 +366,8 @@ def train(lab):
         keep = ("reward", "reward_std", "grad_norm", "loss", "mismatch/kl", "zero_variance",
                 "mismatch/mean", "mismatch/max", "importance", "clip_fraction",
                 "trained_decisions", "length_max", "prompts/again", "prompts/between",
-                "prompts/expected", "prompts/new_accuracy", "replay/share", "replay/bytes")
+                "prompts/expected", "prompts/new_accuracy", "replay/share", "replay/bytes",
+                "multipliers/long/at_most")
         found[name] = {
             "table": policy.table.flatten().tolist(),
             "moment": moments[policy.table]["exp_avg"].flatten().tolist(),
@@ -418,7 +435,11 @@ def by_count(lab, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", ["grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "replay"]
+    "case",
+    [
+        *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
+        *("constraint", "replay"),
+    ],
 )
 def test_two_processes_train_as_one(by_count, case):
     one, two = by_count[1][case], by_count[2][case]

@@ -356,6 +356,33 @@ def test_an_alarm_stands_at_the_head(tmp_path: Path) -> None:
     assert "Alarm" not in page_of(write_run(tmp_path, [steps[0], steps[3]]))[1].words
 
 
+def test_what_rewards_count_stands_beside_their_curves(tmp_path: Path) -> None:
+    config = """rewards:
+- {name: a, weight: {start: 1.0, end: 0.0, steps: 4}}
+- {name: "mine:b", constraint: {at_most: 40, at_least: 30.5}}
+- {name: b, label: c, constraint: {at_least: 0.9, at_most: null}}
+- {name: d, constraint: {at_most: many}}
+"""
+    counted = {"weights/a": 0.5, "multipliers/b/at_most": 0.2, "multipliers/b/at_least": 0.0}
+    rewards = {"rewards/a": 0.5, "rewards/b": 35.0, "rewards/c": 0.5, "rewards/d": 1.0}
+    steps = [step_row(step, **rewards, **counted) for step in range(1, 4)]
+    html, page = page_of(write_run(tmp_path, steps, config=config))
+    shown = "Reward: a|Constraint: b|Constraint: c|Reward: d|Weight: a|Multipliers"
+    assert "|".join(titles(html)[1:7]) == shown
+    assert "To be at most 40 and at least 30.5, which is" in page.words
+    assert "To be at least 0.9, which" in page.words
+    assert "b at most" in page.words
+    assert "summed by the step's own weights" in page.words
+    levels = [
+        attributes["d"] for tag, attributes in page.tags if attributes.get("class") == "level"
+    ]
+    assert [level.count("M0 ") for level in levels] == [2, 1]
+    plain = page_of(write_run(tmp_path / "plain", [step_row(1, **rewards)]))
+    assert "summed by the step's own weights" not in plain[1].words
+    for hostile in ("rewards: 3", "rewards: [3, {name: [1], constraint: {at_most: 1}}]"):
+        page_of(write_run(tmp_path / "hostile", steps, config=hostile))
+
+
 def test_watched_curves_share_axes_only_where_they_fit(tmp_path: Path) -> None:
     def watching(**values: float) -> list[str]:
         rows = [

@@ -8,7 +8,8 @@ import pytest
 
 import groupwise
 from groupwise.cli.check import describe
-from groupwise.config.load import check_labels, load_config, parse_config
+from groupwise.config.load import load_config, parse_config
+from groupwise.config.measures import check_labels
 from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward

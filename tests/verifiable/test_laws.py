@@ -56,6 +56,7 @@ TEXTS = {
     "tag_count": {},
     "length": {},
     "cosine_length": {"max_length": 100},
+    "token_count": {},
     "soft_overlong": {"max_length": 40, "cache": 20},
     "repetition": {},
     "language_consistency": {"language": "en"},

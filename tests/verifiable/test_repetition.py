@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from groupwise_verifiable.text.overlong import SoftOverlong
 from groupwise_verifiable.text.repetition import Repetition
+from groupwise_verifiable.text.token_count import TokenCount
 
 
 def test_repetition_of_tokens() -> None:
@@ -34,6 +35,15 @@ def test_what_is_repeated_can_be_chosen() -> None:
 def test_repetition_is_never_rewarded() -> None:
     with pytest.raises(ValidationError, match="less than or equal to 0"):
         Repetition.Config(max_penalty=0.5)
+
+
+def test_token_count() -> None:
+    ids = [[7, 8, 0], []]
+    assert TokenCount()(["p"] * 2, ["ab", ""], completion_ids=ids) == [3.0, 0.0]
+    characters = TokenCount(TokenCount.Config(unit="characters"))
+    assert characters(["p"] * 2, ["ab", [{"role": "assistant", "content": "c"}]]) == [2.0, 1.0]
+    with pytest.raises(ValueError, match="'token_count' needs the column 'completion_ids'"):
+        TokenCount()(["p"], ["a"])
 
 
 def test_soft_overlong() -> None:

@@ -9,12 +9,12 @@ import sys
 import types
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from groupwise import hookspecs
+from groupwise import balance, hookspecs
 from groupwise.config import sections, yaml_lines
 from groupwise.config.learners import LearnerSection, StageSection
 from groupwise.config.section import PluginSection, Section
@@ -31,6 +31,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": sections.RewardSection,
+    "`weight` of one of `rewards`, as a schedule": balance.Schedule,
+    "`constraint` of one of `rewards`": balance.Constraint,
     "Each of `watch`": sections.WatchSection,
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
@@ -116,6 +118,7 @@ def rewritten(page: str) -> str:
 
 
 def _type(hint: Any) -> str:
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in PLAIN:
         return PLAIN[hint]

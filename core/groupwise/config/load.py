@@ -14,11 +14,9 @@ from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.mistakes import Origin, explain, found
 from groupwise.config.overrides import apply, given, parse
-from groupwise.config.sections import (
-    RunConfig,
-)
+from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import Lines
-from groupwise.errors import UserError, did_you_mean
+from groupwise.errors import UserError
 
 LARGEST = 10_000_000
 """Bytes of a configuration file."""
@@ -84,27 +82,6 @@ def dump(config: RunConfig) -> str:
     # Of several policies each has its own, and a file that has them for all is refused.
     several = {"algorithm", "sampler"} if config.pool or config.chain else None
     return yaml_lines.write(secrets.masked(config.model_dump(exclude=several)))
-
-
-def check_labels(loaded: LoadedConfig) -> None:
-    """Raise UserError where a watched reward has another's label, or accuracy names none of them.
-
-    Not part of validation: rewards may be given in Python after a file was read.
-    """
-    config = loaded.config
-    taken = [section.title for section in config.rewards]
-    for number, section in enumerate(config.watch):
-        if section.title in taken:
-            problem = f"another reward is named {section.title!r}; give this one another `label`"
-            raise UserError(loaded.origin.message(("watch", number), problem))
-        taken.append(section.title)
-    name, at = config.evaluation.accuracy, ("evaluation", "accuracy")
-    if name is not None and name not in taken:
-        problem = f"no reward {name!r}{did_you_mean(name, taken)}; there are {', '.join(taken)}"
-        raise UserError(loaded.origin.message(at, problem))
-    if any(section.title == name and section.better == "lower" for section in config.watch):
-        problem = f"{name!r} is better when lower, so no threshold from below makes it right"
-        raise UserError(loaded.origin.message(at, problem))
 
 
 def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:

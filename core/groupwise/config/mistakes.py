@@ -149,11 +149,17 @@ def _key_path(details: ErrorDetails, model: type[BaseModel]) -> KeyPath:
     path: list[str | int] = []
     hints: list[Any] = [model]
     for part in details["loc"]:
-        if not isinstance(part, int) and path and not _has_keys(hints):
+        is_key = _has_keys(hints) and part not in _members_of(hints)
+        if not isinstance(part, int) and path and not is_key:
             continue
         path.append(part)
         hints = [inner for hint in hints for inner in below(hint, part)]
     return (*path, *details.get("ctx", {}).get("path", ()))
+
+
+def _members_of(hints: Sequence[Any]) -> set[str]:
+    """The names of a union's types; none where there is no union."""
+    return {getattr(hint, "__name__", "") for hint in hints} if len(hints) > 1 else set()
 
 
 def _has_keys(hints: Sequence[Any]) -> bool:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
     KINDS,
     LISTS,
@@ -101,8 +102,34 @@ class MeasureSection(PluginSection):
         return self.label or self.name.rpartition(":")[2]
 
 
+def _kind_of_weight(value: Any) -> str:
+    return "Schedule" if isinstance(value, Mapping | Schedule) else "float"
+
+
+# The kind is looked at first, so that a mistake in a schedule is not also one in a number.
+Weight = Annotated[
+    Annotated[float, Tag("float")] | Annotated[Schedule, Tag("Schedule")],
+    Discriminator(_kind_of_weight),
+]
+
+
 class RewardSection(MeasureSection):
-    weight: float = Field(default=1.0, description="factor in the total reward")
+    weight: Weight | None = Field(
+        default=None, description="factor in the total reward, or a schedule of it; 1 if unset"
+    )
+    constraint: Constraint | None = Field(
+        default=None, description="bounds to hold its mean by, in place of a weight"
+    )
+
+    @model_validator(mode="after")
+    def _has_one_role(self) -> Self:
+        if self.weight is not None and self.constraint is not None:
+            raise mistake_at(
+                ("weight",),
+                "a reward with a constraint counts by its multiplier and has no weight; leave out "
+                "one of them, or list the reward twice, once with another label",
+            )
+        return self
 
 
 class WatchSection(MeasureSection):

@@ -38,7 +38,10 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What one set of axes shows, and the sentence that says how to read it."""
+    """What one set of axes shows, and the sentence that says how to read it.
+
+    levels: values that a dashed line across the whole chart stands at.
+    """
 
     title: str
     series: Sequence[Series]
@@ -47,6 +50,7 @@ class Chart:
     percent: bool = False
     smooth: bool = True
     wide: bool = False
+    levels: Sequence[float] = ()
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -170,7 +174,7 @@ def draw(chart: Chart, last_step: float) -> str:
         return ""
     values = [y for series in shown for _, y in series.points]
     values += [y for series in shown for row in series.spread for y in row[1:]]
-    axes = _Axes(values, last_step, chart)
+    axes = _Axes([*values, *chart.levels], last_step, chart)
     lines = [_draw_line(s, axes, smoothed=chart.smooth) for s in shown if not s.dots]
     return _figure(
         replace(chart, series=shown), axes, lines + [_draw_dots(s, axes) for s in shown if s.dots]
@@ -221,14 +225,18 @@ def _bar_stack(series: Series, size: int, axes: _Axes, ground: dict[float, float
 def _figure(chart: Chart, axes: _Axes, marks: Sequence[str]) -> str:
     series = [[[x, float(f"{y:.4g}")] for x, y in thin(s.points)] for s in chart.series]
     data = text(json.dumps(series, separators=(",", ":")))
-    grid = "".join(f"M0 {axes.y(t):.5g}H{BOX}" for t in axes.ticks)
+    grid, across = (
+        "".join(f"M0 {axes.y(at):.5g}H{BOX}" for at in where)
+        for where in (axes.ticks, chart.levels)
+    )
+    levels = f'<path class="level" d="{across}"/>' if across else ""
     return (
         f'<figure class="chart{" wide" if chart.wide else ""}" data-percent="{int(chart.percent)}" '
         f'data-series="{data}">'
         f"<figcaption><h3>{brief(chart.title)}</h3>{_unit(chart)}{_legend(chart)}</figcaption>"
         f'<div class="plot"><svg viewBox="0 0 {BOX} {BOX}" preserveAspectRatio="none" role="img" '
         f'aria-label="{_spoken(chart)}">'
-        f'<path class="grid" d="{grid}"/>{"".join(marks)}</svg>'
+        f'<path class="grid" d="{grid}"/>{levels}{"".join(marks)}</svg>'
         f'{_tick_texts(axes)}<i class="cursor" hidden></i></div>'
         + (f"<p>{text(chart.note)}</p>" if chart.note else "")
         + "</figure>"

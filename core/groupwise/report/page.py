@@ -21,6 +21,7 @@ from groupwise.report.charts import (
 )
 from groupwise.report.comparison import compare
 from groupwise.report.record import Record, read_record, read_text
+from groupwise.report.rewards import note_on_sums, reward_charts
 from groupwise.report.tiles import tiles
 from groupwise.report.watched import alarm_lines, watched_charts
 from groupwise.report.wording import brief, display, duration, number, text, wilson
@@ -114,10 +115,9 @@ def _learning(run: Record) -> str:
     note = "Mean of all completions; the band is one standard deviation within groups."
     reward = Series(name="training", points=points, spread=band)
     rewards = [reward, _dots(run, "reward", "held out", 1)]
-    charts = [Chart(title="Reward", series=rewards, note=note if band else "", wide=True)]
-    charts += [_accuracy(run), *watched_charts(run)]
-    names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
-    charts += [_reward(run, name, wide=len(names) < 3) for name in names]
+    note = (note if band else "") + note_on_sums(run)
+    charts = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
+    charts += [_accuracy(run), *watched_charts(run), *reward_charts(run)]
     intro = "Charts run over training steps; point at one to read all of them at that step."
     if run.trained_steps > SMOOTH_FROM:
         intro += " Bold lines smooth the faint ones, which show every step."
@@ -147,14 +147,6 @@ def _intervals(run: Record, key: str) -> list[Spread]:
     counts = dict(run.points("evaluation/prompts"))
     points = run.points(f"evaluation/{key}")
     return [(x, *wilson(p, counts[x])) for x, p in points if counts.get(x, 0) > 0 and 0 <= p <= 1]
-
-
-def _reward(run: Record, name: str, *, wide: bool) -> Chart:
-    series = [
-        Series(name="training", points=run.points(f"rewards/{name}")),
-        _dots(run, f"rewards/{name}", "held out", 1),
-    ]
-    return Chart(title=f"Reward: {name}", series=series, wide=wide)
 
 
 def _training(run: Record) -> str:

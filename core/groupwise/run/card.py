@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise import secrets
+from groupwise.balance import Schedule
 from groupwise.config import yaml_lines
 from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
@@ -63,8 +64,19 @@ def _what(
 
 def _reward(section: RewardSection) -> str:
     label = f"{section.label}: " if section.label else ""
-    weight = "" if section.weight == 1 else f", weight {section.weight:g}"
-    return f"{label}{_described(section.name, section.options)}{weight}"
+    return f"{label}{_described(section.name, section.options)}{_counts(section)}"
+
+
+def _counts(section: RewardSection) -> str:
+    """How much a reward counts, where that is not simply 1."""
+    weight = section.weight
+    if section.constraint is not None:
+        bounds = section.constraint.bounds.items()
+        words = [f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds]
+        return f", {' and '.join(words)}"
+    if isinstance(weight, Schedule):
+        return f", weight {weight.start:g} to {weight.end:g} over {weight.steps} steps"
+    return "" if weight in (None, 1) else f", weight {weight:g}"
 
 
 def _described(name: str, options: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from groupwise.algorithm import Algorithm
 from groupwise.callback import Callback
 from groupwise.config.learners import Learning
-from groupwise.config.load import LoadedConfig, check_labels
+from groupwise.config.load import LoadedConfig
+from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
 from groupwise.config.section import PluginSection
 from groupwise.config.sections import (
@@ -172,6 +173,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     config = loaded.config
     make = partial(make_part, loaded, objects)
     check_labels(loaded)
+    check_schedules(loaded)
     algorithms = {
         label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
         for label, learning in config.learners.items()
@@ -281,10 +283,12 @@ def _reward(
     loaded: LoadedConfig, objects: Objects, path: KeyPath, section: RewardSection | WatchSection
 ) -> Reward:
     function = make_part(loaded, objects, "rewards", path, section)
+    trained = section if isinstance(section, RewardSection) else None
     reward = Reward(
         name=section.title,
         function=function,
-        weight=section.weight if isinstance(section, RewardSection) else 1.0,
+        weight=1.0 if trained is None or trained.weight is None else trained.weight,
+        constraint=trained.constraint if trained else None,
         deadline=section.deadline or Reward.deadline,
         on_error=section.on_error,
         isolate=section.isolate,

@@ -143,6 +143,7 @@ class Trainer:
         Returns the step's metrics with those of the whole step.
         """
         now, before = time.monotonic(), self.place
+        counted = self.scorer.end_step(self.step, metrics)
         for learner in self.learners.values():
             learner.end_step(self.step + 1)
         self.step += 1
@@ -152,6 +153,7 @@ class Trainer:
         skipped = self.place["skipped"] - before["skipped"]
         return {
             **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
+            **counted,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
             **({"skipped_prompts": skipped} if skipped else {}),
         }

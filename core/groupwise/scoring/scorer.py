@@ -13,13 +13,16 @@ from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.outcome import Outcome
 from groupwise.scoring.scoring import Answer, Scoring
 from groupwise.scoring.watchdog import watched
+from groupwise.scoring.weights import Weights
 from groupwise.scoring.worker import Worker
 
 FAMILIES = (
-    *("alarm", "evaluation", "mismatch", "nan_rewards", "prompts", "replay", "reward_time"),
-    *("rewards", "time"),
+    *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "replay"),
+    *("reward_time", "rewards", "time", "weights"),
 )
 """What the names of a run's own metrics begin with, those that have a kind."""
+MULTIPLIERS = "multipliers"
+"""Where the state has those of constraints; no reward is named so."""
 
 
 class Scorer:
@@ -48,7 +51,7 @@ class Scorer:
                     f"a reward cannot be named {name!r}: what it logs would be called "
                     f"`{name}/...`, as metrics of the run itself are; give it another `label`"
                 )
-        self.rewards = tuple(rewards)
+        self.rewards, self.weights = tuple(rewards), Weights(rewards)
         self._loop = EventLoop()
         self._workers = {r.name: worker for r in rewards if (worker := _worker(r)) is not None}
 
@@ -60,23 +63,34 @@ class Scorer:
         """Score every rollout; raises RewardError for a failure that is not to be skipped."""
         return self.finish([self.start(rollouts, state)])
 
-    def start(self, rollouts: Rollouts, state: RunState | None = None) -> Scoring:
+    def start(
+        self,
+        rollouts: Rollouts,
+        state: RunState | None = None,
+        *,
+        weights: tuple[float, ...] | None = None,
+    ) -> Scoring:
         """Begin to score a batch: async rewards and isolated ones are at it from now on.
 
+        weights: what each reward counts; if unset, what it does in the step that `state` is at.
         Raises UserError where a reward does not fit the batch's columns.
         """
-        columns = _columns(rollouts)
+        columns, state = _columns(rollouts), state or RunState()
         for reward in self.rewards:
             reward.check_columns(columns, tuple(rollouts.facts))
-        outcomes = [
-            Outcome(r, Call(r, rollouts, columns, state or RunState()), rollouts)
-            for r in self.rewards
-        ]
+        outcomes = [Outcome(r, Call(r, rollouts, columns, state), rollouts) for r in self.rewards]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
         for outcome in outcomes:
             reward = outcome.reward
             places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
-        return Scoring(rollouts, outcomes, here=places[True], elsewhere=places[False])
+        return Scoring(
+            rollouts,
+            outcomes,
+            weights=weights or self.weights.at(state.global_step),
+            scales=self.weights.scales,
+            here=places[True],
+            elsewhere=places[False],
+        )
 
     def finish(self, scorings: Sequence[Scoring]) -> Scores:
         """The scores of batches that were begun, one after the other.
@@ -124,13 +138,16 @@ class Scorer:
         self._loop.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of those that have one, by name; a frozen model is none."""
+        """The state of those that have one, by name, and multipliers; a frozen model is none."""
+        multipliers = self.weights.state_dict()
         return {
-            reward.name: reward.target.state_dict() for reward in self.rewards if reward.has_state
+            **{r.name: r.target.state_dict() for r in self.rewards if r.has_state},
+            **({MULTIPLIERS: multipliers} if multipliers else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises UserError where a reward cannot take up its state: it may be another's."""
+        self.weights.load_state_dict(state.get(MULTIPLIERS, {}))
         for reward in self.rewards:
             if reward.name not in state or not reward.has_state:
                 continue
@@ -141,6 +158,15 @@ class Scorer:
                     f"reward {reward.name!r} cannot take up its state in the checkpoint "
                     f"({type(error).__name__}: {error}); is it still the same reward?"
                 ) from error
+
+    def end_step(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """A step was made, the first being 0: multipliers ascend on its means over all processes.
+
+        Returns the weights that changed over the run, and the multipliers, as the step had them.
+        """
+        counted = self.weights.metrics(step)
+        self.weights.ascend({name: metrics[f"rewards/{name}"] for name in self.names})
+        return counted
 
     def refresh(self, rollouts: Rollouts, scores: Scores) -> None:
         """Let rewards that learn (a reward model trained on) see what was scored.

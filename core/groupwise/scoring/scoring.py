@@ -17,8 +17,8 @@ Answer = Callable[[], Any]
 class Scoring:
     """What rewards are asked of one batch: those elsewhere are at it, those of this thread wait.
 
-    outcomes: one for each reward; here: those whose call is made in this thread; elsewhere: those
-    whose call has begun.
+    outcomes: one for each reward; weights, scales: what each counts, as in Scores; here: those
+    whose call is made in this thread; elsewhere: those whose call has begun.
     """
 
     def __init__(
@@ -26,10 +26,13 @@ class Scoring:
         rollouts: Rollouts,
         outcomes: Sequence[Outcome],
         *,
+        weights: tuple[float, ...],
+        scales: tuple[float, ...],
         here: Sequence[tuple[Outcome, Answer]],
         elsewhere: Sequence[tuple[Outcome, Answer]],
     ) -> None:
         self.rollouts, self.outcomes = rollouts, outcomes
+        self.weights, self.scales = weights, scales
         self._here, self._elsewhere = here, elsewhere
 
     def call(self) -> None:
@@ -47,7 +50,8 @@ class Scoring:
         outcomes = self.outcomes
         return Scores(
             names=tuple(one.reward.name for one in outcomes),
-            weights=tuple(one.reward.weight for one in outcomes),
+            weights=self.weights,
+            scales=self.scales,
             values=torch.tensor(
                 [one.values for one in outcomes], dtype=torch.float64
             ).T.contiguous(),
@@ -70,17 +74,18 @@ class Scoring:
 
         A reward gives one for each decision, in order; where decisions are, the mask says.
         """
-        judging = [outcome for outcome in self.outcomes if outcome.steps]
+        factors = [w / scale for w, scale in zip(self.weights, self.scales, strict=True)]
+        judging = [(o, f) for o, f in zip(self.outcomes, factors, strict=True) if o.steps]
         if not judging:
             return None
         mask = self.rollouts.mask.cpu()
         total = torch.full(mask.shape, math.nan, dtype=torch.float64)
-        for outcome in judging:
+        for outcome, factor in judging:
             for row, rewards in outcome.steps.items():
                 places = mask[row].nonzero().flatten().tolist()
                 for place, value in zip(places, rewards, strict=True):
                     if value is not None:
                         there = total[row, place].nan_to_num(0.0)
-                        total[row, place] = there + outcome.reward.weight * float(value)
+                        total[row, place] = there + factor * float(value)
         total[self._failed] = math.nan
         return total

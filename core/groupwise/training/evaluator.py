@@ -147,7 +147,9 @@ class Evaluator:
                     light = replace(examined.rollouts, trajectory={})
                     yield _Batch(
                         examined=replace(examined, rollouts=light),
-                        rewards=self.rewards.start(light, state),
+                        rewards=self.rewards.start(
+                            light, state, weights=self.rewards.weights.final
+                        ),
                         watched=self.watched.start(light, state) if self.watched else None,
                         greedy=purpose == "greedy",
                         learner=name,
@@ -169,9 +171,11 @@ class Evaluator:
         """What of a chain came to nothing has the value that the configuration states."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
         values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
-        weights = tuple(reward.weight for reward in self.rewards.rewards)
         scores = Scores(
-            names=names, weights=weights, values=values, failed=torch.zeros(1, dtype=torch.bool)
+            names=names,
+            weights=self.rewards.weights.final,
+            values=values,
+            failed=torch.zeros(1, dtype=torch.bool),
         )
         right = self.judge.right(scores) if self.judge.name in names else torch.zeros(1)
         return {

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
@@ -74,6 +75,7 @@ class Experience:
     ) -> None:
         self.team, self.prompts, self.scorer, self.judge = team, prompts, scorer, judge
         self.settings = settings
+        self.algorithms = algorithms
         self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
         self.refills = any(algorithm.refills for algorithm in algorithms.values())
         self.accelerator, self.clock = accelerator, clock
@@ -137,7 +139,7 @@ class Experience:
             return _scored(*parts[0], metrics, spares)
         wanted, refilled = self.settings.groups_per_step, 0
         for _ in range(self.settings.max_refills):
-            missing = wanted - sum(processes.total(_alive_groups(r, s)) for r, s in parts)
+            missing = wanted - sum(processes.total(self._alive_groups(r, s)) for r, s in parts)
             if missing <= 0:
                 break
             more = self._round(self.prompts.take(missing), state)
@@ -179,22 +181,41 @@ class Experience:
         work = type(parts[0][0]).concat([part for part, _ in parts])
         scores = Scores.concat([part for _, part in parts])
         groups = work.judged.groups.cpu()
-        dead = scores.dead(groups)
+        dead = self._dead(scores, groups)
         alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
         return work.select(kept), scores.select(kept)
+
+    def _dead(self, scores: Scores, groups: Tensor, *labels: str) -> Tensor:
+        """[B] bool: the groups that teach these learners nothing, all of them if none is named."""
+        learners = [self.algorithms[label] for label in labels if label in self.algorithms]
+        each = [a.dead(scores, groups) for a in learners or self.algorithms.values()]
+        return torch.stack(each).all(dim=0)
+
+    def _alive_groups(self, work: Work, scores: Scores) -> int:
+        groups = work.judged.groups.cpu()
+        return len(groups[~self._dead(scores, groups)].unique())
 
     def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
         self.judge.look(scores)
         self.judge.agree()
         self.failures |= processes.first_of(scores.failures)
         right = None if self.judge.measures else self.judge.right(scores)
-        metrics = step_metrics.describe(work.judged, scores, right=right, logged=self.team.logged)
+        metrics = step_metrics.describe(
+            work.judged,
+            scores,
+            dead=self._dead(scores, work.judged.groups.cpu()),
+            right=right,
+            logged=self.team.logged,
+        )
         if isinstance(self.prompts, Weighted):
             metrics |= self.prompts.observe(step_metrics.outcomes(work.judged, right))
         lessons = work.lessons(scores)
-        return metrics | (step_metrics.of_learners(lessons) if len(lessons) > 1 else {})
+        if len(lessons) == 1:
+            return metrics
+        dead = {n: self._dead(x.scores, x.rollouts.groups.cpu(), n) for n, x in lessons.items()}
+        return metrics | step_metrics.of_learners(lessons, dead)
 
 
 class Ahead(Experience):
@@ -275,11 +296,6 @@ def _scored(
         metrics=metrics,
         spares=spares,
     )
-
-
-def _alive_groups(work: Work, scores: Scores) -> int:
-    groups = work.judged.groups.cpu()
-    return len(groups[~scores.dead(groups)].unique())
 
 
 def _use(device: torch.device) -> None:

@@ -21,12 +21,17 @@ COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
 
 
 def describe(
-    rollouts: Rollouts, scores: Scores, *, right: Tensor | None, logged: Collection[str]
+    rollouts: Rollouts,
+    scores: Scores,
+    *,
+    dead: Tensor,
+    right: Tensor | None,
+    logged: Collection[str],
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
-    right: [B], 1 for completions that are right, None where no reward tells; logged: the policy's
-    facts to take the mean of.
+    dead: [B] bool, those of groups that nothing is learned from; right: [B], 1 for completions that
+    are right, None where no reward tells; logged: the policy's facts to take the mean of.
     """
     total, groups = scores.total, rollouts.groups.cpu()
     lengths = rollouts.lengths.cpu().double()
@@ -34,7 +39,7 @@ def describe(
         "reward": total,
         "reward_std": group_std(total, groups),
         **({} if right is None else {"accuracy": right}),
-        "zero_variance": scores.dead(groups),
+        "zero_variance": dead,
         "length": lengths,
         "truncated": rollouts.truncated,
         **{f"rewards/{name}": scores.column(name) for name in scores.names},
@@ -74,15 +79,18 @@ def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
     return {number: outcome for part in parts for number, outcome in part.items()}
 
 
-def of_learners(lessons: Mapping[str, Lesson]) -> dict[str, float]:
-    """What each of several learners drew, by `LABEL/metric`, and how many decisions it was."""
+def of_learners(lessons: Mapping[str, Lesson], dead: Mapping[str, Tensor]) -> dict[str, float]:
+    """What each of several learners drew, by `LABEL/metric`, and how many decisions it was.
+
+    dead: [B] bool for each, the rollouts of groups that nothing is learned from.
+    """
     metrics: dict[str, float] = {}
     for label, lesson in lessons.items():
         total, groups = lesson.scores.total, lesson.rollouts.groups.cpu()
         means = {
             "reward": total,
             "reward_std": group_std(total, groups),
-            "zero_variance": lesson.scores.dead(groups),
+            "zero_variance": dead[label],
             "length": lesson.rollouts.lengths.cpu().double(),
             "truncated": lesson.rollouts.truncated,
         }

@@ -246,4 +246,10 @@ def handed_up(scores: Scores, parents: Tensor, stage: Stage) -> Scores:
     tried, failed = torch.zeros(2, count, dtype=torch.bool)
     tried[parents], failed[parents[scores.failed]] = True, True
     failed[parents[~scores.failed]] = False
-    return Scores(names=scores.names, weights=scores.weights, values=means, failed=failed & tried)
+    return Scores(
+        names=scores.names,
+        weights=scores.weights,
+        scales=scores.scales,
+        values=means,
+        failed=failed & tried,
+    )

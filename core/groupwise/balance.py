@@ -1,0 +1,102 @@
+"""Balance: how much a reward counts as the steps go by: by a schedule, or held by a constraint."""
+
+import math
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Bound = Literal["at_most", "at_least"]
+
+
+class Schedule(BaseModel):
+    """A weight that goes from one value to another over the first steps and then stays."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    start: float = Field(description="the weight of the first step")
+    end: float = Field(description="the weight after `steps` steps, and from then on")
+    steps: int = Field(ge=1, description="how many steps it changes over, at most all of the run")
+    shape: Literal["linear", "cosine", "jump"] = Field(
+        default="linear",
+        description="how it changes: in a line, slowly at both ends, or at once after `steps`",
+    )
+
+    def at(self, step: int) -> float:
+        """The weight of a step, the first being 0."""
+        done = min(1.0, step / self.steps)
+        if self.shape == "cosine":
+            done = 0.5 * (1.0 - math.cos(math.pi * done))
+        elif self.shape == "jump":
+            done = math.floor(done)
+        return (1.0 - done) * self.start + done * self.end
+
+
+class Constraint(BaseModel):
+    """Bounds on the mean of a reward, each held by a Lagrange multiplier.
+
+    By dual ascent alone a policy passes its bound and comes back for ever: where it has to mix two
+    ways of answering, the game of policy and multiplier has no point at which ascent comes to rest.
+    A share of the last violation itself ends that, as in the augmented Lagrangian and in
+    Stooke et al., arXiv:2007.03964, whose K_I and K_P are `learning_rate` and `damping`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    at_most: float | None = Field(default=None, description="the mean's upper bound")
+    at_least: float | None = Field(default=None, description="the mean's lower bound")
+    learning_rate: float = Field(
+        default=0.1,
+        gt=0,
+        description="what the multiplier rises by in a step in which the mean is off by the bound "
+        "itself",
+    )
+    damping: float = Field(
+        default=4.0,
+        ge=0,
+        description="what it has beside that for the next step alone; 0 is plain dual ascent",
+    )
+    start: float = Field(default=0.0, ge=0, description="the multiplier of the first step")
+    largest: float = Field(default=10.0, gt=0, description="what the multiplier never exceeds")
+
+    @model_validator(mode="after")
+    def _has_bounds(self) -> Self:
+        if not self.bounds:
+            raise ValueError("a constraint needs a bound: set at_most, at_least or both")
+        lower, upper = self.bounds.get("at_least", -math.inf), self.bounds.get("at_most", math.inf)
+        if lower > upper:
+            raise ValueError(
+                f"the bounds cross: nothing is at least {lower:g} and at most {upper:g}"
+            )
+        if self.start > self.largest:
+            raise ValueError(
+                f"the multiplier cannot start at {self.start:g}, above its largest value "
+                f"{self.largest:g}; raise `largest` or lower `start`"
+            )
+        return self
+
+    @property
+    def bounds(self) -> Mapping[Bound, float]:
+        bounds: dict[Bound, float | None] = {"at_most": self.at_most, "at_least": self.at_least}
+        return {name: bound for name, bound in bounds.items() if bound is not None}
+
+    @property
+    def scale(self) -> float:
+        """The unit of a violation: the size of the larger bound, 1 where that is 0."""
+        return max(map(abs, self.bounds.values())) or 1.0
+
+    def violation(self, bound: Bound, mean: float) -> float:
+        """(mean - at_most) / scale, or (at_least - mean) / scale: at most 0 where it holds."""
+        beyond = mean - self.bounds[bound] if bound == "at_most" else self.bounds[bound] - mean
+        return beyond / self.scale
+
+    def ascended(self, integral: float, violation: float) -> float:
+        """Dual ascent: i <- clip(i + learning_rate x violation, 0, largest)."""
+        return self._within(integral + self.learning_rate * violation)
+
+    def multiplier(self, integral: float, violation: float) -> float:
+        """Of the next step: l = clip(i + damping x violation, 0, largest)."""
+        return self._within(integral + self.damping * violation)
+
+    def _within(self, value: float) -> float:
+        return min(max(value, 0.0), self.largest)

@@ -1,0 +1,39 @@
+"""Measures: whether the rewards of a run, those trained on and those watched, fit together.
+
+No part of validation: rewards may be given in Python after a file was read.
+"""
+
+from groupwise.balance import Schedule
+from groupwise.config.load import LoadedConfig
+from groupwise.errors import UserError, did_you_mean
+
+
+def check_labels(loaded: LoadedConfig) -> None:
+    """Raise UserError for a watched reward with another's label, or an accuracy that is none."""
+    config = loaded.config
+    taken = [section.title for section in config.rewards]
+    for number, section in enumerate(config.watch):
+        if section.title in taken:
+            problem = f"another reward is named {section.title!r}; give this one another `label`"
+            raise UserError(loaded.origin.message(("watch", number), problem))
+        taken.append(section.title)
+    name, at = config.evaluation.accuracy, ("evaluation", "accuracy")
+    if name is not None and name not in taken:
+        problem = f"no reward {name!r}{did_you_mean(name, taken)}; there are {', '.join(taken)}"
+        raise UserError(loaded.origin.message(at, problem))
+    if any(section.title == name and section.better == "lower" for section in config.watch):
+        problem = f"{name!r} is better when lower, so no threshold from below makes it right"
+        raise UserError(loaded.origin.message(at, problem))
+
+
+def check_schedules(loaded: LoadedConfig) -> None:
+    """Raise UserError for a weight whose schedule is not over when the run is."""
+    last = loaded.config.train.steps
+    for number, section in enumerate(loaded.config.rewards):
+        if isinstance(section.weight, Schedule) and section.weight.steps > last:
+            problem = (
+                f"the schedule never ends: it takes {section.weight.steps} steps, and the run has "
+                f"{last}; lower it, or raise train.steps"
+            )
+            path = ("rewards", number, "weight", "steps")
+            raise UserError(loaded.origin.message(path, problem))

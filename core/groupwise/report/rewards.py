@@ -1,0 +1,80 @@
+"""What a run's page says of each reward: its curve, its bounds, and what it counted."""
+
+from collections.abc import Mapping
+
+from groupwise.report.charts import Chart, Series
+from groupwise.report.record import Record
+from groupwise.report.wording import display, number
+
+_BOUNDS = {"at_most": "at most", "at_least": "at least"}
+
+
+def reward_charts(run: Record) -> list[Chart]:
+    """The curve of every reward, then the weights and multipliers that changed."""
+    names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
+    bounds = _bounds(run)
+    rewards = [_reward(run, name, bounds.get(name, {}), wide=len(names) < 3) for name in names]
+    return [*rewards, *_counted(run)]
+
+
+def note_on_sums(run: Record) -> str:
+    """A sentence on the sum of all rewards, where what they count changed over the run."""
+    if not any(chart.series for chart in _counted(run)):
+        return ""
+    return (
+        " In training rewards are summed by the step's own weights, in evaluations always by the "
+        "last ones of a schedule and without constraints."
+    )
+
+
+def _reward(run: Record, name: str, bounds: Mapping[str, float], *, wide: bool) -> Chart:
+    dots = run.points(f"evaluation/rewards/{name}")
+    series = [
+        Series(name="training", points=run.points(f"rewards/{name}")),
+        Series(name="held out", points=dots, colour=1, dots=True),
+    ]
+    words = " and ".join(f"{_BOUNDS[bound]} {display(at)}" for bound, at in bounds.items())
+    return Chart(
+        title=f"{'Constraint' if bounds else 'Reward'}: {name}",
+        series=series,
+        note=f"To be {words}, which is the dashed line." if words else "",
+        levels=[*bounds.values()],
+        wide=wide,
+    )
+
+
+def _counted(run: Record) -> list[Chart]:
+    """Charts of the weights of schedules and of the multipliers of constraints."""
+    notes = {
+        "weights/": ("Weight", "What it counts in the sum, by its schedule."),
+        "multipliers/": ("Multiplier", "It rises while the bound of its constraint is violated."),
+    }
+    charts = []
+    for prefix, (what, note) in notes.items():
+        series = [
+            Series(name=_readable(name), points=run.points(f"{prefix}{name}"), colour=colour)
+            for colour, name in enumerate(run.names(prefix))
+        ]
+        # A line alone has no legend.
+        title = f"{what}: {series[0].name}" if len(series) == 1 else f"{what}s"
+        charts.append(Chart(title=title, series=series, note=note, smooth=False))
+    return charts
+
+
+def _readable(name: str) -> str:
+    """`length/at_most` as "length at most"."""
+    reward, _, bound = name.rpartition("/")
+    return f"{reward} {_BOUNDS[bound]}" if reward and bound in _BOUNDS else name
+
+
+def _bounds(run: Record) -> dict[str, dict[str, float]]:
+    """The bounds of the configuration by the name of their reward."""
+    sections = run.settings.get("rewards")
+    bounds: dict[str, dict[str, float]] = {}
+    for section in sections if isinstance(sections, list) else []:
+        constraint = section.get("constraint") if isinstance(section, Mapping) else None
+        if isinstance(constraint, Mapping):
+            name = section.get("label") or str(section.get("name")).rpartition(":")[2]
+            stated = {bound: number(constraint.get(bound)) for bound in _BOUNDS}
+            bounds[str(name)] = {b: value for b, value in stated.items() if value is not None}
+    return bounds

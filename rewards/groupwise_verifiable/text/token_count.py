@@ -1,0 +1,37 @@
+"""The length of a completion, as it is: to hold by a constraint, to watch, or to weigh."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from groupwise_verifiable.columns import column
+from groupwise_verifiable.completion import content
+
+
+class TokenCount:
+    """How many tokens a completion has, the one that ends it included; or characters."""
+
+    judges = False
+
+    class Config(BaseModel):
+        """Settings of the reward `token_count`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        unit: Literal["tokens", "characters"] = Field(
+            default="tokens", description="What is counted."
+        )
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        if self.config.unit == "characters":
+            return [float(len(content(completion))) for completion in completions]
+        return [float(len(ids)) for ids in column(columns, "completion_ids", reward="token_count")]

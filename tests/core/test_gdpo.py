@@ -1,0 +1,183 @@
+"""GDPO: rewards normalised one by one, against a restatement and TRL's own statements."""
+
+import ast
+import importlib.util
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from groupwise import testing
+from groupwise.advantages import normalise_then_sum
+from groupwise.algorithms.gdpo import GDPO
+from groupwise.algorithms.grpo import GRPO
+from groupwise.rewards import Scores
+
+NAN = math.nan
+GROUPS = torch.arange(4).repeat_interleave(4)
+
+
+def rewards():
+    """[16, 3]: of different sizes, with ties, a dead group, values missing and a row of none."""
+    torch.manual_seed(0)
+    values = torch.stack(
+        [torch.randint(0, 2, (16,)).double(), 40 + 9 * torch.randn(16), 0.01 * torch.rand(16)], 1
+    ).double()
+    values[4:8] = torch.tensor([1.0, 30.0, 0.5])
+    values[2, 1] = values[9, 0] = NAN
+    values[12:15, 2] = NAN  # one of the group is left
+    values[10] = NAN
+    return values
+
+
+def scores(values, weights=(1.0, 0.3, 2.0), **more):
+    return Scores(
+        names=("right", "length", "style"),
+        weights=weights,
+        values=values,
+        failed=more.pop("failed", torch.zeros(len(values), dtype=torch.bool)),
+        **more,
+    )
+
+
+def restated(values, weights, epsilon):
+    """The definition, completion by completion, in Python floats."""
+
+    def normalised(one, others):
+        if len(others) < 2:
+            return 0.0
+        mean = math.fsum(others) / len(others)
+        std = math.sqrt(math.fsum((x - mean) ** 2 for x in others) / (len(others) - 1))
+        return (one - mean) / (std + epsilon)
+
+    rows, sums = values.tolist(), {}
+    for i, row in enumerate(rows):
+        group = [other for j, other in enumerate(rows) if GROUPS[j] == GROUPS[i]]
+        if all(map(math.isnan, row)):
+            continue
+        sums[i] = math.fsum(
+            w * normalised(x, [o[k] for o in group if not math.isnan(o[k])])
+            for k, (x, w) in enumerate(zip(row, weights, strict=True))
+            if not math.isnan(x)
+        )
+    return [normalised(sums[i], [*sums.values()]) if i in sums else 0.0 for i in range(len(rows))]
+
+
+def test_normalise_then_sum_is_its_definition():
+    weights = [1.0, -0.3, 2.0]
+    result = normalise_then_sum(
+        rewards(), GROUPS, weights=torch.tensor(weights, dtype=torch.float64), epsilon=1e-4
+    )
+    assert result.tolist() == pytest.approx(restated(rewards(), weights, 1e-4), abs=1e-12)
+    assert result[4:8].tolist() == [0.0] * 4  # exactly: no backward pass for a dead group
+    assert result[10] == 0.0
+
+
+def of_trl(values, weights, aggregation):
+    """Advantages by the statements of TRL's trainer, which stand in the middle of a method."""
+    folder = Path(importlib.util.find_spec("trl").origin).parent / "trainer"
+    helper = next(
+        node
+        for node in ast.parse((folder / "utils.py").read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == "nanstd"
+    )
+    choice = next(
+        node
+        for node in ast.walk(ast.parse((folder / "grpo_trainer.py").read_text("utf-8")))
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) == "self.multi_objective_aggregation == 'sum_then_normalize'"
+    )
+    space = {
+        "torch": torch,
+        "self": SimpleNamespace(
+            multi_objective_aggregation=aggregation,
+            scale_rewards="group",
+            reward_weights=weights,
+            reward_funcs=[None] * values.shape[1],
+        ),
+        "device": "cpu",
+        "num_generations": 4,
+        "rewards_per_func": values,
+        "unscorable_mask": values.isnan().all(dim=1),
+    }
+    exec(ast.unparse(helper) + "\n" + ast.unparse(choice), space)
+    return space["advantages"].nan_to_num(nan=0.0)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "aggregation"), [(GDPO, "normalize_then_sum"), (GRPO, "sum_then_normalize")]
+)
+def test_advantages_are_those_of_trl(algorithm, aggregation):
+    values = rewards()
+    expected = of_trl(values, torch.tensor([1.0, 0.3, 2.0]), aggregation)
+    relative = algorithm().relative(scores(values), SimpleNamespace(groups=GROUPS))
+    torch.testing.assert_close(relative, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_rewards_unit_and_its_bound_do_not_matter_but_its_weight_does():
+    values, rollouts = rewards(), SimpleNamespace(groups=GROUPS)
+    algorithm = GDPO(GDPO.Config(epsilon=1e-12))
+    relative = algorithm.relative(scores(values), rollouts)
+    other_unit = values * torch.tensor([1.0, 1000.0, 1.0])
+    bounded = scores(other_unit, scales=(1.0, 40.0, 1.0))
+    torch.testing.assert_close(algorithm.relative(bounded, rollouts), relative)
+    heavier = algorithm.relative(scores(values, (1.0, 3.0, 2.0)), rollouts)
+    assert not torch.allclose(heavier, relative, atol=0.1)
+
+
+def test_equal_sums_of_different_rewards_are_told_apart():
+    """A sum has two values here; the rewards that it is made of are four."""
+    values = torch.tensor([[0.0, 1], [1, 0], [1, 1], [0, 0]], dtype=torch.float64)
+    both = Scores(
+        names=("a", "b"), weights=(1.0, 1.0), values=values, failed=torch.zeros(4, dtype=bool)
+    )
+    apart = values[:2].repeat(2, 1)
+    cancelling = Scores(
+        names=("a", "b"), weights=(1.0, 1.0), values=apart, failed=torch.zeros(4, dtype=bool)
+    )
+    groups = torch.zeros(4, dtype=torch.int64)
+    assert GRPO().dead(cancelling, groups).tolist() == [True] * 4
+    assert GDPO().dead(cancelling, groups).tolist() == [False] * 4
+    assert GDPO().dead(both, groups).tolist() == GRPO().dead(both, groups).tolist() == [False] * 4
+
+
+def test_a_group_is_dead_where_no_reward_with_a_weight_differs():
+    values = torch.tensor([[1.0, 5.0, 3], [1.0, 6.0, 3], [1.0, 7.0, 3]], dtype=torch.float64)
+    groups = torch.zeros(3, dtype=torch.int64)
+    assert GDPO().dead(scores(values), groups).tolist() == [False] * 3
+    assert GDPO().dead(scores(values, (1.0, 0.0, 1.0)), groups).tolist() == [True] * 3
+    failed = scores(values, failed=torch.tensor([False, True, True]))
+    assert GDPO().dead(failed, groups).tolist() == [True] * 3
+    steps = torch.tensor([[1.0, NAN], [2.0, NAN], [1.0, NAN]], dtype=torch.float64)
+    by_steps = scores(values, steps=steps, judges_steps=frozenset({"length"}))
+    assert GDPO().dead(by_steps, groups).tolist() == [False] * 3
+    same = scores(values, steps=torch.ones_like(steps), judges_steps=frozenset({"length"}))
+    assert GDPO().dead(same, groups).tolist() == [True] * 3
+
+
+def test_a_completion_in_which_a_reward_failed_has_no_part_in_the_others():
+    values = torch.tensor([[1.0, 5.0, 3], [0.0, 6.0, 3], [9.0, 7.0, 3]], dtype=torch.float64)
+    groups = torch.zeros(3, dtype=torch.int64)
+    two = GDPO().relative(scores(values[:2]), SimpleNamespace(groups=groups[:2]))
+    failed = scores(values, failed=torch.tensor([False, False, True]))
+    assert GDPO().relative(failed, SimpleNamespace(groups=groups)).tolist() == [*two.tolist(), 0.0]
+
+
+def test_step_rewards_are_normalised_as_by_grpo_and_added(lab):
+    policy = lab.Tabular(symbols=4)
+    rollouts = policy.sample(lab.rows()[:2], group_size=2, seeds=[1, 2, 3, 4], purpose="train")
+    steps = torch.full(rollouts.mask.shape, NAN, dtype=torch.float64)
+    steps[:, 0] = torch.tensor([1.0, 2.0, 3.0, 5.0])
+    values = torch.stack([torch.arange(4.0), torch.tensor([1.0, 2.0, 3.0, 5.0]), torch.zeros(4)], 1)
+    judged = scores(values.double(), steps=steps, judges_steps=frozenset({"length"}))
+    targets = GDPO().targets(judged, rollouts, {})["advantages"]
+    outcome = GDPO().relative(judged, rollouts)
+    by_steps = GRPO().targets(judged, rollouts, {})["advantages"]
+    expected = outcome.unsqueeze(1) + by_steps - GRPO().relative(judged, rollouts).unsqueeze(1)
+    torch.testing.assert_close(targets, expected.float())
+
+
+def test_it_keeps_the_laws_of_algorithms():
+    testing.check_algorithm(GDPO())
