@@ -126,7 +126,8 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
     tf32 = products_in_tf32(parts.config.train.tf32, accelerator.device)
     with tf32, open_trainer(parts, accelerator) as trainer:
         policy = trainer.policy
-        sizes: Sizes = estimate(parts, type(policy), policy.config, processes=1, shards=1)
+        (label,) = trainer.policies
+        sizes: Sizes = estimate(parts, label, type(policy), policy.config, processes=1, shards=1)
         trainer.begin()
         for _ in range(options.steps):
             sampling, updating = halves(trainer)
@@ -143,7 +144,7 @@ def halves(trainer: Trainer) -> Iterator[Half]:
     scored = trainer.experience.next(trainer.state, ahead=False)
     yield _half(started)
     started = _begun()
-    trainer.end_step(joined(scored.metrics, trainer.learner.learn(scored, trainer.step)))
+    trainer.end_step(joined(scored.metrics, trainer.learn(scored)))
     yield _half(started)
 
 
