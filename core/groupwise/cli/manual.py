@@ -18,7 +18,7 @@ from groupwise import hookspecs
 from groupwise.config import sections, yaml_lines
 from groupwise.config.learners import LearnerSection, StageSection
 from groupwise.config.section import PluginSection, Section
-from groupwise.config.train import TrainSection
+from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.plugins import registry as plugins
 
 BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
@@ -29,9 +29,11 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Each of `pool`": LearnerSection,
     "Each of `chain`": StageSection,
     "`prompts`": sections.PromptsSection,
+    "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": sections.RewardSection,
     "Each of `watch`": sections.WatchSection,
     "`train`": TrainSection,
+    "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
