@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Adapter, Conditions, Row
 from groupwise_flow.denoising import Rows
 from groupwise_flow.encodings import Encodings
 from groupwise_flow.precision import InFloat32, computing
 from groupwise_flow.settings import Settings
+
+DECODED = 4 * 512 * 512
+"""Pixels of pictures that are decoded together, which keep a GPU busy: the autoencoders of Stable
+Diffusion 3 and FLUX take some 4 KiB for each, so 4 GiB."""
 
 
 class Guided:
@@ -71,7 +76,7 @@ class Guided:
 
         def predict(conditions: Conditions) -> Tensor:
             precision: Any = InFloat32() if self._exact else self._computing()
-            with precision:
+            with precision, without_cudnn():
                 return self.adapter.velocity(
                     self.adapter.model, latents, sigma, conditions, guidance=guidance
                 ).float()
@@ -88,7 +93,9 @@ class Guided:
 
     def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
         """What rewards see of latents [B, ...], and as tensors [B, ...]; in float32 always."""
-        parts = [self.adapter.completions(some) for some in latents.split(self.config.batch)]
+        pixels = self.adapter.height * self.adapter.width
+        size = max(1, min(self.config.batch, DECODED // pixels))
+        parts = [self.adapter.completions(some) for some in latents.split(size)]
         return [one for some, _ in parts for one in some], torch.cat([part for _, part in parts])
 
     @contextmanager

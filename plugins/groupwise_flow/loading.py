@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from logging import ERROR, NOTSET, WARNING, LogRecord
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import checkpoint
 from transformers.utils import logging as transformers_logging
 
 from groupwise import trust
+from groupwise.attention import without_cudnn
 from groupwise.errors import UserError, first_line
 from groupwise.plugins.registry import installed
 from groupwise_flow.adapter import Adapter
@@ -189,11 +191,22 @@ def _make_trainable(adapter: Adapter, settings: Settings) -> None:
     """Adapters, or all of the part that is trained, in float32."""
     model: Any = adapter.model
     if settings.gradient_checkpointing:
-        model.enable_gradient_checkpointing()
+        model.enable_gradient_checkpointing(_recomputed)
     if settings.lora is None:
         model.requires_grad_(True)
         return
     add_lora(model, settings.lora, adapter.targets)
+
+
+def _recomputed(block: Any, *inputs: Any) -> Any:
+    """What a block of the model answers; nothing in it draws, so no generator's state is kept."""
+    return checkpoint(
+        block,
+        *inputs,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=lambda: (nullcontext(), without_cudnn()),
+    )
 
 
 @contextmanager

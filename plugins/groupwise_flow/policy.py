@@ -201,7 +201,7 @@ class FlowPolicy(Policy):
         path = self._stack(rollouts, "path", slice(start, stop + 1))
         shape = (len(rollouts), stop - start)
         steps = torch.arange(start, stop, device=self.device)
-        place = (rollouts.tensor("first").unsqueeze(1) + steps).flatten()
+        place = (rollouts.tensor("first").to(self.device).unsqueeze(1) + steps).flatten()
         sigmas = self.sigmas.to(self.device)
         sigma, after = sigmas[place], sigmas[place + 1]
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])

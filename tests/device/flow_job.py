@@ -80,10 +80,12 @@ def costs(model: Path) -> Mapping[str, float]:
     adapted = make(model, lora=LORA["lora"])
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1))
     cost = {}
+    elsewhere = pairs["guided"][0].sample(ROWS[:2], group_size=2, seeds=range(4))
     with Device() as device, plain():
         for name, pair in pairs.items():
             cost[f"denoising step, {name}"] = denoising(device, pair)
         for name, policy in {"full": pairs["guided"][0], "lora": adapted.to("cuda")}.items():
+            policy(elsewhere)  # as another sampler may hand them over
             rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
             cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
             with torch.no_grad():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from groupwise.attention import without_cudnn
 from groupwise.sampler import products_are_exact
 from groupwise_llm.model import merging
 from groupwise_llm.model.checkpoints import Checkpoints, PromptCache
@@ -152,7 +153,7 @@ class CausalModel(nn.Module):
 
     def hidden(self, run: Run, numerics: Numerics) -> Tensor:
         """[k, h] what `run` makes of the layers; a part of `forward`."""
-        with self.copies.standing_in(numerics):
+        with self.copies.standing_in(numerics), without_cudnn():
             hidden = run(partial(self._layers, plain=numerics.plain_head))
         return hidden.float() if numerics.wide_head else hidden
 

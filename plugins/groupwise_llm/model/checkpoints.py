@@ -17,6 +17,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
 from groupwise_llm.model.copies import Copies
 
@@ -53,7 +54,7 @@ class Checkpoints:
 
         def run(*inputs: Any) -> Any:
             # In the backward pass neither the copies stand in nor has the cache stayed as it was.
-            with self._copies.put(places), _as_then(cache, layers):
+            with self._copies.put(places), _as_then(cache, layers), without_cudnn():
                 return forward(*inputs, **options)
 
         return checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)

@@ -1,0 +1,276 @@
+"""A step of models of real sizes on a GPU: the seconds and the memory of its two halves.
+
+    python tests/benchmarks/real_sizes.py                  # all rows
+    python tests/benchmarks/real_sizes.py text --small     # of toy models, to try it on a CPU
+
+Weights are random, of the shapes of Qwen2.5-0.5B and of Stable Diffusion 3.5 Medium with its two
+CLIP encoders and without its T5. A row is timed after a step to warm up; the memory is the most
+that torch had allocated, beside what `groupwise check` estimates.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from works import WORKS, make
+
+from groupwise.cli.memory import Sizes, estimate
+from groupwise.config.load import parse_config
+from groupwise.run.build import open_trainer
+from groupwise.run.parts import build_parts
+from groupwise.run.tf32 import products_in_tf32
+from groupwise.run.trainer import Trainer
+from groupwise.training.step_metrics import joined
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LORA = {"lora": {"rank": 32}}
+FROZEN = {"loading": {"dtype": "bfloat16"}}
+ROWS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "text": {
+        "bf16": {"policy": {"precision": "bf16"}},
+        "bf16, recomputed": {"policy": {"precision": "bf16", "gradient_checkpointing": True}},
+        "bf16, LoRA": {"policy": {"precision": "bf16", **LORA, **FROZEN}},
+        "float32": {},
+        "float32, TF32": {"train": {"tf32": True}},
+    },
+    "images": {
+        "LoRA, 8 at once": {"policy": {"batch": 8}},
+        "LoRA, 24 at once, recomputed": {"policy": {"gradient_checkpointing": True}},
+    },
+}
+SD35 = {
+    "sample_size": 128,
+    "num_layers": 24,
+    "num_attention_heads": 24,
+    "attention_head_dim": 64,
+    "in_channels": 16,
+    "out_channels": 16,
+    "joint_attention_dim": 4096,
+    "caption_projection_dim": 1536,
+    "pooled_projection_dim": 2048,
+    "pos_embed_max_size": 384,
+    "qk_norm": "rms_norm",
+    "dual_attention_layers": tuple(range(13)),
+}
+SMALL_SD = SD35 | {"num_layers": 2, "num_attention_heads": 2, "caption_projection_dim": 128}
+SMALL_SD |= {"dual_attention_layers": (0,), "sample_size": 32}
+CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32}
+HEADS = 64
+AUTOENCODER = {
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (128, 256, 512, 512),
+    "layers_per_block": 2,
+    "latent_channels": 16,
+    "use_quant_conv": False,
+    "use_post_quant_conv": False,
+    "scaling_factor": 1.5305,
+    "shift_factor": 0.0609,
+}
+
+
+@dataclass(frozen=True)
+class Half:
+    """Seconds of sampling or of updating, and the most bytes it had allocated."""
+
+    seconds: float
+    peak: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", choices=[[], *ROWS], help="all if none")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--steps", type=int, default=2, help="the last of them counts")
+    parser.add_argument("--models", type=Path, help="where the models are, made there if missing")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    gpu = torch.cuda.is_available()
+    print(torch.cuda.get_device_name() if gpu else "no GPU", f"; torch {torch.__version__}")
+    folder = options.models or Path(tempfile.mkdtemp())
+    for what in options.what or ROWS:
+        path = folder / (f"small {what}" if options.small else what)
+        if not path.exists():
+            started = time.perf_counter()
+            (text_model if what == "text" else image_model)(path, options.small)
+            print(f"\n{what}: a model made in {time.perf_counter() - started:.0f} s")
+        print(
+            "\n| row | sampling, s | update, s | sampling: peak GiB | estimated "
+            "| update: peak GiB | estimated |\n|---|---|---|---|---|---|---|"
+        )
+        for name, changes in ROWS[what].items():
+            try:
+                print(f"| {name} | {line(what, path, changes, options)} |", flush=True)
+            except torch.OutOfMemoryError as error:
+                print(f"| {name} | {str(error).split('.')[0]} |", flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], options: Any) -> str:
+    config: dict[str, Any] = (text if what == "text" else images)(path, options.small)
+    for section, values in changes.items():
+        config[section] = {**config[section], **values}
+    parts = build_parts(parse_config(config), {})
+    accelerator = Accelerator()
+    tf32 = products_in_tf32(parts.config.train.tf32, accelerator.device)
+    with tf32, open_trainer(parts, accelerator) as trainer:
+        policy = trainer.policy
+        (label,) = trainer.policies
+        sizes: Sizes = estimate(parts, label, type(policy), policy.config, processes=1, shards=1)
+        trainer.begin()
+        for _ in range(options.steps):
+            sampling, updating = halves(trainer)
+    estimates = [sum(each.values()) for each in (sizes.sampling, sizes.updating)]
+    cells = [f"{sampling.seconds:.2f}", f"{updating.seconds:.2f}"]
+    for half, guess in zip((sampling, updating), estimates, strict=True):
+        cells += [f"{half.peak / 2**30:.2f}", f"{guess / 2**30:.2f}"]
+    return " | ".join(cells)
+
+
+def halves(trainer: Trainer) -> Iterator[Half]:
+    """Of one step: sampling and scoring, and the update."""
+    started = _begun()
+    scored = trainer.experience.next(trainer.state, ahead=False)
+    yield _half(started)
+    started = _begun()
+    trainer.end_step(joined(scored.metrics, trainer.learn(scored)))
+    yield _half(started)
+
+
+def _begun() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    return time.perf_counter()
+
+
+def _half(started: float) -> Half:
+    peak = 0
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+    return Half(time.perf_counter() - started, peak)
+
+
+# ---- what is trained
+
+
+def text(path: Path, small: bool) -> dict[str, Any]:
+    """64 completions of 256 tokens, prompts of 128."""
+    work, length = WORKS["L"], 16 if small else 256
+    return {
+        "policy": {
+            "name": "language_model",
+            "model": str(path),
+            "max_new_tokens": length,
+            "max_prompt_tokens": work.prompt,
+        },
+        "prompts": {
+            "name": "rows",
+            "rows": [{"prompt": prompt} for prompt in work.prompts(32)],
+            "held_out": 0.0,
+        },
+        "rewards": [{"name": f"{__name__}:letters"}],
+        "algorithm": {"name": "grpo"},
+        "train": {"groups_per_step": 8, "group_size": 8, "learning_rate": 1e-5},
+        "evaluation": {"prompts": 0},
+    }
+
+
+def images(path: Path, small: bool) -> dict[str, Any]:
+    """24 pictures of 512 x 512 for one prompt, 10 steps, of which two are trained."""
+    side = 64 if small else 512
+    return {
+        "policy": {
+            "name": "flow",
+            "model": str(path),
+            "precision": "bf16",
+            "lora": {"rank": 32},
+            "height": side,
+            "width": side,
+            "prompt_tokens": 128,
+            "steps": 10,
+            "window": {"kind": "random", "size": 2},
+            "batch": 24,
+        },
+        "prompts": {"name": "rows", "rows": [{"prompt": "a cat"}], "held_out": 0.0},
+        "rewards": [{"name": f"{__name__}:redness"}],
+        "algorithm": {"name": "flow_grpo"},
+        "train": {"groups_per_step": 1, "group_size": 24, "learning_rate": 1e-4},
+        "evaluation": {"prompts": 0},
+    }
+
+
+def letters(completions: list[str], **_: Any) -> list[float]:
+    return [sum(map(ord, completion)) % 97 / 97 for completion in completions]
+
+
+def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> list[float]:
+    return [float(image[0].mean()) for image in images]
+
+
+# ---- the models
+
+
+def text_model(path: Path, small: bool) -> None:
+    make(WORKS["tiny L" if small else "L"], path, _device())
+
+
+def image_model(path: Path, small: bool) -> None:
+    from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler
+    from diffusers import SD3Transformer2DModel as Transformer
+    from diffusers import StableDiffusion3Pipeline as Pipeline
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    sys.path.insert(0, str(EXAMPLES))
+    import small_sd3
+
+    torch.manual_seed(0)
+    words = small_sd3.tokenizer(["a cat"], 77)
+    with torch.device(_device()):
+        encoders = [
+            CLIPTextModelWithProjection(
+                CLIPTextConfig(
+                    **(shape | ({"num_hidden_layers": 2} if small else {})),
+                    vocab_size=49_408,
+                    num_attention_heads=shape["hidden_size"] // HEADS,
+                    projection_dim=shape["hidden_size"],
+                    bos_token_id=words.bos_token_id,
+                    eos_token_id=words.eos_token_id,
+                    pad_token_id=words.pad_token_id,
+                )
+            )
+            for shape in (CLIP_L, CLIP_G)
+        ]
+        transformer = Transformer(**(SMALL_SD if small else SD35))
+        autoencoder = AutoencoderKL(**AUTOENCODER)
+    Pipeline(
+        transformer=transformer.to(torch.bfloat16),
+        vae=autoencoder,
+        text_encoder=encoders[0].to(torch.bfloat16),
+        text_encoder_2=encoders[1].to(torch.bfloat16),
+        text_encoder_3=None,
+        tokenizer=words,
+        tokenizer_2=words,
+        tokenizer_3=None,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+    ).save_pretrained(path)
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+if __name__ == "__main__":
+    main()

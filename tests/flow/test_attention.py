@@ -1,0 +1,41 @@
+"""By which kernels attention is computed, and how many pictures are decoded together."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(lab, monkeypatch, of, recomputed):
+    policy = lab.policy(of, steps=3, gradient_checkpointing=recomputed)
+    policy.guided.conditions(lab.rows)  # text encoders have no gradient, and few shapes
+    allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*inputs, **options):
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attention(*inputs, **options)
+
+    monkeypatch.setattr(policy.guided, "completions", lambda latents: ([None] * 4, latents))
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
+    answers = policy(rollouts)
+    passed = len(allowed)
+    answers.log_probs.sum().backward()
+    assert (len(allowed) > passed) == recomputed
+    assert set(allowed) == {False}
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_few_large_pictures_are_decoded_together(lab, monkeypatch):
+    policy = lab.policy(steps=3)
+    decode, sizes = policy.adapter.completions, []
+    latents = torch.randn(5, *policy.adapter.latent_shape)
+    together = policy.guided.completions(latents)[1]
+    monkeypatch.setattr("groupwise_flow.guided.DECODED", 2 * 16 * 16)
+    monkeypatch.setattr(
+        policy.adapter, "completions", lambda some: sizes.append(len(some)) or decode(some)
+    )
+    apart = policy.guided.completions(latents)[1]
+    assert sizes == [2, 2, 1]
+    torch.testing.assert_close(apart, together, rtol=0, atol=1e-5)

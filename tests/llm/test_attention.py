@@ -1,0 +1,25 @@
+"""By which kernels attention is computed."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(make, rows, monkeypatch, recomputed):
+    allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*inputs, **options):
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attention(*inputs, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    assert before
+    policy = make("qwen2", gradient_checkpointing=recomputed)
+    rollouts = policy.sample(rows, group_size=2, seeds=range(2 * len(rows)))
+    answers = policy(rollouts)
+    passed = len(allowed)
+    answers.log_probs.sum().backward()
+    assert (len(allowed) > passed) == recomputed
+    assert set(allowed) == {False}
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
