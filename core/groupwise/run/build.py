@@ -31,6 +31,7 @@ def build_policy(parts: Parts, accelerator: Accelerator) -> Policy:
     policy: Policy = make_part(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
     parts.check_policy(policy)
     policy.needed = parts.algorithm.answers
+    policy.requested = parts.requested_facts(policy)
     if config.train.shard:
         policy.shard(processes.mesh(accelerator))
     if policy.mesh is not None and policy.scale_loss:

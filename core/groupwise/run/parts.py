@@ -107,8 +107,19 @@ class Parts:
                 f"train.ahead at 0, or (grpo and its kin) set algorithm.importance: token"
             )
         columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
-        for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
-            reward.check_columns(columns, tuple(policy.facts))
+        facts = (*policy.facts, *self.requested_facts(policy))
+        for reward in self.measures:
+            reward.check_columns(columns, facts)
+
+    @property
+    def measures(self) -> Sequence[Reward]:
+        """All rewards, trained on or watched."""
+        return [*self.rewards.rewards, *(self.watched.rewards if self.watched else ())]
+
+    def requested_facts(self, policy: "Policy | type[Policy]") -> frozenset[str]:
+        """Those of the policy's optional facts that a reward names: `**columns` asks for none."""
+        named = frozenset[str]().union(*(reward.parameters[0] for reward in self.measures))
+        return policy.optional_facts & named
 
     def check_sampler_class(self, policy: type[Policy]) -> None:
         """Raise UserError where the sampler, if it is a class, is for other policies."""
