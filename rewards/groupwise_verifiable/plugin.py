@@ -16,6 +16,7 @@ def register_rewards(register: Register) -> None:
     register("tag_count", f"{here}.text.format:TagCount")
     register("length", f"{here}.mathematics.length:Length", extra="math")
     register("cosine_length", f"{here}.mathematics.length:CosineLength", extra="math")
+    register("sum_steps", f"{here}.mathematics.sums:SumSteps")
     register("soft_overlong", f"{here}.text.overlong:SoftOverlong")
     register("repetition", f"{here}.text.repetition:Repetition")
     register("language_consistency", f"{here}.text.language:LanguageConsistency", extra="llm")

@@ -85,6 +85,29 @@ def test_scores_keep_steps_and_their_sum(lab):
         assert scores.outcome[row] == 1.0
 
 
+def test_how_many_steps_were_judged_is_a_metric(lab):
+    """Whatever the reward; one that knows better says so itself."""
+    rollouts = sampled(lab)
+
+    def none(completions, completion_ids):
+        return [[None] * len(ids) for ids in completion_ids]
+
+    def knows(completions, completion_ids, log_metric):
+        log_metric("steps", 7)
+        return none(completions, completion_ids)
+
+    rewards = [
+        *outcome(),
+        *(Reward(name=f.__name__, function=f) for f in (per_symbol, none, knows)),
+    ]
+    ones = sum(symbol == 1 for ids in rollouts.facts["completion_ids"] for symbol in ids)
+    assert Scorer(rewards)(rollouts).metrics == {
+        "per_symbol/steps": ones / len(rollouts),
+        "none/steps": 0.0,
+        "knows/steps": 7.0,
+    }
+
+
 def test_equal_outcomes_with_different_steps_still_learn(lab):
     """And what they learn is what the objective of `process` says, by autograd through it."""
     policy, algorithm = lab.Tabular(), GRPO()

@@ -22,6 +22,7 @@ ANSWERS = [
     "I do not know. I do not know. I do not know.",
 ]
 IDS = {"completion_ids": [list(range(1, 2 + len(text))) for text in ANSWERS]}
+CHAINS = ["1+2=3\n3+3=6", "1+2=3", "It is 1.", "3+3=6", "2-5=-3, -3+1=-2", "1+1=2"]
 
 
 def scene(kind, color, x):
@@ -66,6 +67,7 @@ IMAGES = {
     "jpeg_size": (SCENES, pictures),
     "image_diversity": (SCENES, pictures),
 }
+STEPS = {"sum_steps"}
 MODELS = {"reward_model"}
 """Those with a model of their own, which test_reward_model.py makes and checks."""
 
@@ -80,7 +82,7 @@ def reward(registered):
 
 
 def test_no_other_is_registered(registered):
-    names = {*TEXTS, *IMAGES, *MODELS, "reasoning_gym"}
+    names = {*TEXTS, *IMAGES, *STEPS, *MODELS, "reasoning_gym"}
     assert set(registered("verifiable")) == {("rewards", name) for name in names}
 
 
@@ -88,6 +90,15 @@ def test_no_other_is_registered(registered):
 def test_rewards_of_texts(reward, name):
     made = reward(name, **TEXTS[name])
     testing.check_reward(made, SUMS, ANSWERS, group_size=2, facts=IDS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_rewards_of_steps(reward, name):
+    rows = [{"prompt": f"1 + 2 {sign} {n} ="} for sign, n in (("+", 3), ("-", 5), ("-", 0))]
+    lengths = [len(text) + 1 for text in CHAINS]  # a token a character, and the end token
+    ends = [[*range(1, length), length - 1] for length in lengths]
+    facts = {"character_ends": ends}
+    testing.check_reward(reward(name), rows, CHAINS, group_size=2, facts=facts, decisions=lengths)
 
 
 def test_messages_are_texts(reward):

@@ -20,6 +20,7 @@ REWARDS = {
     "tag_count": None,
     "length": "math",
     "cosine_length": "math",
+    "sum_steps": None,
     "soft_overlong": None,
     "repetition": None,
     "language_consistency": "llm",
@@ -109,6 +110,6 @@ def test_rewards_say_whether_one_means_right() -> None:
     plugin.register_rewards(registry)
     judges = {name: loaded(target).judges for name, target in registry.targets.items()}
     measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
-    measuring |= {"jpeg_size", "image_diversity", "reward_model"}
+    measuring |= {"sum_steps", "jpeg_size", "image_diversity", "reward_model"}
     assert {name for name, judging in judges.items() if judging is False} == measuring
     assert all(judging is True for name, judging in judges.items() if name not in measuring)
