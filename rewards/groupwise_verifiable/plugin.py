@@ -25,6 +25,7 @@ def register_rewards(register: Register) -> None:
     register("image_contents", f"{here}.images.contents:ImageContents", extra="flow")
     register("image_text", f"{here}.images.ocr:ImageText", extra="flow")
     register("jpeg_size", f"{here}.images.jpeg:JpegSize", extra="flow")
+    register("per_step", f"{here}.images.per_step:PerStep", extra="flow")
     register("image_diversity", f"{here}.images.diversity:ImageDiversity")
 
 

@@ -67,7 +67,7 @@ IMAGES = {
     "jpeg_size": (SCENES, pictures),
     "image_diversity": (SCENES, pictures),
 }
-STEPS = {"sum_steps"}
+STEPS = {"sum_steps", "per_step"}
 MODELS = {"reward_model"}
 """Those with a model of their own, which test_reward_model.py makes and checks."""
 
@@ -92,8 +92,15 @@ def test_rewards_of_texts(reward, name):
     testing.check_reward(made, SUMS, ANSWERS, group_size=2, facts=IDS)
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_rewards_of_steps(reward, name):
+def test_steps_of_denoising(reward):
+    made = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
+    drawn = [torch.from_numpy(np.array(one)).movedim(-1, 0) / 255 for one in pictures()]
+    blank = torch.ones_like(drawn[0])
+    facts = {"predictions": [torch.stack([blank, one]) for one in drawn]}
+    testing.check_reward(made, SCENES, pictures(), group_size=2, facts=facts)
+
+
+def test_steps_of_sums(reward):
     rows = [{"prompt": f"1 + 2 {sign} {n} ="} for sign, n in (("+", 3), ("-", 5), ("-", 0))]
     lengths = [len(text) + 1 for text in CHAINS]  # a token a character, and the end token
     ends = [[*range(1, length), length - 1] for length in lengths]

@@ -29,6 +29,7 @@ REWARDS = {
     "image_contents": "flow",
     "image_text": "flow",
     "jpeg_size": "flow",
+    "per_step": "flow",
     "image_diversity": None,
 }
 
@@ -110,6 +111,6 @@ def test_rewards_say_whether_one_means_right() -> None:
     plugin.register_rewards(registry)
     judges = {name: loaded(target).judges for name, target in registry.targets.items()}
     measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
-    measuring |= {"sum_steps", "jpeg_size", "image_diversity", "reward_model"}
+    measuring |= {"sum_steps", "per_step", "jpeg_size", "image_diversity", "reward_model"}
     assert {name for name, judging in judges.items() if judging is False} == measuring
     assert all(judging is True for name, judging in judges.items() if name not in measuring)
