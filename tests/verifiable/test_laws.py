@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from groupwise import testing
@@ -95,8 +97,8 @@ def test_rewards_of_texts(reward, name):
 def test_steps_of_denoising(reward):
     made = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
     drawn = [torch.from_numpy(np.array(one)).movedim(-1, 0) / 255 for one in pictures()]
-    blank = torch.ones_like(drawn[0])
-    facts = {"predictions": [torch.stack([blank, one]) for one in drawn]}
+    before = reversed(drawn)
+    facts = {"predictions": [torch.stack(pair) for pair in zip(before, drawn, strict=True)]}
     testing.check_reward(made, SCENES, pictures(), group_size=2, facts=facts)
 
 
@@ -105,7 +107,9 @@ def test_steps_of_sums(reward):
     lengths = [len(text) + 1 for text in CHAINS]  # a token a character, and the end token
     ends = [[*range(1, length), length - 1] for length in lengths]
     facts = {"character_ends": ends}
-    testing.check_reward(reward(name), rows, CHAINS, group_size=2, facts=facts, decisions=lengths)
+    testing.check_reward(
+        reward("sum_steps"), rows, CHAINS, group_size=2, facts=facts, decisions=lengths
+    )
 
 
 def test_messages_are_texts(reward):
