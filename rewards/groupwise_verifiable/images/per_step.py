@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from groupwise.config.sections import PluginSection
+from groupwise.config.section import PluginSection
 from groupwise.errors import did_you_mean
 from groupwise.plugins.registry import installed
 from groupwise.rewards import is_async
