@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import groupwise
 from groupwise.advantages import (
     group_relative,
     process_returns,
@@ -13,6 +14,7 @@ from groupwise.advantages import (
     zero_variance_of_steps,
 )
 from groupwise.algorithms.grpo import GRPO
+from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, Scores
 from groupwise.scoring.scorer import Scorer
 
@@ -279,6 +281,50 @@ def test_a_run_learns_from_steps_alone(lab):
     trainer = lab.trainer(reward=per_symbol, learning_rate=0.1, groups_per_step=8, group_size=8)
     first, *_, last = [lab.step(trainer) for _ in range(25)]
     assert last["reward"] > first["reward"] + 1
+
+
+class Pricey:
+    """A policy with a fact that costs something; `drawn` says how often it was computed."""
+
+    optional_facts = frozenset({"ones"})
+    drawn = 0
+
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        if "ones" not in self.requested:
+            return rollouts
+        self.drawn += 1
+        ones = [sum(symbol == 1 for symbol in ids) for ids in rollouts.facts["completion_ids"]]
+        return replace(rollouts, facts={**rollouts.facts, "ones": ones})
+
+
+def counted(completions, ones):
+    return [float(count) for count in ones]
+
+
+def whatever(completions, **columns):
+    assert "ones" not in columns
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize("key", ["rewards", "watch"])
+def test_a_run_has_a_costly_fact_stated_where_a_reward_names_it(lab, tmp_path, key):
+    policy = type("Toy", (Pricey, lab.Tabular), {})()
+    config = {
+        "policy": policy,
+        "prompts": {"name": "rows", "rows": lab.rows(4), "held_out": 0.5},
+        "rewards": constant,
+        "train": {"steps": 1, "groups_per_step": 2, "group_size": 2},
+        "quiet": True,
+    }
+    groupwise.train(**{**config, key: [{"name": counted}]}, output=tmp_path / "named")
+    assert policy.drawn > 0
+    policy.drawn = 0
+    groupwise.train(**{**config, "rewards": whatever}, output=tmp_path / "any")
+    assert policy.drawn == 0
+    other = {**config, "policy": lab.Tabular(), "rewards": counted}
+    with pytest.raises(UserError, match="needs the column 'ones'"):
+        groupwise.train(**other, output=tmp_path / "other")
 
 
 def outcome():

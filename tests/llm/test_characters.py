@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from groupwise.rewards import Reward
+from groupwise.scoring.scorer import Scorer
 from groupwise_llm.characters import ends
 from groupwise_llm.prompts import written
+from groupwise_verifiable.steps import stepwise
 
 END = "<|end|>"
 CORPUS = [
@@ -186,3 +189,25 @@ def test_a_policy_states_them_where_a_reward_asks(make, prompt):
         ids = rollouts.facts["completion_ids"][row]
         assert len(stated) == lengths[row]
         assert stated == by_definition(policy.tokenizer, ids, text)
+
+
+def test_a_function_of_steps_judges_what_a_model_wrote(make):
+    """Steps that a letter closes: each is judged where the token stands that wrote the letter."""
+
+    @stepwise(separator="e")
+    def length(prompts, steps):
+        return [[float(len(step)) for step in own] for own in steps]
+
+    policy = make(temperature=4.0, max_new_tokens=60)
+    policy.requested = policy.optional_facts
+    rollouts = policy.sample([{"prompt": "ab"}], group_size=16, seeds=range(16))
+    scores = Scorer([Reward(name="length", function=length)])(rollouts)
+    (letter,) = policy.tokenizer("e")["input_ids"]
+    closed = 0
+    for row, ids in enumerate(rollouts.facts["completion_ids"]):
+        places = set((~scores.steps[row].isnan()).nonzero().flatten().tolist())
+        last = len(ids) - 1
+        letters = {place for place, token in enumerate(ids) if token == letter}
+        assert places - {last} <= letters
+        closed += len(places & letters)
+    assert closed > 0
