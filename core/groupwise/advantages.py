@@ -152,6 +152,48 @@ def process_supervision(
     return to_go(relative)
 
 
+def process_returns(
+    steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
+) -> Tensor:
+    """Reward-to-go, with what the group earns from the same step on as its baseline.
+
+        A = (R_ik - mean of R_jk over the group) / (std + epsilon),  R_ik = sum of r_il for l >= k
+
+    where k counts the steps that a completion has ended before the decision. What is subtracted
+    depends on nothing that follows, as a baseline must: in `process_supervision` it is the mean
+    reward of a step, times the steps that are still to come. With one step, at the end, both are
+    `group_relative`.
+
+    steps, groups: as there. A completion that has ended its steps earns nothing from there on; one
+        without any enters no mean, and its advantage is 0.
+    scale: the std is that of all R - mean of the group, so that late steps, in which few differ,
+        are not blown up; or that of all R of the batch.
+    Returns [B, T].
+    """
+    ended = ~steps.isnan()
+    number = ended.cumsum(1) - ended.long()
+    counts = ended.sum(1)
+    rows, places = ended.nonzero(as_tuple=True)
+    size, most = len(steps), int(counts.max()) if len(steps) else 0
+    returns = steps.new_zeros(size, most).index_put((rows, number[rows, places]), steps[ended])
+    returns = to_go(returns)
+    _, index = groups.unique(return_inverse=True)
+    longest = counts.new_zeros(size).scatter_reduce_(0, index, counts, "amax")[index]
+    orders = torch.arange(most, device=steps.device)
+    valid = (orders < longest.unsqueeze(1)) & (counts > 0).unsqueeze(1)
+    returns = returns.masked_fill(~valid, torch.nan).flatten()
+    alike = (index.unsqueeze(1) * most + orders).flatten()
+    relative = group_relative(returns, alike, scale="none")
+    if scale == "group":
+        whole = index.repeat_interleave(most)
+        relative = relative / (_group_std(relative, whole, valid.flatten()) + epsilon)
+    elif scale == "batch":
+        known = returns[valid.flatten()]
+        relative = relative / ((known.std() if len(known) > 1 else 0.0) + epsilon)
+    after_the_last = steps.new_zeros(size, 1)
+    return torch.cat([relative.view(size, most), after_the_last], dim=1).gather(1, number)
+
+
 def zero_variance_of_steps(steps: Tensor, groups: Tensor) -> Tensor:
     """[B] bool: no two step rewards of the rollout's group differ. steps: [B, T], NaN for none."""
     lowest = steps.nan_to_num(nan=torch.inf).amin(dim=1)

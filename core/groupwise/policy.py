@@ -32,6 +32,9 @@ class Policy(nn.Module, Sampler):
         has no noise to leave out.
     facts: the names of `Rollouts.facts`, which rewards may ask for as they ask for columns.
     logged: those of `facts` that are numbers and whose mean is a metric of every step.
+    optional_facts: further facts, which cost time or memory: `sample` states those in `requested`.
+    requested: those of `optional_facts` that a reward has in its signature by name; set by the core
+        before anything is sampled.
     max_decisions: the most decisions a rollout can have, where there is such a limit.
     notes: what the user should know of how this policy runs; printed once at start.
     needed: the quantities that the algorithm needs, of those in `provides`; set by the core before
@@ -47,6 +50,8 @@ class Policy(nn.Module, Sampler):
     greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()
     logged: ClassVar[frozenset[str]] = frozenset()
+    optional_facts: ClassVar[frozenset[str]] = frozenset()
+    requested: frozenset[str] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
     needed: frozenset[str] | None = None

@@ -27,6 +27,8 @@ class Plan:
         none.
     source: [B] the row whose start a row shares until its first decision, itself if none.
     noisy_end: the last step has noise, too, though it is no decision.
+    predicts: keep what the model takes for the clean sample, before the first decision and after
+        each one.
     """
 
     sigmas: Tensor
@@ -36,6 +38,7 @@ class Plan:
     kind: sde.Kind
     noise_level: float
     noisy_end: bool = False
+    predicts: bool = False
 
     def distinct(self, step: int) -> tuple[Tensor, Tensor]:
         """The rows that differ before a step, and [B] the place of each row among them."""
@@ -47,12 +50,14 @@ class Plan:
 class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
     log_probs [B, decisions] of the decisions; unconditional [B, decisions, ...], the velocities
-    that guidance led away from, or None without guidance."""
+    that guidance led away from, or None without guidance; predicted [B, decisions + 1, ...], the
+    clean samples x0 = x - sigma v that the velocities at `path` lead to, or None."""
 
     latents: Tensor
     path: Tensor
     log_probs: Tensor
     unconditional: Tensor | None
+    predicted: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +85,14 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     path = start.new_zeros(shape[0], shape[1] + 1, *start.shape[1:])
     log_probs = start.new_zeros(shape)
     unconditional: Tensor | None = None
+    clean: list[Tensor] = []
     draw = partial(sde.move, kind=plan.kind, noise_level=plan.noise_level)
     x, sigmas = start, plan.sigmas.to(start.device)
     for number, step in enumerate(list(_steps(plan, start.device))):
         sigma, after = sigmas[number], sigmas[number + 1]
         v, v_unconditional = _velocities(velocity, x, sigma, step)
+        if plan.predicts:
+            clean.append(x - sigma * v)
         if number == len(sigmas) - 2 and plan.noisy_end:
             x = draw(v, x, sigma, after, noise=noise[:, -1]).next_sample
             continue
@@ -105,7 +113,21 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
             else:
                 x_next[rows] = drawn.next_sample
         x = x_next
-    return Denoised(latents=x, path=path, log_probs=log_probs, unconditional=unconditional)
+    return Denoised(
+        latents=x,
+        path=path,
+        log_probs=log_probs,
+        unconditional=unconditional,
+        predicted=_around_decisions(clean, plan) if clean else None,
+    )
+
+
+def _around_decisions(steps: list[Tensor], plan: Plan) -> Tensor:
+    """[B, decisions + 1, ...] of what was kept in all steps; the last step is never a decision."""
+    kept = torch.stack(steps, dim=1)
+    places = plan.first.unsqueeze(1) + torch.arange(plan.decisions + 1)
+    rows = torch.arange(len(places)).unsqueeze(1)
+    return kept[rows.to(kept.device), places.to(kept.device)]
 
 
 def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:

@@ -22,13 +22,15 @@ def draw(
     first: Tensor,
     leaders: Tensor,
     training: bool,
+    predicts: bool = False,
     mesh: DeviceMesh | None = None,
 ) -> Denoised:
     """The latents of B rows, one seed each; noise and decisions in training alone.
 
     sigmas: [steps + 1]; first: [B] the first decision of each; leaders: [B] the first row of its
-    group; mesh: the processes that the model is divided among, where it is. UserError where the
-    model's answers are not finite.
+    group; predicts: whether to keep what decisions are predicted to lead to; mesh: the processes
+    that the model is divided among, where it is. UserError where the model's answers are not
+    finite.
     """
     config, adapter, device = guided.config, guided.adapter, guided.device
     plan = Plan(
@@ -39,6 +41,7 @@ def draw(
         kind=config.sde,
         noise_level=config.noise_level,
         noisy_end=training and config.last_step == "noise",
+        predicts=predicts and training,
     )
     count = plan.decisions + plan.noisy_end
     drawn = [_normal(seed, count, adapter.latent_shape) for seed in seeds]

@@ -98,6 +98,11 @@ class Guided:
         parts = [self.adapter.completions(some) for some in latents.split(size)]
         return [one for some, _ in parts for one in some], torch.cat([part for _, part in parts])
 
+    def decode(self, latents: Tensor) -> Tensor:
+        """The pictures of latents [n, ...] alone, in CPU memory: more than a device may hold."""
+        parts = latents.split(self.config.batch)
+        return torch.cat([self.adapter.decode(some).float().clamp(0, 1).cpu() for some in parts])
+
     @contextmanager
     def exactly(self) -> Iterator[None]:
         """The same weights answer in float32, whatever the precision."""

@@ -41,11 +41,18 @@ class FlowPolicy(Policy):
     Extras of a decision beside its log-prob: `mean` [b, t, ...] and `std` [b, t] of its Gaussian,
     and `interval` [b, t], the step's fall of sigma; those of them that are needed.
 
+    facts: `images`, the pictures as tensors; for rewards that ask, `predictions`: a tensor
+    [decisions + 1, 3, height, width] each (frames: [decisions + 1, frames, 3, ...]), in CPU memory,
+    of the pictures that the model predicted before its first decision and after each one. They are
+    decoded as pictures are: that costs decisions + 1 times what those cost. At evaluation there are
+    no decisions, and none of these.
+
     In half precision a metric of every step is `log_prob_error`, see `Rounding`.
     """
 
     provides = frozenset({"log_probs", "mean", "std", "interval"})
     facts = frozenset({"images"})
+    optional_facts = frozenset({"predictions"})
     unit = "denoising steps"
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
@@ -154,6 +161,7 @@ class FlowPolicy(Policy):
             first=first,
             leaders=groups * group_size,
             training=training,
+            predicts="predictions" in self.requested,
             mesh=self.mesh,
         )
         completions, images = self.guided.completions(done.latents)
@@ -164,10 +172,19 @@ class FlowPolicy(Policy):
             mask=torch.ones_like(done.log_probs, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             sampler_log_probs=done.log_probs,
-            facts={"images": list(images)},
+            facts={"images": list(images), **self._predictions(done, images)},
             trajectory=self._trajectory(done, first) if training else {},
         )
         return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
+
+    def _predictions(self, done: Denoised, images: Tensor) -> dict[str, Sequence[Any]]:
+        if "predictions" not in self.requested:
+            return {}
+        if done.predicted is None:
+            return {"predictions": list(images.new_empty(len(images), 0, *images.shape[1:]).cpu())}
+        clean = done.predicted
+        decoded = self.guided.decode(clean.flatten(0, 1))
+        return {"predictions": list(decoded.unflatten(0, clean.shape[:2]))}
 
     def _exact_log_probs(self, rollouts: Rollouts) -> Tensor:
         """[b, t] in float32, decision by decision."""

@@ -15,6 +15,7 @@ from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise_llm.card import card_of
+from groupwise_llm.characters import ends
 from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.files import sharding
@@ -32,7 +33,7 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.model import adapters
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing import probes
-from groupwise_llm.prompts import Prompts, decode
+from groupwise_llm.prompts import Prompts, as_answer, written
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
@@ -51,10 +52,15 @@ class LanguageModel(Policy):
         follow, a tool's among them; `attention` [B, T] bool, which places hold a token at all. What
         of them is the model's own says `Rollouts.mask`: the rest is attended to and never trained
         on.
+
+    facts: `completion_ids`, the tokens of each completion; `kept_mass`, the share of probability
+        that was left to draw from; for rewards that ask, `character_ends`, where in the text of its
+        completion each token ends.
     """
 
     provides = frozenset({"log_probs", "entropy"})
     facts = frozenset({"completion_ids", "kept_mass"})
+    optional_facts = frozenset({"character_ends"})
     logged = frozenset({"kept_mass"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
@@ -189,26 +195,36 @@ class LanguageModel(Policy):
             for row, mask in zip(sampled.ids.cpu(), sampled.mask.cpu(), strict=True)
         ]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
+        completions, facts = self.stated(tokens, rows)
         return Rollouts(
             prompts=rows,
-            completions=[
-                decode(self.tokenizer, chosen, row["prompt"])
-                for chosen, row in zip(tokens, rows, strict=True)
-            ],
+            completions=completions,
             groups=groups.to(sampled.ids.device),
             mask=sampled.mask,
             truncated=sampled.truncated,
             sampler_log_probs=sampled.log_probs,
-            facts={
-                "completion_ids": tokens,
-                "kept_mass": sampled.kept.tolist(),
-            },
+            facts={**facts, "kept_mass": sampled.kept.tolist()},
             trajectory={
                 "prompt_ids": [ids[group] for group in groups.tolist()],
                 "completion_ids": sampled.ids,
                 "attention": sampled.mask,
             },
         )
+
+    def stated(
+        self, tokens: Sequence[Sequence[int]], rows: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
+        """What rewards see of completions, whoever drew their tokens, and facts about them."""
+        texts = [written(self.tokenizer, ids) for ids in tokens]
+        completions = [
+            as_answer(text, row["prompt"]) for text, row in zip(texts, rows, strict=True)
+        ]
+        facts: dict[str, Sequence[Any]] = {"completion_ids": tokens}
+        if "character_ends" in self.requested:
+            facts["character_ends"] = [
+                ends(self.tokenizer, ids, text) for ids, text in zip(tokens, texts, strict=True)
+            ]
+        return completions, facts
 
     def _decoder(self, purpose: Purpose) -> sampling.Decoder:
         choice = self.config if purpose == "train" else self.config.for_evaluation()

@@ -173,7 +173,12 @@ class Prompts:
         )
 
 
-def decode(tokenizer: Any, ids: Sequence[int], prompt: Any) -> Any:
+def written(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of tokens, without special ones."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    return text
+
+
+def as_answer(text: str, prompt: Any) -> Any:
     """What rewards see: text for a text prompt, a list of one message for a chat prompt."""
-    text = tokenizer.decode(ids, skip_special_tokens=True)
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]

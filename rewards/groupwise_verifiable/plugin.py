@@ -17,6 +17,7 @@ def register_rewards(register: Register) -> None:
     register("length", f"{here}.mathematics.length:Length", extra="math")
     register("cosine_length", f"{here}.mathematics.length:CosineLength", extra="math")
     register("token_count", f"{here}.text.token_count:TokenCount")
+    register("sum_steps", f"{here}.mathematics.sums:SumSteps")
     register("soft_overlong", f"{here}.text.overlong:SoftOverlong")
     register("repetition", f"{here}.text.repetition:Repetition")
     register("language_consistency", f"{here}.text.language:LanguageConsistency", extra="llm")
@@ -25,6 +26,7 @@ def register_rewards(register: Register) -> None:
     register("image_contents", f"{here}.images.contents:ImageContents", extra="flow")
     register("image_text", f"{here}.images.ocr:ImageText", extra="flow")
     register("jpeg_size", f"{here}.images.jpeg:JpegSize", extra="flow")
+    register("per_step", f"{here}.images.per_step:PerStep", extra="flow")
     register("image_diversity", f"{here}.images.diversity:ImageDiversity")
 
 

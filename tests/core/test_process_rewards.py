@@ -6,8 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.advantages import process_supervision, zero_variance_of_steps
+import groupwise
+from groupwise.advantages import (
+    group_relative,
+    process_returns,
+    process_supervision,
+    zero_variance_of_steps,
+)
 from groupwise.algorithms.grpo import GRPO
+from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, Scores
 from groupwise.scoring.scorer import Scorer
 
@@ -40,6 +47,80 @@ def test_scale_none_only_centres_and_batch_takes_the_spread_of_all_steps():
     spread = torch.tensor([1.0, 3.0, 10.0], dtype=torch.float64).std()
     found = process_supervision(steps, groups, scale="batch", epsilon=0.0)
     torch.testing.assert_close(found[0, 1], 1 / spread)
+
+
+def returns_by_definition(steps, groups, scale, epsilon):
+    """Completion by completion and decision by decision, in Python floats."""
+    rewards = [[r for r in row if not math.isnan(r)] for row in steps.tolist()]
+    members = {g: [i for i, h in enumerate(groups.tolist()) if h == g] for g in groups.tolist()}
+    members = {g: [i for i in rows if rewards[i]] for g, rows in members.items()}
+    returns, centred = {}, {}
+    for rows in members.values():
+        for k in range(max((len(rewards[i]) for i in rows), default=0)):
+            own = {i: math.fsum(rewards[i][k:]) for i in rows}
+            returns |= {(i, k): value for i, value in own.items()}
+            centred |= {(i, k): v - math.fsum(own.values()) / len(own) for i, v in own.items()}
+
+    def std(values):
+        mean = math.fsum(values) / len(values)
+        return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(1, len(values) - 1))
+
+    result = []
+    for i, (row, g) in enumerate(zip(steps.tolist(), groups.tolist(), strict=True)):
+        of_group = [centred[key] for key in centred if key[0] in members[g]]
+        spread = {
+            "none": 1.0,
+            "group": std(of_group or [0.0]) + epsilon,
+            "batch": std(list(returns.values())) + epsilon,
+        }[scale]
+        k, own = 0, []
+        for reward in row:
+            own.append(centred.get((i, k), 0.0) / spread)
+            k += not math.isnan(reward)
+        result.append(own)
+    return torch.tensor(result, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_returns_are_compared_with_what_the_group_earns_from_the_same_step_on(scale):
+    steps = torch.randn(12, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    steps[torch.rand(12, 6, generator=torch.Generator().manual_seed(4)) < 0.5] = NAN
+    steps[2] = NAN
+    groups = torch.tensor([5, 1, 5, 1, 9, 5, 1, 9, 5, 1, 9, 7])
+    steps[10] = NAN
+    expected = returns_by_definition(steps, groups, scale, 1e-4)
+    got = process_returns(steps, groups, scale=scale, epsilon=1e-4)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_one_step_at_the_end_is_outcome_supervision():
+    rewards, groups = torch.tensor([1.0, 0.0, 1.0, 5.0, 2.0]), torch.tensor([0, 0, 0, 1, 1])
+    steps = torch.full((5, 3), NAN)
+    steps[:, 2] = rewards
+    expected = group_relative(rewards, groups).unsqueeze(1).expand(5, 3)
+    torch.testing.assert_close(process_returns(steps, groups), expected)
+    torch.testing.assert_close(process_supervision(steps, groups), expected)
+
+
+def test_idle_steps_pay_by_rewards_and_not_by_returns():
+    """Two completions earn the same, one of them in twice the steps; a third one earns nothing.
+
+    Where a step is worth more than the mean, more of them are better: that is the paper's formula.
+    """
+    steps = torch.tensor([[0.5, 0.5, NAN], [1.0, NAN, NAN], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    groups = torch.zeros(3, dtype=torch.int64)
+    returns, rewards = process_returns(steps, groups), process_supervision(steps, groups)
+    assert returns[0, 0] == returns[1, 0] > 0 > returns[2, 0]
+    assert rewards[0, 0] != rewards[1, 0]
+    longer = torch.tensor([[1.0, 1.0, 1.0], [1.0, NAN, NAN], [0.0, NAN, NAN]])
+    assert process_supervision(longer, groups)[0, 0] > 2 * process_supervision(longer, groups)[1, 0]
+
+
+def test_no_completions_have_no_returns():
+    none = torch.empty(0, 4)
+    assert process_returns(none, torch.empty(0, dtype=torch.int64)).shape == (0, 4)
+    blank = torch.full((2, 3), NAN)
+    assert not process_returns(blank, torch.tensor([0, 0])).any()
 
 
 def test_groups_of_equal_steps_are_dead_and_others_are_not():
@@ -85,6 +166,29 @@ def test_scores_keep_steps_and_their_sum(lab):
         assert scores.outcome[row] == 1.0
 
 
+def test_how_many_steps_were_judged_is_a_metric(lab):
+    """Whatever the reward; one that knows better says so itself."""
+    rollouts = sampled(lab)
+
+    def none(completions, completion_ids):
+        return [[None] * len(ids) for ids in completion_ids]
+
+    def knows(completions, completion_ids, log_metric):
+        log_metric("steps", 7)
+        return none(completions, completion_ids)
+
+    rewards = [
+        *outcome(),
+        *(Reward(name=f.__name__, function=f) for f in (per_symbol, none, knows)),
+    ]
+    ones = sum(symbol == 1 for ids in rollouts.facts["completion_ids"] for symbol in ids)
+    assert Scorer(rewards)(rollouts).metrics == {
+        "per_symbol/steps": ones / len(rollouts),
+        "none/steps": 0.0,
+        "knows/steps": 7.0,
+    }
+
+
 def test_equal_outcomes_with_different_steps_still_learn(lab):
     """And what they learn is what the objective of `process` says, by autograd through it."""
     policy, algorithm = lab.Tabular(), GRPO()
@@ -108,6 +212,14 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     ratio = (policy(rollouts).log_probs - rollouts.sampler_log_probs).exp()
     (-(ratio * advantages) * weights).sum().backward()
     assert lab.gap(found, policy.table.grad) < 1e-6
+
+
+def test_an_algorithm_takes_returns_where_it_is_told_to(lab):
+    rollouts = sampled(lab)
+    scores = Scorer([Reward(name="steps", function=per_symbol)])(rollouts)
+    algorithm = GRPO(GRPO.Config(steps="returns"))
+    expected = process_returns(scores.steps, rollouts.groups).float()
+    assert torch.equal(algorithm.targets(scores, rollouts, {})["advantages"], expected)
 
 
 def test_scores_with_steps_survive_selecting_and_joining(lab):
@@ -169,6 +281,50 @@ def test_a_run_learns_from_steps_alone(lab):
     trainer = lab.trainer(reward=per_symbol, learning_rate=0.1, groups_per_step=8, group_size=8)
     first, *_, last = [lab.step(trainer) for _ in range(25)]
     assert last["reward"] > first["reward"] + 1
+
+
+class Pricey:
+    """A policy with a fact that costs something; `drawn` says how often it was computed."""
+
+    optional_facts = frozenset({"ones"})
+    drawn = 0
+
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        if "ones" not in self.requested:
+            return rollouts
+        self.drawn += 1
+        ones = [sum(symbol == 1 for symbol in ids) for ids in rollouts.facts["completion_ids"]]
+        return replace(rollouts, facts={**rollouts.facts, "ones": ones})
+
+
+def counted(completions, ones):
+    return [float(count) for count in ones]
+
+
+def whatever(completions, **columns):
+    assert "ones" not in columns
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize("key", ["rewards", "watch"])
+def test_a_run_has_a_costly_fact_stated_where_a_reward_names_it(lab, tmp_path, key):
+    policy = type("Toy", (Pricey, lab.Tabular), {})()
+    config = {
+        "policy": policy,
+        "prompts": {"name": "rows", "rows": lab.rows(4), "held_out": 0.5},
+        "rewards": constant,
+        "train": {"steps": 1, "groups_per_step": 2, "group_size": 2},
+        "quiet": True,
+    }
+    groupwise.train(**{**config, key: [{"name": counted}]}, output=tmp_path / "named")
+    assert policy.drawn > 0
+    policy.drawn = 0
+    groupwise.train(**{**config, "rewards": whatever}, output=tmp_path / "any")
+    assert policy.drawn == 0
+    other = {**config, "policy": lab.Tabular(), "rewards": counted}
+    with pytest.raises(UserError, match="needs the column 'ones'"):
+        groupwise.train(**other, output=tmp_path / "other")
 
 
 def outcome():

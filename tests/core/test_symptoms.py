@@ -37,6 +37,17 @@ def test_each_comes_once():
     assert not warnings(Symptoms(GRPO()), width=3.0)
 
 
+def test_a_process_reward_that_finds_no_steps():
+    """Three training steps in a row, each reward by itself; one that finds some is well."""
+    symptoms = Symptoms(GRPO())
+    empty = {"chain/steps": 0.0, "proof/steps": 1.5}
+    few = {"chain/steps": 0.01, "proof/steps": 0.0}
+    heard = [warnings(symptoms, **now) for now in (empty, empty, few, empty, empty, empty, empty)]
+    assert [len(each) for each in heard] == [0, 0, 0, 0, 0, 1, 0]
+    assert "reward 'chain' judges steps of completions, and in the last 3" in heard[5][0]
+    assert "chain/steps in metrics.jsonl" in heard[5][0]
+
+
 def test_steps_without_variance_must_come_in_a_row():
     symptoms = Symptoms(GRPO())
     same = {"zero_variance": 1.0}

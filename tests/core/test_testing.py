@@ -37,6 +37,12 @@ class Ungrouped:
         return replace(rollouts, groups=rollouts.groups * 0)
 
 
+class States:
+    """A fact that nobody gets, however a reward asks for it."""
+
+    optional_facts = frozenset({"square"})
+
+
 class ByBatch:
     def sample(self, prompts, *, seeds, **options):
         return super().sample(prompts, seeds=[s + len(prompts) for s in seeds], **options)
@@ -139,6 +145,7 @@ class Biased:
 
 POLICIES = {
     "rollouts are what was asked for": Ungrouped,
+    "facts are stated where rewards ask for them": States,
     "seeds name samples": ByBatch,
     "other seeds, other samples": Deaf,
     "the global generator is left alone": Global,

@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from groupwise import testing
@@ -22,6 +24,7 @@ ANSWERS = [
     "I do not know. I do not know. I do not know.",
 ]
 IDS = {"completion_ids": [list(range(1, 2 + len(text))) for text in ANSWERS]}
+CHAINS = ["1+2=3\n3+3=6", "1+2=3", "It is 1.", "3+3=6", "2-5=-3, -3+1=-2", "1+1=2"]
 
 
 def scene(kind, color, x):
@@ -67,6 +70,7 @@ IMAGES = {
     "jpeg_size": (SCENES, pictures),
     "image_diversity": (SCENES, pictures),
 }
+STEPS = {"sum_steps", "per_step"}
 MODELS = {"reward_model"}
 """Those with a model of their own, which test_reward_model.py makes and checks."""
 
@@ -81,7 +85,7 @@ def reward(registered):
 
 
 def test_no_other_is_registered(registered):
-    names = {*TEXTS, *IMAGES, *MODELS, "reasoning_gym"}
+    names = {*TEXTS, *IMAGES, *STEPS, *MODELS, "reasoning_gym"}
     assert set(registered("verifiable")) == {("rewards", name) for name in names}
 
 
@@ -89,6 +93,24 @@ def test_no_other_is_registered(registered):
 def test_rewards_of_texts(reward, name):
     made = reward(name, **TEXTS[name])
     testing.check_reward(made, SUMS, ANSWERS, group_size=2, facts=IDS)
+
+
+def test_steps_of_denoising(reward):
+    made = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
+    drawn = [torch.from_numpy(np.array(one)).movedim(-1, 0) / 255 for one in pictures()]
+    before = reversed(drawn)
+    facts = {"predictions": [torch.stack(pair) for pair in zip(before, drawn, strict=True)]}
+    testing.check_reward(made, SCENES, pictures(), group_size=2, facts=facts)
+
+
+def test_steps_of_sums(reward):
+    rows = [{"prompt": f"1 + 2 {sign} {n} ="} for sign, n in (("+", 3), ("-", 5), ("-", 0))]
+    lengths = [len(text) + 1 for text in CHAINS]  # a token a character, and the end token
+    ends = [[*range(1, length), length - 1] for length in lengths]
+    facts = {"character_ends": ends}
+    testing.check_reward(
+        reward("sum_steps"), rows, CHAINS, group_size=2, facts=facts, decisions=lengths
+    )
 
 
 def test_messages_are_texts(reward):

@@ -21,6 +21,7 @@ REWARDS = {
     "length": "math",
     "cosine_length": "math",
     "token_count": None,
+    "sum_steps": None,
     "soft_overlong": None,
     "repetition": None,
     "language_consistency": "llm",
@@ -29,6 +30,7 @@ REWARDS = {
     "image_contents": "flow",
     "image_text": "flow",
     "jpeg_size": "flow",
+    "per_step": "flow",
     "image_diversity": None,
 }
 
@@ -110,6 +112,7 @@ def test_rewards_say_whether_one_means_right() -> None:
     plugin.register_rewards(registry)
     judges = {name: loaded(target).judges for name, target in registry.targets.items()}
     measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
-    measuring |= {"jpeg_size", "image_diversity", "reward_model", "token_count"}
+    measuring |= {"sum_steps", "per_step", "jpeg_size", "image_diversity", "reward_model"}
+    measuring |= {"token_count"}
     assert {name for name, judging in judges.items() if judging is False} == measuring
     assert all(judging is True for name, judging in judges.items() if name not in measuring)

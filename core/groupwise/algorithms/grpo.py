@@ -58,6 +58,11 @@ class GRPO(Algorithm):
             "group",
             description="what std advantages are divided by, if by any",
         )
+        steps: Literal["rewards", "returns"] = Field(
+            "rewards",
+            description="what of step rewards is compared in a group: each by itself "
+            "(DeepSeekMath), or all that a completion earns from a step on",
+        )
         normalize: objective.Normalize = Field(
             "sequence", description="what losses are averaged over"
         )
@@ -153,7 +158,8 @@ class GRPO(Algorithm):
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
         """[B, T]: the advantages that steps give the decisions before them."""
         config = self.config
-        relative = advantages.process_supervision(
+        by = {"rewards": advantages.process_supervision, "returns": advantages.process_returns}
+        relative = by[config.steps](
             steps, rollouts.groups, scale=config.scale, epsilon=config.epsilon
         )
         missing = rollouts.mask.shape[1] - relative.shape[1]

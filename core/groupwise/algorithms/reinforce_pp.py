@@ -12,7 +12,7 @@ is an update's here: with several `updates_per_rollout`, each is normalised by i
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -40,6 +40,7 @@ class ReinforcePP(GRPO):
         )
         kl: ClassVar[objective.Estimator] = "k1"  # type: ignore[misc]
         scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
+        steps: ClassVar[Literal["rewards", "returns"]] = "returns"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
 

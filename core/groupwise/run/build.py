@@ -39,6 +39,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     parts.check_policies(policies)
     for label, policy in policies.items():
         policy.needed = parts.algorithms[label].answers
+        policy.requested = policy.optional_facts & parts.named
         _place(policy, config, accelerator)
     # Of a chain, only the first receives the prompts themselves.
     receive = list(policies.values())[: 1 if config.chain else None]

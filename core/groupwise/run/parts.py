@@ -97,9 +97,19 @@ class Parts:
                 return  # a function that makes a policy: it will be seen when it is made
             self._check_algorithm(self.algorithms[label], learning, policy)
         columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
-        facts = facts_of(self.config, policies)
-        for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
+        facts = facts_of(self.config, policies, self.named)
+        for reward in self._measures:
             reward.check_columns(columns, facts)
+
+    @property
+    def _measures(self) -> Sequence[Reward]:
+        """All rewards, trained on or watched."""
+        return [*self.rewards.rewards, *(self.watched.rewards if self.watched else ())]
+
+    @property
+    def named(self) -> frozenset[str]:
+        """What rewards have in their signatures by name: `**columns` asks for no optional fact."""
+        return frozenset[str]().union(*(reward.parameters[0] for reward in self._measures))
 
     def _check_algorithm(
         self, algorithm: Algorithm, learning: Learning, policy: "Policy | type[Policy]"
@@ -151,13 +161,15 @@ class Parts:
             policy.check_sampler_class(target)
 
 
-def facts_of(config: RunConfig, policies: Mapping[str, "Policy | type[Policy]"]) -> tuple[str, ...]:
-    """Names of what rewards receive beside the columns of the data set.
+def facts_of(
+    config: RunConfig, policies: Mapping[str, "Policy | type[Policy]"], named: frozenset[str]
+) -> tuple[str, ...]:
+    """Names of what rewards receive beside the columns of the data set; named: by rewards.
 
     Of a pool what all its policies state; of a chain what its last one does, and by their labels
     what those before it wrote.
     """
-    each = [policy.facts for policy in policies.values()]
+    each = [policy.facts | (policy.optional_facts & named) for policy in policies.values()]
     if config.chain is not None:
         return (*each[-1], *[*policies][:-1])
     return tuple(sorted(frozenset.intersection(*each)))

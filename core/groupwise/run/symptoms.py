@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.scoring.outcome import STEPS
 from groupwise.training.step_metrics import UNDEFINED
 
 STEPS_WITHOUT_VARIANCE = 10
 """As many steps in a row from which nothing was learned get one."""
+STEPS_UNJUDGED = 3
+"""As many in a row, where no completion had anything for a process reward to judge, get one."""
 
 
 class Symptoms:
@@ -20,6 +23,7 @@ class Symptoms:
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self.without_variance = 0
+        self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
 
     def look(self, metrics: Mapping[str, Any], culprit: str = "") -> Iterator[str]:
@@ -31,6 +35,7 @@ class Symptoms:
             "skipped": self._skipped(metrics, culprit),
             "algorithm": self.algorithm.look(metrics),
             **self._undefined(metrics),
+            **self._without_steps(metrics),
         }
         for name, warning in warnings.items():
             if warning and name not in self._warned:
@@ -78,6 +83,22 @@ class Symptoms:
                 f"metrics.jsonl counts them"
             )
             for name, count in counts.items()
+        }
+
+    def _without_steps(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
+        """By process reward: nothing stops a run whose marks never fit what the model writes."""
+        counts = {n: v for n, v in metrics.items() if n.endswith(f"/{STEPS}")}
+        for name, count in counts.items():
+            self._unjudged[name] = 0 if count else self._unjudged.get(name, 0) + 1
+        return {
+            name: (
+                f"reward {name.removesuffix(f'/{STEPS}')!r} judges steps of completions, and in "
+                f"the last {rows} training steps it found none in any, so it teaches nothing. Look "
+                f"at samples/before.jsonl: are steps marked there as the reward expects, by lines, "
+                f"a pattern or tags? {name} in metrics.jsonl is their number in a completion"
+            )
+            for name, rows in self._unjudged.items()
+            if rows >= STEPS_UNJUDGED
         }
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:

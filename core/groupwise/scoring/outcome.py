@@ -10,6 +10,9 @@ from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.call import Call, Failure, listed
 
+STEPS = "steps"
+"""The metric that says how many steps of a completion a process reward judges."""
+
 
 class Outcome:
     """One reward's values of one batch.
@@ -38,9 +41,15 @@ class Outcome:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the reward logged, under its own name: the mean where it logged a name again."""
-        logged = self.call.metrics.items()
-        return {f"{self.reward.name}/{name}": sum(v) / len(v) for name, v in logged}
+        """What the reward logged, under its own name: the mean where it logged a name again.
+
+        A process reward has one in any case: how many steps a completion has on average.
+        """
+        logged = self.call.metrics
+        if self.steps and STEPS not in logged:
+            judged = sum(value is not None for row in self.steps.values() for value in row)
+            logged = {**logged, STEPS: [judged / len(self.rollouts)]}
+        return {f"{self.reward.name}/{name}": sum(v) / len(v) for name, v in logged.items()}
 
     def _accept(
         self,

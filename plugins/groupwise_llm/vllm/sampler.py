@@ -18,7 +18,6 @@ from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise_llm.policy import LanguageModel
-from groupwise_llm.prompts import decode
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.completion import Completion, read
 from groupwise_llm.vllm.demands import check
@@ -234,21 +233,16 @@ class VLLM(Sampler):
         training = purpose == "train"
         whole = training or policy.config.for_evaluation() == policy.config
         log_probs = [torch.tensor(completion.log_probs) for completion in drawn]
+        completions, facts = policy.stated(tokens, rows)
         return Rollouts(
             prompts=rows,
-            completions=[
-                decode(policy.tokenizer, own, row["prompt"])
-                for own, row in zip(tokens, rows, strict=True)
-            ],
+            completions=completions,
             groups=torch.arange(len(prompts)).repeat_interleave(size).to(device),
             mask=mask.to(device),
             truncated=torch.tensor([completion.truncated for completion in drawn]).to(device),
             sampler_log_probs=_padded(log_probs).to(device) if training else None,
             versions=torch.full((len(rows),), self.version, dtype=torch.int64),
-            facts={
-                "completion_ids": tokens,
-                "kept_mass": [1.0 if whole else math.nan] * len(rows),
-            },
+            facts={**facts, "kept_mass": [1.0 if whole else math.nan] * len(rows)},
             trajectory={
                 "prompt_ids": [own for own in ids for _ in range(size)],
                 "completion_ids": _padded([torch.tensor(own) for own in tokens]).to(device),

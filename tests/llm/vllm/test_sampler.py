@@ -36,6 +36,7 @@ def test_it_keeps_the_laws_of_samplers(make, engine, sampler, rows):
 )
 def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     policy = make("llama", **settings)
+    policy.requested = policy.optional_facts
     call = {"group_size": 1, "seeds": [1, 2, 3], "purpose": "greedy"}
     # The end token takes the place of the third token of the first completion.
     third = make("llama").sample(rows, **call).facts["completion_ids"][0][2]
@@ -48,7 +49,8 @@ def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     assert ours.facts["completion_ids"][0][-1] == 0 or settings.get("stop")
 
     assert theirs.completions == ours.completions
-    assert theirs.facts["completion_ids"] == ours.facts["completion_ids"]
+    for name in ("completion_ids", "character_ends"):
+        assert theirs.facts[name] == ours.facts[name]
     for name in ("mask", "truncated", "groups"):
         assert torch.equal(getattr(theirs, name), getattr(ours, name)), name
     assert torch.equal(theirs.tensor("completion_ids"), ours.tensor("completion_ids"))

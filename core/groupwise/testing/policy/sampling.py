@@ -28,6 +28,22 @@ def asked_for(case: Case) -> str | None:
 
 
 @law(
+    "facts are stated where rewards ask for them",
+    look="`sample`, which states those of `optional_facts` that are in `requested`",
+)
+def on_request(case: Case) -> str | None:
+    policy = case.policy
+    if not policy.optional_facts:
+        return None
+    before, policy.requested = policy.requested, policy.optional_facts
+    try:
+        missing = policy.optional_facts - set(case.sample().facts)
+    finally:
+        policy.requested = before
+    return f"facts lack {sorted(missing)}" if missing else None
+
+
+@law(
     "seeds name samples",
     look="a generator of its own for each rollout, seeded by its seed alone; nothing may be drawn "
     "for a whole batch, or depend on the width of a batch",
@@ -65,4 +81,4 @@ def greedy(case: Case) -> str | None:
     return f"two seeds differ in {what} by {apart:.2g}" if apart > case.limit else None
 
 
-LAWS = (asked_for, seeds, other_seeds, global_generator, greedy)
+LAWS = (asked_for, on_request, seeds, other_seeds, global_generator, greedy)

@@ -1,0 +1,136 @@
+"""A reward of pictures, for each denoising step."""
+
+import inspect
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core import PydanticCustomError
+
+from groupwise.config.section import PluginSection
+from groupwise.errors import did_you_mean
+from groupwise.plugins.registry import installed
+from groupwise.rewards import is_async
+from groupwise_verifiable.images.pixels import picture, pixels
+
+
+def _reward(value: Any, info: ValidationInfo) -> Any:
+    """The reward itself, or what a section with a name and options makes."""
+    if callable(value):
+        made = value
+    else:
+        section = PluginSection.model_validate(value)
+        target = installed().load("rewards", section.name)
+        made = _made(target, section, info.context)
+    if is_async(made):
+        raise _at(("name",), "an async reward cannot be called step by step; take a plain one")
+    if hasattr(made, "refresh"):
+        raise _at(("name",), "a reward that learns cannot be called step by step: it has one score")
+    return made
+
+
+def _made(target: Any, section: PluginSection, context: Any) -> Any:
+    config, options = getattr(target, "Config", None), section.options
+    if not isinstance(target, type):
+        if options:
+            raise _at(tuple(options)[:1], f"{section.name!r} is a function and takes no options")
+        return target
+    if not (isinstance(config, type) and issubclass(config, BaseModel)):
+        return target(**options)
+    try:
+        return target(config.model_validate(options, context=context))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        message = first["msg"]
+        if first["type"] == "extra_forbidden":
+            close = did_you_mean(str(first["loc"][-1]), config.model_fields)
+            message = f"no setting of {section.name}{close}"
+        raise _at(first["loc"], message) from None
+
+
+def _at(path: tuple[Any, ...], message: str) -> PydanticCustomError:
+    return PydanticCustomError("at", "{message}", {"path": path, "message": message})
+
+
+class PerStep:
+    """What a reward says of the picture that the model predicts after each denoising step.
+
+    A process reward for policies that state `predictions`. A decision is worth what the prediction
+    after it is (`value`), or by how much that is above the one before it (`gain`): then the whole
+    completion is worth what its decisions have gained, and the advantage of each is its own part.
+    Where there are no decisions, at evaluation, it is the reward of the picture itself.
+
+    The reward is called once for each prediction, with all rollouts, as it is for pictures: it
+    costs `decisions + 1` times what it costs for those, and the policy decodes as many.
+    """
+
+    judges = False
+
+    class Config(BaseModel):
+        """Settings of the reward `per_step`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        reward: Annotated[Any, BeforeValidator(_reward)] = Field(
+            description="A reward of pictures, as it stands under `rewards`: a name, and settings."
+        )
+        gives: Literal["gain", "value"] = Field(
+            default="gain",
+            description="What the decision has added to the prediction's reward, or that reward.",
+        )
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.reward = config.reward
+        own = inspect.signature(self.reward).parameters
+        fact = inspect.Parameter("predictions", inspect.Parameter.KEYWORD_ONLY)
+        last = [p for p in own.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+        rest = [p for p in own.values() if p not in last and p.name != fact.name]
+        # What the reward needs of the data set is seen before the run.
+        self.__signature__ = inspect.Signature([*rest, fact, *last])
+
+    def load(self) -> None:
+        """Lets the reward load its model, where it has one."""
+        if callable(getattr(self.reward, "load", None)):
+            self.reward.load()
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[Any]:
+        predictions = columns.pop("predictions")
+        counts = {len(own) for own in predictions}
+        if counts <= {0}:
+            return list(self.reward(prompts, completions, **columns))
+        if len(counts) > 1:
+            raise ValueError(f"reward 'per_step': completions have {sorted(counts)} predictions")
+        values = [
+            self._values(prompts, [own[place] for own in predictions], columns)
+            for place in range(self.config.gives == "value", *counts)
+        ]
+        if self.config.gives == "gain":
+            values = [
+                [_difference(*pair) for pair in zip(after, before, strict=True)]
+                for before, after in pairwise(values)
+            ]
+        return [list(row) for row in zip(*values, strict=True)]
+
+    def _values(
+        self, prompts: Sequence[Any], images: Sequence[Any], columns: dict[str, Any]
+    ) -> list[float | None]:
+        """Of one prediction of each rollout, given as a policy gives pictures."""
+        pictures = [picture(one) for one in pixels(images, reward="per_step")]
+        if "images" in columns:
+            columns = {**columns, "images": list(images)}
+        return list(self.reward(prompts, pictures, **columns))
+
+
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else float(after) - float(before)

@@ -1,0 +1,40 @@
+"""Outcome against process supervision on the scenes of examples/shapes.yaml.
+
+    python tests/benchmarks/process_images.py --seeds 0 1 2 --jobs 12 --out runs/process_images
+
+Outcome: what of the scene is in the picture. Process: how much of it each denoising step adds to
+the picture that the model predicts (`per_step`); in both forms of process supervision. Both: the
+sum of the advantages. A run has eight minutes.
+"""
+
+from pathlib import Path
+
+from race import ROOT, Race, main
+
+STEPS = "{name: per_step, reward: {name: image_contents, mode: partial}}"
+
+
+def rewards(outcome: int, steps: str = "") -> str:
+    """The picture's own reward comes first in any case: accuracy is the share of its ones."""
+    parts = [f"{{name: image_contents, mode: partial, weight: {outcome}}}"]
+    return f"rewards=[{', '.join([*parts, *([steps] if steps else [])])}]"
+
+
+RETURNS = "algorithm.steps=returns"
+RACE = Race(
+    config=Path(ROOT / "examples" / "shapes.yaml"),
+    variants={
+        "outcome": [rewards(1)],
+        "process": [rewards(0, STEPS)],
+        "process, returns": [rewards(0, STEPS), RETURNS],
+        "both, returns": [rewards(1, STEPS), RETURNS],
+    },
+    goal=0.6,
+    common=[
+        *("train.minutes=8", "train.schedule=constant", "train.checkpoint_minutes=null"),
+        *("evaluation.every=0", "evaluation.prompts=50", "evaluation.samples=2"),
+    ],
+)
+
+if __name__ == "__main__":
+    main(RACE)

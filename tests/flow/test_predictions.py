@@ -1,0 +1,92 @@
+"""The pictures that denoising steps are predicted to lead to, as a fact for rewards."""
+
+import pytest
+import torch
+
+from groupwise.rewards import Reward
+from groupwise.scoring.scorer import Scorer
+from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.guided import at
+from groupwise_verifiable.images.per_step import PerStep
+
+ROWS = [{"prompt": "a cat"}, {"prompt": "b cat"}]
+WINDOWS = [{"kind": "all"}, {"kind": "random", "size": 2}, {"kind": "fixed", "size": 2, "start": 1}]
+
+
+def drawn(policy, *, purpose="train", requested=True):
+    policy.requested = policy.optional_facts if requested else frozenset()
+    policy.begin(1)
+    return policy.sample(ROWS, group_size=2, seeds=[11, 12, 13, 14], purpose=purpose)
+
+
+def restated(policy, rollouts, row, place):
+    """From the trajectory alone: x0 = x - sigma v, guided as in sampling, decoded by itself."""
+    guided, config = policy.guided, policy.config
+    x = rollouts.trajectory["path"][row][place].unsqueeze(0)
+    sigma = policy.sigmas[int(rollouts.tensor("first")[row]) + place].expand(1)
+    prompt = [rollouts.prompts[row]]
+    negative = guided.negative(prompt, config.guidance_in_training)
+    velocity, _ = guided.velocity(
+        x,
+        sigma,
+        at(guided.conditions(prompt), slice(0, 1)),
+        config.guidance_in_training,
+        negative=negative,
+    )
+    return policy.adapter.completions(x - sigma * velocity)[1][0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window["kind"])
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_they_are_what_the_model_says_around_its_decisions(lab, window, guidance):
+    policy = lab.policy(window=window, guidance=guidance, batch=3)
+    rollouts = drawn(policy)
+    decisions = rollouts.mask.shape[1]
+    predictions = rollouts.facts["predictions"]
+    size = rollouts.facts["images"][0].shape
+    assert [tuple(own.shape) for own in predictions] == [(decisions + 1, *size)] * 4
+    assert all(own.dtype == torch.float32 and own.device.type == "cpu" for own in predictions)
+    for row in (0, 3):
+        for place in (0, 1, decisions):
+            expected = restated(policy, rollouts, row, place)
+            torch.testing.assert_close(predictions[row][place], expected, rtol=0, atol=1e-4)
+
+
+def test_nothing_else_changes_by_them_and_nobody_pays_unless_a_reward_asks(lab, monkeypatch):
+    policy = lab.policy(window={"kind": "fixed", "size": 2})
+    decoded = []
+    decode = type(policy.adapter).decode
+    monkeypatch.setattr(
+        type(policy.adapter), "decode", lambda a, x: decoded.append(len(x)) or decode(a, x)
+    )
+    without, with_them = drawn(policy, requested=False), drawn(policy)
+    assert "predictions" not in without.facts
+    assert decoded == [4, 4, 12]
+    for name in ("images", "path"):
+        columns = [{**r.facts, **r.trajectory}[name] for r in (without, with_them)]
+        assert all(torch.equal(*pair) for pair in zip(*columns, strict=True))
+
+
+def test_at_evaluation_there_are_none(lab):
+    policy = lab.policy(evaluation_steps=2)
+    rollouts = drawn(policy, purpose="evaluate")
+    assert {len(own) for own in rollouts.facts["predictions"]} == {0}
+
+
+def test_a_reward_of_pictures_judges_each_step(lab):
+    """Through the scorer to advantages of decisions; a picture's own gains are its reward."""
+
+    def red(prompts, completions, images):
+        return [float(image[0].mean()) for image in images]
+
+    policy = lab.policy(window={"kind": "fixed", "size": 2, "start": 1})
+    rollouts = drawn(policy)
+    reward = PerStep(PerStep.Config(reward=red))
+    scores = Scorer([Reward(name="red", function=reward)])(rollouts)
+    for row, own in enumerate(rollouts.facts["predictions"]):
+        levels = own[:, 0].mean(dim=(1, 2)).double()
+        torch.testing.assert_close(scores.steps[row], levels.diff(), rtol=0, atol=1e-5)
+    advantages = FlowGRPO().targets(scores, rollouts, {})["advantages"]
+    assert advantages.shape == rollouts.mask.shape
+    assert bool((advantages[:, 0] != advantages[:, 1]).any())
