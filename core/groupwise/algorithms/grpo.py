@@ -6,10 +6,10 @@ baseline, and that some groups have different rewards: a group of equal ones tea
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from groupwise import advantages, objective
@@ -39,6 +39,16 @@ class GRPO(Algorithm):
         )
         beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
         kl: objective.Estimator = Field("k3", description="KL estimator: k1, k2 or k3")
+        reference_every: int | None = Field(
+            None, ge=1, description="steps from one move of the reference to the next; unset: none"
+        )
+        reference_mix: float = Field(
+            1.0,
+            gt=0,
+            le=1,
+            description="how much of the policy the reference takes when it moves; 1: it becomes "
+            "the policy",
+        )
         entropy: float = Field(0.0, description="weight of an entropy bonus")
         scale: advantages.Scale = Field(
             "group",
@@ -67,10 +77,25 @@ class GRPO(Algorithm):
         )
         importance_cap: float = Field(2.0, gt=0, description="cap of importance weights")
 
+        @model_validator(mode="after")
+        def _moves_what_is_there(self) -> Self:
+            if self.reference_every is not None and self.beta == 0:
+                raise ValueError(
+                    "reference_every moves the reference, and with beta: 0 there is none; set beta "
+                    "above 0, or leave reference_every out"
+                )
+            if self.reference_every is None and "reference_mix" in self.model_fields_set:
+                raise ValueError(
+                    "reference_mix says how the reference moves, and without reference_every it "
+                    "never does; set reference_every, or leave reference_mix out"
+                )
+            return self
+
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
         self.length = self.config.length
         self.reference = frozenset({"log_probs"} if self.config.beta > 0 else ())
+        self.moves_reference = self.config.reference_every is not None
         self.refills = self.config.refill
         self.corrects = self.config.importance != "none"
         self.couples_decisions = self.couples_decisions or self.config.importance == "sequence"
@@ -84,6 +109,24 @@ class GRPO(Algorithm):
                 "algorithm.length: normalize: constant needs the longest completion, and this "
                 "policy does not state one; set it"
             )
+
+    def end_step(self, policy: "Policy", step: int) -> Mapping[str, float]:
+        """The reference becomes the policy (DeepSeekMath, arXiv:2402.03300, algorithm 1) or mixes
+        with it (TR-DPO, arXiv:2404.09656), every `reference_every` steps.
+
+        `reference/age` is the steps since it moved, `reference/moved` how far it did in this one.
+        """
+        every, mix = self.config.reference_every, self.config.reference_mix
+        if every is None:
+            return {}
+        if step % every:
+            return {"reference/age": step % every}
+        moved = mix * policy.distance("reference")
+        if mix == 1:
+            policy.keep("reference")
+        else:
+            policy.blend("reference", 1 - mix)
+        return {"reference/age": 0, "reference/moved": moved}
 
     def targets(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]

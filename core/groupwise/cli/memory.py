@@ -49,8 +49,9 @@ def estimate(
         rollouts=updated * train.group_size,
         group_size=train.group_size,
         training=True,
-        reference=bool(parts.algorithm.reference),
-        averages=int(train.ema is not None),
+        reference=bool(parts.algorithm.reference) and not parts.algorithm.moves_reference,
+        # One that moves is kept as an average is, of adapters, too.
+        averages=int(train.ema is not None) + int(parts.algorithm.moves_reference),
         shards=shards,
     )
     # Where another sampler draws, the policy samples nothing.

@@ -16,6 +16,7 @@ from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience
 from groupwise.training.learner import Learner
+from groupwise.training.step_metrics import joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,7 @@ class Trainer:
         Returns the step's metrics with those of the whole step.
         """
         now, before = time.monotonic(), self.place
-        self.learner.end_step(self.step + 1)
+        metrics = joined(metrics, self.learner.end_step(self.step + 1))
         self.step += 1
         self.place = self.experience.state_dict()
         self.seconds = now - self.started

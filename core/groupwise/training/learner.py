@@ -100,11 +100,12 @@ class Learner:
         means = {name: _mean(values) for name, values in of.items()}
         return means | {"skipped_updates": math.fsum(of["skipped_updates"])}
 
-    def end_step(self, step: int) -> None:
-        """After `step` steps: what the algorithm does between them."""
+    def end_step(self, step: int) -> Mapping[str, float]:
+        """After `step` steps: what the algorithm does between them, and what it says of that."""
         self.whole = False
-        self.algorithm.end_step(self.policy, step)
+        metrics = self.algorithm.end_step(self.policy, step) or {}
         self.whole = True
+        return metrics
 
     # ---- answers by other weights than those of an update
 
