@@ -287,7 +287,7 @@ def step(trainer: Trainer) -> dict[str, Any]:
     trainer.due()
     scored = trainer.experience.next(trainer.state)
     learned = trainer.learner.learn(scored, trainer.step)
-    trainer.scorer.refresh(scored.rollouts, scored.scores)
+    learned = joined(learned, trainer.teach(scored))
     return trainer.end_step(joined(scored.metrics, learned))
 
 

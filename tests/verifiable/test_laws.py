@@ -66,8 +66,8 @@ IMAGES = {
     "jpeg_size": (SCENES, pictures),
     "image_diversity": (SCENES, pictures),
 }
-MODELS = {"reward_model"}
-"""Those with a model of their own, which test_reward_model.py makes and checks."""
+MODELS = {"reward_model", "learned_text"}
+"""Those with a model of their own, which test_reward_model.py and test_learned_text.py make."""
 
 
 @pytest.fixture

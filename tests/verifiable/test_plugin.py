@@ -25,6 +25,7 @@ REWARDS = {
     "language_consistency": "llm",
     "reasoning_gym": "llm",
     "reward_model": "llm",
+    "learned_text": "llm",
     "image_contents": "flow",
     "image_text": "flow",
     "jpeg_size": "flow",
@@ -109,6 +110,6 @@ def test_rewards_say_whether_one_means_right() -> None:
     plugin.register_rewards(registry)
     judges = {name: loaded(target).judges for name, target in registry.targets.items()}
     measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
-    measuring |= {"jpeg_size", "image_diversity", "reward_model"}
+    measuring |= {"jpeg_size", "image_diversity", "reward_model", "learned_text"}
     assert {name for name, judging in judges.items() if judging is False} == measuring
     assert all(judging is True for name, judging in judges.items() if name not in measuring)

@@ -25,6 +25,7 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
+from groupwise.run.teachers import check_teachers
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 
@@ -149,7 +150,9 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         source = make("prompts", ("evaluation", "source"), own)
         key = config.prompts.key if config.prompts.key in source[0] else None
         exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
+    rewards = _measures(loaded, objects, "rewards", config.rewards)
     watched = _measures(loaded, objects, "watch", config.watch)
+    check_teachers(loaded, rewards, watched)
     held_out = held_out_draws(exam, config)
     return Parts(
         loaded=loaded,
@@ -158,7 +161,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         prompts=prompts,
         exam=exam,
         held_out=held_out,
-        rewards=Scorer(_measures(loaded, objects, "rewards", config.rewards)),
+        rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.learned import ONE_CLASS
 from groupwise.training.step_metrics import UNDEFINED
 
 STEPS_WITHOUT_VARIANCE = 10
@@ -31,6 +32,7 @@ class Symptoms:
             "skipped": self._skipped(metrics, culprit),
             "algorithm": self.algorithm.look(metrics),
             **self._undefined(metrics),
+            **self._untaught(metrics),
         }
         for name, warning in warnings.items():
             if warning and name not in self._warned:
@@ -78,6 +80,17 @@ class Symptoms:
                 f"metrics.jsonl counts them"
             )
             for name, count in counts.items()
+        }
+
+    def _untaught(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
+        """By reward that learns."""
+        names = [n for n in metrics if n.endswith(f"/{ONE_CLASS}")]
+        return {
+            name: (
+                f"reward {name.rpartition('/')[0]!r} learned nothing in this step: its verifier "
+                f"gave all completions the same label. {name} in metrics.jsonl marks such steps"
+            )
+            for name in names
         }
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:

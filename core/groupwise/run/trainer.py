@@ -11,10 +11,11 @@ from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 from groupwise.rewards import RunState
+from groupwise.scoring.lessons import teach
 from groupwise.scoring.scorer import Scorer
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Experience
+from groupwise.training.experience import Experience, Scored
 from groupwise.training.learner import Learner
 from groupwise.training.step_metrics import joined
 
@@ -111,6 +112,12 @@ class Trainer:
         return Due(
             evaluation=evaluates and not last, checkpoint=(saves or late) and not last, last=last
         )
+
+    def teach(self, scored: Scored) -> dict[str, float]:
+        """Rewards that learn see the step, those that name a watched reward with its labels."""
+        watched, state = self.evaluator.watched, self.state
+        with self.clock.time("reward"):
+            return teach(self.scorer, watched, scored.rollouts, scored.scores, state)
 
     def end_step(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The step is made: weights and prompts stand as a checkpoint has them.

@@ -1,7 +1,7 @@
 """Scorer: several rewards on batches of rollouts, each within its limits."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,17 +57,24 @@ class Scorer:
         """Score every rollout; raises RewardError for a failure that is not to be skipped."""
         return self.finish([self.start(rollouts, state)])
 
-    def start(self, rollouts: Rollouts, state: RunState | None = None) -> Scoring:
+    def start(
+        self,
+        rollouts: Rollouts,
+        state: RunState | None = None,
+        *,
+        only: Collection[str] | None = None,
+    ) -> Scoring:
         """Begin to score a batch: async rewards and isolated ones are at it from now on.
 
-        Raises UserError where a reward does not fit the batch's columns.
+        only: the names of the rewards that are wanted, all if unset. Raises UserError where a
+        reward does not fit the batch's columns.
         """
         columns = _columns(rollouts)
-        for reward in self.rewards:
+        wanted = [reward for reward in self.rewards if only is None or reward.name in only]
+        for reward in wanted:
             reward.check_columns(columns, tuple(rollouts.facts))
         outcomes = [
-            Outcome(r, Call(r, rollouts, columns, state or RunState()), rollouts)
-            for r in self.rewards
+            Outcome(r, Call(r, rollouts, columns, state or RunState()), rollouts) for r in wanted
         ]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
         for outcome in outcomes:
@@ -138,16 +145,6 @@ class Scorer:
                     f"reward {reward.name!r} cannot take up its state in the checkpoint "
                     f"({type(error).__name__}: {error}); is it still the same reward?"
                 ) from error
-
-    def refresh(self, rollouts: Rollouts, scores: Scores) -> None:
-        """Let rewards that learn (a reward model trained on) see what was scored.
-
-        Tensors among the facts are in CPU memory by then.
-        """
-        for reward in self.rewards:
-            learn = getattr(reward.target, "refresh", None)
-            if learn is not None:
-                learn(rollouts, scores)
 
 
 def _worker(reward: Reward) -> Worker | None:
