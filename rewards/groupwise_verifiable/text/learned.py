@@ -1,6 +1,7 @@
 """A reward model that is trained on while the policy moves."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -42,9 +43,13 @@ class LearnedText(Learned, RewardModel):
     def _load(self) -> tuple[Any, Any]:
         """Model and tokenizer."""
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers.utils import logging
 
-        name = self.config.model
-        with loading(f"`model`: {name!r}"), torch.random.fork_rng(devices=[]):
+        name, verbosity = self.config.model, logging.get_verbosity()
+        with loading(f"`model`: {name!r}"), torch.random.fork_rng(devices=[]), ExitStack() as stack:
+            # It warns of the head that is missing.
+            stack.callback(logging.set_verbosity, verbosity)
+            logging.set_verbosity_error()
             torch.manual_seed(self.config.seed)
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
