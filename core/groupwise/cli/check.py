@@ -93,9 +93,10 @@ def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
     elif loaded.config.watch and not evaluation.every:
         yield "watch without evaluation.every: an alarm can come only when training has ended"
     if algorithm.reference:
+        copied = " a copy" if algorithm.moves_reference else ", without adapters, a copy"
         yield (
-            "the algorithm asks a reference: a further pass over every rollout and, without "
-            "adapters, a copy of what is trained"
+            f"the algorithm asks a reference: a further pass over every rollout and{copied} of "
+            f"what is trained"
         )
 
 
