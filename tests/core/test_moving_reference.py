@@ -51,13 +51,13 @@ def test_three_steps_are_those_of_a_plain_restatement(lab, every, mix):
     algorithm = GRPO(GRPO.Config(beta=BETA, reference_every=every, **stated))
     trainer = lab.trainer(algorithm=algorithm, learning_rate=RATE)
     policy, batches, tables, logged = copy.deepcopy(trainer.policy), [], [], []
-    learn = trainer.learner.learn
+    learn = trainer.learn
 
-    def watched(scored, step):
+    def watched(scored):
         batches.append((scored.rollouts, scored.scores.total))
-        return learn(scored, step)
+        return learn(scored)
 
-    trainer.learner.learn = watched
+    trainer.learn = watched
     for _ in range(3):
         logged.append(lab.step(trainer))
         kept = trainer.policy.kept("reference")["table"].clone()

@@ -18,8 +18,8 @@ import torch
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
-from groupwise.scoring.lessons import teach
 from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.teaching import teach
 from groupwise.scoring.watchdog import _Watchdog, watched
 from groupwise.training.step_metrics import with_round
 

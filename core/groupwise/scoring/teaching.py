@@ -1,4 +1,4 @@
-"""Lessons: what rewards that learn are taught by a step, and by whom."""
+"""Teaching: what rewards that learn are taught by a step, and by whom."""
 
 from collections.abc import Mapping
 from typing import Any
