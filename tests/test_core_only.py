@@ -19,10 +19,11 @@ ROOTS = ("core", "plugins", "rewards")
 PACKAGES = Path(__file__).parents[1]
 BRINGS = {
     "groupwise[data]": {"dataset"},
-    "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency", "reward_model"},
+    "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency", "reward_model"}
+    | {"learned_text"},
     "groupwise[math]": {"math", "length", "cosine_length"},
     "groupwise[flow]": {"flow", "image_contents", "image_text", "jpeg_size"},
-    "groupwise[clip]": {"clip_similarity", "aesthetic", "preference"},
+    "groupwise[clip]": {"clip_similarity", "aesthetic", "learned_image", "preference"},
 }
 TRAIN = """
 import groupwise, torch

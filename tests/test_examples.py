@@ -1,4 +1,4 @@
-"""The image examples as they are shipped: their data, their models, and two steps of each."""
+"""The examples as they are shipped: their data, their models, and two steps of each."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def beside(monkeypatch):
 
     def put(name):
         monkeypatch.setattr(sys, "path", [str(EXAMPLES / name), str(EXAMPLES), *sys.path])
-        for module in ("make_base", "scenes", "strings", "by_scene"):
+        for module in ("make_base", "scenes", "strings", "by_scene", "curves"):
             monkeypatch.delitem(sys.modules, module, raising=False)
 
     return put
@@ -139,3 +139,24 @@ def test_a_drawn_scene_and_a_drawn_string_are_read_as_they_are(beside):
     drawn = [strings.draw(text, chance) for text in texts]
     read = ImageText(ImageText.Config(width=96))(["p"] * len(texts), drawn, text=texts)
     assert sum(read) / len(read) > 0.98
+
+
+def test_both_judges_are_trained_against_and_drawn(beside, tmp_path):
+    """Two steps of the example of a reward model that learns; the base model is its judge."""
+    beside("iterative")
+    import curves
+
+    few = ["policy.max_new_tokens=8", "train.groups_per_step=2", "train.group_size=4"]
+    few += ["train.steps=2", "evaluation.prompts=3", "evaluation.samples=1", "evaluation.every=1"]
+    for variant, every in curves.VARIANTS.items():
+        output = tmp_path / f"{variant}_seed0"
+        judge = f"rewards.0.model={EXAMPLES / 'arithmetic' / 'base'}"
+        file = EXAMPLES / "iterative" / "run.yaml"
+        loaded = load_config(file, [*few, every, judge, f"output={output}"])
+        train_from_config(loaded, quiet=True)
+        logged = (output / "metrics.jsonl").read_text()
+        assert ("judge/agreement" in logged) == (variant == "each_step")
+    text = curves.table(tmp_path, [0])
+    assert text.count("0.50 -> ") == 2  # a head that has not learned says one half
+    curves.draw(tmp_path, [0])
+    assert "the verifier; the judge learns" in (tmp_path / "picture.svg").read_text()

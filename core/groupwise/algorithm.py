@@ -28,6 +28,8 @@ class Algorithm(ABC):
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
         they are the present ones without gradient, so a ratio is 1 there and nothing is computed.
     reference: what the weights kept as "reference" say: `reference_log_probs`, `reference_mean`.
+    moves_reference: True when `end_step` keeps or blends the reference anew, so that a policy needs
+        a copy of it.
     sees: what `targets` receives: "old_" and a name ("old_value"), for which a pass of its own is
         made before the first update, or "reference_" and one of those in `reference`.
     couples_decisions: True when the loss of one decision depends on others of its rollout (a
@@ -44,6 +46,7 @@ class Algorithm(ABC):
     needs: frozenset[str] = frozenset({"log_probs"})
     old: frozenset[str] = frozenset({"log_probs"})
     reference: frozenset[str] = frozenset()
+    moves_reference: bool = False
     sees: frozenset[str] = frozenset()
     couples_decisions: bool = False
     refills: bool = False
@@ -94,8 +97,12 @@ class Algorithm(ABC):
         """Called once before the run: take from the policy what the algorithm must know, keep
         weights (`policy.keep`) it will need."""
 
-    def end_step(self, policy: "Policy", step: int) -> None:  # noqa: B027
-        """Called after each step's updates, the first step being 1: blend or keep weights, say."""
+    def end_step(self, policy: "Policy", step: int) -> Mapping[str, float] | None:
+        """Called after each step's updates, the first step being 1: blend or keep weights, say.
+
+        What it returns is among the step's metrics.
+        """
+        return None
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
         """[B] bool: the rollouts that can have a gradient at all."""

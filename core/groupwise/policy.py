@@ -5,6 +5,7 @@ DDP without knowing more. One that is too large for a device divides its own wei
 processes: `shard`.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs, Rollouts
@@ -196,6 +198,16 @@ class Policy(nn.Module, Sampler):
             )
         torch._foreach_lerp_(kept, [p for _, p in self._trained()], 1 - decay)
         self._changed(name)
+
+    @torch.no_grad()
+    def distance(self, name: str) -> float:
+        """How far the present weights are from those kept as `name`: the root of the mean squared
+        difference. Of a sharded policy all processes must ask."""
+        present = [parameter for _, parameter in self._trained()]
+        pairs = zip(present, self._weights(name).values(), strict=True)
+        squares = [(mine - other).float().square().sum() for mine, other in pairs]
+        whole = [s.full_tensor() if isinstance(s, DTensor) else s for s in squares]
+        return math.sqrt(float(torch.stack(whole).sum()) / sum(p.numel() for p in present))
 
     def using(self, name: str) -> AbstractContextManager[None]:
         """The weights kept as `name` in place of the present ones, which come back at the end."""

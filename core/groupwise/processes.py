@@ -7,7 +7,7 @@ a policy that acts once for all processes uses them, too.
 import math
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -163,6 +163,16 @@ def _answers(outcomes: list[Any], own: Exception | None) -> list[Any]:
         if error is not None:
             raise error
     return [answer for answer, _ in outcomes]
+
+
+@torch.no_grad()
+def share(tensors: Iterable[Tensor]) -> None:
+    """Each becomes what it is on the first process, in place."""
+    state = PartialState()
+    for tensor in tensors if state.num_processes > 1 else ():
+        there = tensor.detach().to(state.device)  # where processes can send it from
+        distributed.broadcast(there, 0)
+        tensor.copy_(there)
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:

@@ -297,12 +297,27 @@ class LanguageModel(Policy):
     # ---- other weights, saving, memory
 
     def keep(self, name: str) -> None:
-        """As `Policy.keep`; but of a reference that is the model without its adapters no copy."""
-        if name == "reference" and adapters.are_idle(self.model):
+        """As `Policy.keep`; but of a first reference that is the model without its adapters no
+        copy."""
+        first = name == "reference" and name not in self._kept
+        if first and adapters.are_idle(self.model):
             self._kept[name] = {}
             self._changed(name)
         else:
             super().keep(name)
+
+    def blend(self, name: str, decay: float) -> None:
+        self._copy(name)
+        super().blend(name, decay)
+
+    def distance(self, name: str) -> float:
+        self._copy(name)
+        return super().distance(name)
+
+    def _copy(self, name: str) -> None:
+        """Where the model without its adapters is kept: adapters that add nothing, as a copy."""
+        if not self._weights(name):
+            self._kept[name] = adapters.idle_weights(self)
 
     def using(self, name: str) -> AbstractContextManager[None]:
         """The weights kept as `name`; where there is no copy of them, adapters switched off."""

@@ -10,4 +10,5 @@ def register_rewards(register: Register) -> None:
     here = "groupwise_clip"
     register("clip_similarity", f"{here}.similarity:ClipSimilarity", extra="clip")
     register("aesthetic", f"{here}.aesthetic:Aesthetic", extra="clip")
+    register("learned_image", f"{here}.learned:LearnedImage", extra="clip")
     register("preference", f"{here}.preference:Preference", extra="clip")

@@ -23,6 +23,7 @@ def register_rewards(register: Register) -> None:
     register("language_consistency", f"{here}.text.language:LanguageConsistency", extra="llm")
     register("reasoning_gym", f"{here}.puzzles.reward:ReasoningGymScore", extra="llm")
     register("reward_model", f"{here}.text.reward_model:RewardModel", extra="llm")
+    register("learned_text", f"{here}.text.learned:LearnedText", extra="llm")
     register("image_contents", f"{here}.images.contents:ImageContents", extra="flow")
     register("image_text", f"{here}.images.ocr:ImageText", extra="flow")
     register("jpeg_size", f"{here}.images.jpeg:JpegSize", extra="flow")

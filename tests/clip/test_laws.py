@@ -4,7 +4,7 @@ import pytest
 
 from groupwise import testing
 
-NAMES = ["clip_similarity", "aesthetic", "preference"]
+NAMES = ["clip_similarity", "aesthetic", "learned_image", "preference"]
 
 
 def test_no_other_is_registered(registered):
@@ -14,7 +14,8 @@ def test_no_other_is_registered(registered):
 @pytest.mark.parametrize("name", NAMES)
 def test_rewards(registered, folder, head, pictures, pil, *, name):
     kind = registered("clip")["rewards", name]
-    more = {"head": str(head(24, 1))} if name == "aesthetic" else {}
+    options = {"aesthetic": {"head": str(head(24, 1))}, "learned_image": {"labels": "verifier"}}
+    more = options.get(name, {})
     reward = kind(kind.Config(model=str(folder), **more))
     rows = [{"prompt": text} for text in ("a red disk", "two dogs", "three")]
     testing.check_reward(reward, rows, pil(pictures(*range(6))), group_size=2)

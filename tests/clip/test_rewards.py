@@ -16,6 +16,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise_clip import plugin
 from groupwise_clip.aesthetic import Aesthetic
+from groupwise_clip.learned import LearnedImage
 from groupwise_clip.preference import PRESETS, Preference
 from groupwise_clip.similarity import ClipSimilarity
 from groupwise_clip.texts import texts as texts_of
@@ -190,7 +191,12 @@ def test_presets_fill_what_is_not_set():
 
 def test_the_page_shows_settings_that_exist():
     page = (Path(__file__).parents[2] / "docs" / "clip.md").read_text()
-    classes = {"clip_similarity": ClipSimilarity, "aesthetic": Aesthetic, "preference": Preference}
+    classes = {
+        "clip_similarity": ClipSimilarity,
+        "aesthetic": Aesthetic,
+        "learned_image": LearnedImage,
+        "preference": Preference,
+    }
     seen = set()
     for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         for section in yaml.safe_load(text)["rewards"]:
@@ -239,7 +245,7 @@ def test_what_is_registered():
         registered[name] = (target, extra)
 
     plugin.register_rewards(register)
-    assert list(registered) == ["clip_similarity", "aesthetic", "preference"]
+    assert set(registered) == {"clip_similarity", "aesthetic", "learned_image", "preference"}
     for target, extra in registered.values():
         module, _, attribute = target.partition(":")
         reward = getattr(import_module(module), attribute)

@@ -290,8 +290,7 @@ def step(trainer: Trainer) -> dict[str, Any]:
     """One step, as the loop makes it."""
     trainer.due()
     scored = trainer.experience.next(trainer.state)
-    learned = trainer.learn(scored)
-    trainer.scorer.refresh(scored.rollouts, scored.scores)
+    learned = joined(trainer.learn(scored), trainer.teach(scored))
     return trainer.end_step(joined(scored.metrics, learned))
 
 

@@ -186,22 +186,15 @@ class KeepsLate(Regress):
             policy.blend("late", 0.5)
 
 
-class MovesReference(GRPO):
-    """A KL term to a reference that follows."""
-
-    def end_step(self, policy, step):
-        policy.blend("reference", 0.5)
-
-
-@pytest.mark.parametrize("kind", ["late", "reference"])
+@pytest.mark.parametrize("kind", ["late", "mixed", "replaced"])
 def test_weights_kept_or_blended_in_between_are_resumed_exactly(lab, tmp_path, kind):
     def go(name, **more):
         if kind == "late":
             return run(tmp_path / name, algorithm=KeepsLate(), **more)
-        algorithm = MovesReference(GRPO.Config(beta=0.1))
+        mix = {"reference_mix": 0.5} if kind == "mixed" else {}
         return train(
             policy=lab.Tabular(),
-            algorithm=algorithm,
+            algorithm=GRPO(GRPO.Config(beta=0.1, reference_every=2, **mix)),
             prompts=lab.rows(),
             rewards=[lab.ones],
             train={"groups_per_step": 2, "group_size": 4, "learning_rate": 0.3}
@@ -217,7 +210,8 @@ def test_weights_kept_or_blended_in_between_are_resumed_exactly(lab, tmp_path, k
     go("halved", steps=3)
     halved = go("halved", resume=True)
     assert trained(tmp_path / "halved") == trained(tmp_path / "through")
-    kept = [dict(result.policy.kept(kind)) for result in (whole, halved)]
+    name = "late" if kind == "late" else "reference"
+    kept = [dict(result.policy.kept(name)) for result in (whole, halved)]
     assert kept[0]
     for name, value in kept[0].items():
         assert torch.equal(value, kept[1][name])

@@ -19,6 +19,7 @@ from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.teaching import teach
 from groupwise.scoring.watchdog import _Watchdog, watched
 from groupwise.training.step_metrics import with_round
 
@@ -735,9 +736,10 @@ def test_rewards_that_learn_see_what_was_scored(rollouts):
 
         def refresh(self, rollouts, scores):
             self.seen = (rollouts, scores)
+            return {"seen": 4.0}
 
     learner = Learns()
     rewards = Scorer([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
     scores = rewards(rollouts)
-    rewards.refresh(rollouts, scores)
+    assert teach(rewards, None, rollouts, scores, RunState()) == {"a/seen": 4.0}
     assert learner.seen == (rollouts, scores)

@@ -7,6 +7,7 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise_flow import drawing, sde
+from groupwise_flow.algorithm import FlowGRPO
 
 WINDOWS = {
     "all": {},
@@ -462,6 +463,24 @@ def test_adapters_are_switched_off_only_where_the_kept_ones_add_nothing(lab, ini
         torch.testing.assert_close(told(name), later, rtol=0, atol=1e-6)
     assert (later - first).abs().max() > 1e-3
     assert switched == []
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_the_reference_mean_of_flow_grpo_moves(lab, lora):
+    policy = lab.policy(lora=lora)
+    rollouts = sample(policy)
+    algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1, reference_every=2, reference_mix=0.5))
+    policy.keep("reference")
+    begun = [p.detach().clone() for p in lab.trained(policy)]
+    lab.nudge(policy)
+    for step in (1, 2):
+        algorithm.end_step(policy, step)
+    with torch.no_grad():
+        with policy.using("reference"):
+            mean = policy(rollouts).extra["mean"]
+        for parameter, first in zip(lab.trained(policy), begun, strict=True):
+            parameter.copy_((parameter + first) / 2)
+        torch.testing.assert_close(mean, policy(rollouts).extra["mean"], rtol=0, atol=1e-6)
 
 
 # ---- guidance

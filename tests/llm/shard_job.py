@@ -88,6 +88,7 @@ def run(settings, mesh, saved):
     ).completions
     policy.train()
     policy.keep("reference")
+    out["kept"] = sorted(policy.kept("reference"))
     policy.keep("average")
     with torch.no_grad():
         answers = policy(rollouts)
@@ -110,7 +111,10 @@ def run(settings, mesh, saved):
                 prompts, group_size=PER_PROMPT, seeds=seeds
             ).completions
         assert torch.equal(policy(rollouts).log_probs, out["after"])
-    out["kept"] = sorted(policy.kept("reference"))
+        out["moved"] = policy.distance("reference")
+        policy.blend("reference", 0.75)
+        with policy.using("reference"):
+            out["mixed"] = policy(rollouts).log_probs
     # One process is done at its first token, the other goes on to the last.
     ends, policy.ends = policy.ends, list(range(1000)) if rank else [-1]
     _, out["passes"] = forwards(policy, prompts, group_size=1, seeds=seeds[::2])

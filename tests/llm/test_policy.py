@@ -198,6 +198,40 @@ def test_a_reference_that_moved_comes_back_from_a_checkpoint(make, rows):
         torch.testing.assert_close(resumed(rollouts).log_probs, policy(rollouts).log_probs)
 
 
+SAVES_NORM = {**LORA, "options": {"modules_to_save": ["norm"]}}
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}], ids=["float32", "bf16"])
+@pytest.mark.parametrize("lora", [LORA, SAVES_NORM], ids=["adapters", "and a module"])
+def test_the_model_without_adapters_is_a_reference_that_can_move(make, rows, lora, settings):
+    policy = make(lora=lora, **settings)
+    rollouts = policy.sample(rows, group_size=1, seeds=range(3))
+    policy.keep("reference")
+    moved(policy)
+    assert policy.distance("reference") > 0
+    policy.blend("reference", 0.75)
+    with torch.no_grad():
+        with policy.using("reference"):
+            mixed = policy(rollouts).log_probs
+        # A quarter of what the adapters add, and of what the module has moved.
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.mul_(0.25)
+            elif "modules_to_save" in name:
+                begun = policy.get_parameter(
+                    name.replace("modules_to_save.default", "original_module")
+                )
+                parameter.copy_(torch.lerp(begun, parameter, 0.25))
+        torch.testing.assert_close(mixed, policy(rollouts).log_probs, rtol=0, atol=1e-5)
+        policy.blend("reference", 0.0)
+        with policy.using("reference"):
+            now = policy(rollouts).log_probs
+        torch.testing.assert_close(now, policy(rollouts).log_probs, rtol=0, atol=0)
+    assert policy.distance("reference") == 0
+    policy.keep("reference")
+    assert policy.kept("reference")
+
+
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_the_estimate_counts_the_parameters_that_there_are(make, architecture, lora):

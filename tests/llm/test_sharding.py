@@ -146,6 +146,10 @@ def check_trained(pair):
         for name in ("reference", "average"):
             with policy.using(name):
                 pair.check(name, policy(rollouts).log_probs, 1e-4)
+        assert pair.parts[0]["moved"] == pytest.approx(policy.distance("reference"), rel=1e-3)
+        policy.blend("reference", 0.75)
+        with policy.using("reference"):
+            pair.check("mixed", policy(rollouts).log_probs, 1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -71,8 +71,8 @@ IMAGES = {
     "image_diversity": (SCENES, pictures),
 }
 STEPS = {"sum_steps", "per_step"}
-MODELS = {"reward_model"}
-"""Those with a model of their own, which test_reward_model.py makes and checks."""
+MODELS = {"reward_model", "learned_text"}
+"""Those with a model of their own, which test_reward_model.py and test_learned_text.py make."""
 
 
 @pytest.fixture

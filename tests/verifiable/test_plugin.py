@@ -27,6 +27,7 @@ REWARDS = {
     "language_consistency": "llm",
     "reasoning_gym": "llm",
     "reward_model": "llm",
+    "learned_text": "llm",
     "image_contents": "flow",
     "image_text": "flow",
     "jpeg_size": "flow",
@@ -114,5 +115,6 @@ def test_rewards_say_whether_one_means_right() -> None:
     measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
     measuring |= {"sum_steps", "per_step", "jpeg_size", "image_diversity", "reward_model"}
     measuring |= {"token_count"}
+    measuring |= {"learned_text"}
     assert {name for name, judging in judges.items() if judging is False} == measuring
     assert all(judging is True for name, judging in judges.items() if name not in measuring)

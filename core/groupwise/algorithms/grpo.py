@@ -53,6 +53,16 @@ class GRPO(Algorithm):
             description="estimated from log-probs by k1, k2 or k3; exact: that of the Gaussians, "
             "of a policy that states mean and std",
         )
+        reference_every: int | None = Field(
+            None, ge=1, description="steps from one move of the reference to the next; unset: none"
+        )
+        reference_mix: float = Field(
+            1.0,
+            gt=0,
+            le=1,
+            description="how much of the policy the reference takes when it moves; 1: it becomes "
+            "the policy",
+        )
         entropy: float = Field(0.0, description="weight of an entropy bonus")
         scale: advantages.Scale = Field(
             "group",
@@ -90,6 +100,20 @@ class GRPO(Algorithm):
         importance_cap: float = Field(2.0, gt=0, description="cap of importance weights")
 
         @model_validator(mode="after")
+        def _moves_what_is_there(self) -> Self:
+            if self.reference_every is not None and self.beta == 0:
+                raise ValueError(
+                    "reference_every moves the reference, and with beta: 0 there is none; set beta "
+                    "above 0, or leave reference_every out"
+                )
+            if self.reference_every is None and "reference_mix" in self.model_fields_set:
+                raise ValueError(
+                    "reference_mix says how the reference moves, and without reference_every it "
+                    "never does; set reference_every, or leave reference_mix out"
+                )
+            return self
+
+        @model_validator(mode="after")
         def _cap_above_the_clip_range(self) -> Self:
             if self.ratio_cap is None:
                 return self
@@ -107,6 +131,7 @@ class GRPO(Algorithm):
         self.beta = self.config.beta
         self.gaussian = self.config.kl not in get_args(objective.Estimator)
         self.reference = frozenset({"mean" if self.gaussian else "log_probs"} if self.beta else ())
+        self.moves_reference = self.config.reference_every is not None
         self.refills = self.config.refill
         self.corrects = self.config.importance != "none"
         self.couples_decisions = self.couples_decisions or self.config.importance == "sequence"
@@ -122,6 +147,24 @@ class GRPO(Algorithm):
                 "algorithm.length: normalize: constant needs the longest completion, and this "
                 "policy does not state one; set it"
             )
+
+    def end_step(self, policy: "Policy", step: int) -> Mapping[str, float]:
+        """The reference becomes the policy (DeepSeekMath, arXiv:2402.03300, algorithm 1) or mixes
+        with it (TR-DPO, arXiv:2404.09656), every `reference_every` steps.
+
+        `reference/age` is the steps since it moved, `reference/moved` how far it did in this one.
+        """
+        every, mix = self.config.reference_every, self.config.reference_mix
+        if every is None:
+            return {}
+        if step % every:
+            return {"reference/age": step % every}
+        moved = mix * policy.distance("reference")
+        if mix == 1:
+            policy.keep("reference")
+        else:
+            policy.blend("reference", 1 - mix)
+        return {"reference/age": 0, "reference/moved": moved}
 
     def targets(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]

@@ -107,10 +107,12 @@ def warnings(loaded: LoadedConfig, algorithms: Iterable[Algorithm]) -> Iterator[
         yield "watch without evaluation.prompts: nothing is measured"
     elif loaded.config.watch and not evaluation.every:
         yield "watch without evaluation.every: an alarm can come only when training has ended"
-    if any(algorithm.reference for algorithm in algorithms):
+    moves = [algorithm.moves_reference for algorithm in algorithms if algorithm.reference]
+    if moves:
+        copied = " a copy" if any(moves) else ", without adapters, a copy"
         yield (
-            "the algorithm asks a reference: a further pass over every rollout and, without "
-            "adapters, a copy of what is trained"
+            f"the algorithm asks a reference: a further pass over every rollout and{copied} of "
+            f"what is trained"
         )
 
 

@@ -39,6 +39,7 @@ def estimate(
     """A policy's own, of one of so many processes; settings: its `Config`."""
     learning, evaluation = parts.config.learners[label], parts.config.evaluation
     train, groups = learning.train, groups_of(parts.config, label)
+    algorithm = parts.algorithms[label]
     # Groups are never split between processes.
     updated = _share(groups // train.updates_per_rollout, processes)
     drawn = max(
@@ -51,8 +52,9 @@ def estimate(
         rollouts=updated * train.group_size,
         group_size=train.group_size,
         training=True,
-        reference=bool(parts.algorithms[label].reference),
-        averages=int(train.ema is not None),
+        reference=bool(algorithm.reference) and not algorithm.moves_reference,
+        # One that moves is kept as an average is, of adapters, too.
+        averages=int(train.ema is not None) + int(algorithm.moves_reference),
         shards=shards,
     )
     # Where another sampler draws, the policy samples nothing.

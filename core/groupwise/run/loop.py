@@ -63,7 +63,7 @@ def loop(trainer: Trainer, record: Record) -> bool:
             scored = experience.next(trainer.state, ahead=due.nothing)
             with trainer.clock.time("update"):
                 learned = trainer.learn(scored)
-            trainer.scorer.refresh(scored.rollouts, scored.scores)
+            learned = joined(learned, trainer.teach(scored))
             metrics: dict[str, Any] = {}
             try:
                 with interruption.held():

@@ -27,7 +27,8 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
-from groupwise.run.teaching import check_teaching, draws_of
+from groupwise.run.teachers import check_teachers
+from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 
@@ -205,7 +206,8 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
     rewards = _measures(loaded, objects, "rewards", config.rewards)
     watched = _measures(loaded, objects, "watch", config.watch)
-    check_teaching(loaded, algorithms, rewards[0])
+    check_weighting(loaded, algorithms, rewards[0])
+    check_teachers(loaded, rewards, watched)
     held_out = held_out_draws(exam, config)
     return Parts(
         loaded=loaded,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.learned import ONE_CLASS
 from groupwise.scoring.outcome import STEPS
 from groupwise.training.step_metrics import UNDEFINED
 
@@ -36,6 +37,7 @@ class Symptoms:
             "algorithm": self.algorithm.look(metrics),
             **self._undefined(metrics),
             **self._without_steps(metrics),
+            **self._untaught(metrics),
         }
         for name, warning in warnings.items():
             if warning and name not in self._warned:
@@ -99,6 +101,17 @@ class Symptoms:
             )
             for name, rows in self._unjudged.items()
             if rows >= STEPS_UNJUDGED
+        }
+
+    def _untaught(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
+        """By reward that learns."""
+        names = [n for n in metrics if n.endswith(f"/{ONE_CLASS}")]
+        return {
+            name: (
+                f"reward {name.rpartition('/')[0]!r} learned nothing in this step: its verifier "
+                f"gave all completions the same label. {name} in metrics.jsonl marks such steps"
+            )
+            for name in names
         }
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:

@@ -13,10 +13,12 @@ from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 from groupwise.rewards import RunState
 from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.teaching import teach
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
 from groupwise.training.learner import Learner
+from groupwise.training.step_metrics import joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +139,12 @@ class Trainer:
             evaluation=evaluates and not last, checkpoint=(saves or late) and not last, last=last
         )
 
+    def teach(self, scored: Scored) -> dict[str, float]:
+        """Rewards that learn see the step, those that name a watched reward with its labels."""
+        watched, state = self.evaluator.watched, self.state
+        with self.clock.time("reward"):
+            return teach(self.scorer, watched, scored.rollouts, scored.scores, state)
+
     def end_step(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The step is made: weights and prompts stand as a checkpoint has them.
 
@@ -144,8 +152,8 @@ class Trainer:
         """
         now, before = time.monotonic(), self.place
         counted = self.scorer.end_step(self.step, metrics)
-        for learner in self.learners.values():
-            learner.end_step(self.step + 1)
+        ended = {label: one.end_step(self.step + 1) for label, one in self.learners.items()}
+        metrics = joined(metrics, flat(ended))
         self.step += 1
         self.place = self.experience.state_dict()
         self.seconds = now - self.started

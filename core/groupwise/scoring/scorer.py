@@ -1,7 +1,7 @@
 """Scorer: several rewards on batches of rollouts, each within its limits."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,17 +68,22 @@ class Scorer:
         rollouts: Rollouts,
         state: RunState | None = None,
         *,
+        only: Collection[str] | None = None,
         weights: tuple[float, ...] | None = None,
     ) -> Scoring:
         """Begin to score a batch: async rewards and isolated ones are at it from now on.
 
-        weights: what each reward counts; if unset, what it does in the step that `state` is at.
-        Raises UserError where a reward does not fit the batch's columns.
+        only: the names of the rewards that are wanted, all if unset; weights: what each of all
+        rewards counts; if unset, what it does in the step that `state` is at. Raises UserError
+        where a reward does not fit the batch's columns.
         """
         columns, state = _columns(rollouts), state or RunState()
-        for reward in self.rewards:
-            reward.check_columns(columns, tuple(rollouts.facts))
-        outcomes = [Outcome(r, Call(r, rollouts, columns, state), rollouts) for r in self.rewards]
+        counted = weights or self.weights.at(state.global_step)
+        wanted = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
+        for number in wanted:
+            self.rewards[number].check_columns(columns, tuple(rollouts.facts))
+        calls = [(r, Call(r, rollouts, columns, state)) for r in (self.rewards[n] for n in wanted)]
+        outcomes = [Outcome(reward, call, rollouts) for reward, call in calls]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
         for outcome in outcomes:
             reward = outcome.reward
@@ -86,8 +91,8 @@ class Scorer:
         return Scoring(
             rollouts,
             outcomes,
-            weights=weights or self.weights.at(state.global_step),
-            scales=self.weights.scales,
+            weights=tuple(counted[n] for n in wanted),
+            scales=tuple(self.weights.scales[n] for n in wanted),
             here=places[True],
             elsewhere=places[False],
         )
@@ -167,16 +172,6 @@ class Scorer:
         counted = self.weights.metrics(step)
         self.weights.ascend({name: metrics[f"rewards/{name}"] for name in self.names})
         return counted
-
-    def refresh(self, rollouts: Rollouts, scores: Scores) -> None:
-        """Let rewards that learn (a reward model trained on) see what was scored.
-
-        Tensors among the facts are in CPU memory by then.
-        """
-        for reward in self.rewards:
-            learn = getattr(reward.target, "refresh", None)
-            if learn is not None:
-                learn(rollouts, scores)
 
 
 def _worker(reward: Reward) -> Worker | None:

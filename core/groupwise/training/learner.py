@@ -115,11 +115,12 @@ class Learner:
         skipped = math.fsum(of.get("skipped_updates", ()))
         return {**means, "skipped_updates": skipped, **further}
 
-    def end_step(self, step: int) -> None:
-        """After `step` steps: what the algorithm does between them."""
+    def end_step(self, step: int) -> Mapping[str, float]:
+        """After `step` steps: what the algorithm does between them, and what it says of that."""
         self.whole = False
-        self.algorithm.end_step(self.policy, step)
+        metrics = self.algorithm.end_step(self.policy, step) or {}
         self.whole = True
+        return metrics
 
     # ---- answers by other weights than those of an update
 

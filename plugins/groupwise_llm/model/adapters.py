@@ -4,6 +4,7 @@ import re
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -14,6 +15,8 @@ OWN = {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets"}
 """Arguments of peft that have a setting of their own."""
 ZERO = re.compile(r"lora_(B|embedding_A)\b")
 """Weights of adapters that are zero where these begin as nothing, and not by another scheme."""
+SAVED = re.compile(r"modules_to_save\.\w+")
+"""Where, beside the module itself, peft keeps the copy of it that is trained."""
 REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
 """What peft says of a module that it cannot give adapters."""
 
@@ -49,6 +52,24 @@ def are_idle(model: Any) -> bool:
         "modules_to_save" in name or ("lora_" in name and not (ZERO.search(name) and _any(p)))
         for name, p in trained.items()
     )
+
+
+def idle_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of what is trained, by name, with which the model answers as without its adapters.
+
+    model: one that is idle without them, or any module around it.
+
+    One factor of each adapter is 0, the other as at present: their product is 0 with any. Modules
+    that are trained in whole are as they were.
+    """
+    weights = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and ZERO.search(name):
+            weights[name] = torch.zeros_like(parameter)
+        elif parameter.requires_grad:
+            begun = SAVED.sub("original_module", name)
+            weights[name] = model.get_parameter(begun).detach().to(parameter, copy=True)
+    return weights
 
 
 def _any(weight: Tensor) -> bool:

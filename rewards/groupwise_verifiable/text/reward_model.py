@@ -1,9 +1,9 @@
 """A reward model: a transformers model that gives a text one number."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,8 +11,6 @@ from groupwise.options import PathOrName
 from groupwise.rewards import SampleErrors
 from groupwise_verifiable.completion import content
 from groupwise_verifiable.models import LazyModel, check_model_name, for_use, loading
-
-_NAME = "reward_model"
 
 
 class RewardModel(LazyModel[tuple[Any, Any]]):
@@ -25,6 +23,7 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
     """
 
     judges = False
+    name: ClassVar[str] = "reward_model"
 
     class Config(BaseModel):
         """Settings of the reward `reward_model`."""
@@ -53,12 +52,18 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
     def __init__(self, config: Config) -> None:
         """Loads nothing; ValueError where transformers is missing or a folder has no such model."""
         if find_spec("transformers") is None:
-            raise ValueError(f"reward {_NAME!r} needs transformers: pip install 'groupwise[llm]'")
+            raise ValueError(
+                f"reward {self.name!r} needs transformers: pip install 'groupwise[llm]'"
+            )
         check_model_name(config.model, setting="model")
         if Path(config.model).is_dir():
-            _check_configuration(config.model)
+            self._check_folder(config.model)
         super().__init__()
         self.config = config
+
+    def _check_folder(self, folder: str) -> None:
+        """Raise ValueError where what a folder says of its model is not a reward model's."""
+        _check_configuration(folder)
 
     def __call__(
         self,
@@ -83,7 +88,7 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         read: list[float] = []
         for start in range(0, len(order), self.config.batch):
             rows = order[start : start + self.config.batch]
-            scores = _scores(model, [tokens[row] for row in rows])
+            scores = self._values(model, [tokens[row] for row in rows])
             read += scores
             for row, score in zip(rows, scores, strict=True):
                 values[row] = score
@@ -101,6 +106,14 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
             raise SampleErrors(values, errors)
         return values
 
+    def _values(self, model: Any, tokens: Sequence[list[int]]) -> list[float]:
+        """The model's output for each text."""
+        import torch
+
+        with torch.inference_mode():
+            values: list[float] = outputs(model, tokens).tolist()
+        return values
+
     def _tokens(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
         ids: list[int]
         if isinstance(prompt, str):
@@ -112,7 +125,7 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         messages: list[Mapping[str, Any]] = [*prompt, *completion]
         if tokenizer.chat_template is None:
             raise ValueError(
-                f"reward {_NAME!r}: the prompts are messages, but the tokenizer of "
+                f"reward {self.name!r}: the prompts are messages, but the tokenizer of "
                 f"{self.config.model!r} has no chat template; give text prompts or another model"
             )
         text = encodable(tokenizer.apply_chat_template(messages, tokenize=False))
@@ -139,18 +152,13 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 name, dtype=dtype, output_loading_info=True, trust_remote_code=False
             )
-        missing = sorted(report["missing_keys"])
-        if missing:  # transformers draws them at random
-            raise ValueError(
-                f"`model`: {name!r} is no reward model: it lacks {len(missing)} weights, "
-                f"{missing[0]!r} is one"
-            )
+        check_whole(name, report["missing_keys"])  # transformers draws them at random
         _check_outputs(name, model.config)
         return for_use(model, self.config.device), tokenizer
 
 
-def _scores(model: Any, tokens: Sequence[list[int]]) -> list[float]:
-    """The model's output for each text."""
+def outputs(model: Any, tokens: Sequence[list[int]]) -> Any:
+    """[n] float32: the model's output for each text."""
     import torch
 
     config = model.config.get_text_config()
@@ -164,15 +172,13 @@ def _scores(model: Any, tokens: Sequence[list[int]]) -> list[float]:
     mask = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in tokens]
     try:
         config.pad_token_id = pad if own is None else own
-        with torch.inference_mode():
-            logits = model(
-                input_ids=torch.tensor(filled, device=model.device),
-                attention_mask=torch.tensor(mask, device=model.device),
-            ).logits
+        logits = model(
+            input_ids=torch.tensor(filled, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+        ).logits
     finally:
         config.pad_token_id = own
-    scores: list[float] = logits[:, 0].float().tolist()
-    return scores
+    return logits[:, 0].float()
 
 
 def _fits(ids: Sequence[int], limit: int | None) -> bool:
@@ -192,6 +198,14 @@ def _check_configuration(folder: str) -> None:
             f"found {', '.join(kinds)}"
         )
     _check_outputs(folder, config)
+
+
+def check_whole(name: str, missing: Collection[str]) -> None:
+    if missing:
+        raise ValueError(
+            f"`model`: {name!r} is no reward model: it lacks {len(missing)} weights, "
+            f"{min(missing)!r} is one"
+        )
 
 
 def _check_outputs(name: str, config: Any) -> None:

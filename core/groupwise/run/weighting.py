@@ -1,4 +1,4 @@
-"""Teaching: weighted prompts and replay in a run, and what both must find in the rest of it."""
+"""Weighting: weighted prompts and replay in a run, and what both must find in the rest of it."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,7 +27,7 @@ def draws_of(config: RunConfig) -> Callable[..., Prompts]:
     )
 
 
-def check_teaching(
+def check_weighting(
     loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], first: Reward
 ) -> None:
     """Raise UserError where weighted prompts or replay do not fit the rewards or the algorithm.

@@ -1,0 +1,298 @@
+"""Rewards that learn from a verifier: what they learn, and what the policy sees of it."""
+
+import json
+from typing import Literal
+
+import pytest
+import torch
+from tests.core.launching import launch
+from torch import nn
+
+from groupwise import train
+from groupwise.config.load import parse_config
+from groupwise.errors import UserError
+from groupwise.learned import Examples, Learned, Learning
+from groupwise.rewards import Reward
+from groupwise.run.parts import build_parts
+from groupwise.scoring.scorer import Scorer
+
+
+class Counts(Learned):
+    """Reads how often each symbol is in a completion; its network is linear and begins at 0."""
+
+    class Config(Learning):
+        symbols: Literal[3] = 3
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.linear = nn.Linear(config.symbols, 1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    @property
+    def network(self):
+        return self.linear
+
+    def inputs(self, rollouts):
+        return [self.read(text) for text in rollouts.completions]
+
+    def read(self, text):
+        return torch.tensor([float(text.count(symbol)) for symbol in "012"])
+
+    def logits(self, inputs):
+        return self.linear(torch.stack(list(inputs))).squeeze(1)
+
+    def __call__(self, completions, **columns):
+        return self.logits([self.read(text) for text in completions]).sigmoid().tolist()
+
+
+def counts(**settings):
+    return Counts(Counts.Config(**{"labels": "verifier", "learning_rate": 0.3} | settings))
+
+
+def verifier(completions, **columns):
+    """Right is what holds more 1s than 2s; of empty words it says nothing."""
+    return [
+        None if text == "0" else float(text.count("1") > text.count("2")) for text in completions
+    ]
+
+
+def examples(count, seed=0):
+    """Separable: right where the first number is above the second."""
+    inputs = torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
+    return Examples(list(inputs), (inputs[:, 0] > inputs[:, 1]).float())
+
+
+# ---- what it learns
+
+
+def test_it_learns_a_separable_toy_in_a_few_updates():
+    reward = counts(examples=16)
+    first = reward.learn(examples(64))
+    assert first["agreement"] == pytest.approx(float(1 - examples(64).labels.mean()))
+    assert (first["ranking"], first["overrated"] + first["labels"]) == (0.5, 0.5)
+    for number in range(3):
+        last = reward.learn(examples(64, seed=number + 1))
+    assert last["agreement"] > 0.9
+    assert last["ranking"] > 0.97
+    assert last["loss"] < first["loss"] / 2
+    assert reward.rounds == 4
+
+
+def test_agreement_is_measured_before_it_learns_from_the_same():
+    reward, fresh = counts(epochs=200), examples(32)
+    assert reward.learn(fresh)["ranking"] == 0.5
+    assert reward.learn(fresh)["ranking"] > 0.99
+
+
+def test_a_tenth_of_a_round_is_of_older_ones():
+    reward, batches = counts(examples=10**6), []
+    update = reward._update
+    reward._update = lambda part: batches.append(part) or update(part)
+    for number in range(3):
+        reward.learn(examples(45, seed=number))
+    assert [len(batch) for batch in batches] == [45, 50, 50]
+    earlier = {tuple(x.tolist()) for n in range(2) for x in examples(45, seed=n).inputs}
+    assert sum(tuple(x.tolist()) in earlier for x in batches[2].inputs) == 5
+
+
+def test_of_older_examples_a_uniform_sample_is_kept():
+    reward = counts(memory=100, learning_rate=1e-3)
+    for number in range(20):
+        numbers = torch.arange(50.0) + 50 * number
+        reward.learn(Examples([x.expand(3) for x in numbers], (numbers % 2)))
+    kept = torch.tensor([float(each[0]) for each in reward._old.inputs])
+    assert len(kept) == 100
+    assert 400 < kept.mean() < 600
+    assert all(reward._old.labels == kept % 2)
+
+
+def test_one_class_alone_teaches_nothing_but_with_older_ones_it_does():
+    reward, fresh = counts(replay=0.5), examples(20)
+    same = Examples(fresh.inputs, torch.ones(20))
+    before = reward.linear.weight.clone()
+    told = reward.learn(same)
+    assert told["one_class"] == 1
+    assert "loss" not in told
+    assert "ranking" not in told
+    assert torch.equal(reward.linear.weight, before)
+    assert "loss" in reward.learn(Examples(fresh.inputs, torch.zeros(20)))
+    assert not torch.equal(reward.linear.weight, before)
+
+
+# ---- in a run
+
+
+def run(lab, folder, reward, *, steps=4, resume=False, teacher=verifier, quiet=True, **more):
+    return train(
+        policy=lab.Tabular(),
+        algorithm="grpo",
+        prompts=lab.rows(),
+        rewards=[reward],
+        watch=[teacher],
+        train={"groups_per_step": 2, "group_size": 4, "learning_rate": 0.3, "steps": steps},
+        evaluation={"prompts": 1},
+        output=folder,
+        resume=resume,
+        quiet=quiet,
+        **{"prompts.held_out": 0.3, **more},
+    )
+
+
+def lines(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "loss" in row]
+
+
+def same(row):
+    return {k: v for k, v in row.items() if "time" not in k and "per_second" not in k}
+
+
+def test_the_policy_never_sees_the_verifier(lab, tmp_path):
+    """Its rewards, metrics and totals are those of the model alone; labels go to the model."""
+    reward = counts()
+    result = run(lab, tmp_path / "run", reward)
+    for row in lines(tmp_path / "run"):
+        assert row["reward"] == row["rewards/Counts"]
+        assert "rewards/verifier" not in row
+        assert {"Counts/agreement", "Counts/labels"} <= row.keys()
+    assert reward.rounds == 4
+    assert "watch/verifier" in result.after
+    # Nothing was learned by the policy from a model that gives all the same.
+    assert lines(tmp_path / "run")[0]["zero_variance"] == 1
+
+
+def test_completions_without_a_label_teach_nothing(lab, tmp_path):
+    reward = counts()
+    run(lab, tmp_path / "run", reward)
+    assert sum(row["Counts/unlabelled"] for row in lines(tmp_path / "run")) > 0
+    assert all(each[1:].any() for each in reward._old.inputs)
+
+
+def test_rounds_come_every_so_many_steps(lab, tmp_path):
+    calls = []
+
+    def teacher(completions, **columns):
+        calls.append(len(completions))
+        return verifier(completions)
+
+    reward = counts(every=2, labels="teacher")
+    run(lab, tmp_path / "run", reward, steps=5, teacher=teacher, **{"evaluation.prompts": 0})
+    assert ["Counts/agreement" in row for row in lines(tmp_path / "run")] == [0, 1, 0, 1, 0]
+    assert calls == [8, 8]
+    run(lab, tmp_path / "never", counts(every=0))
+    assert not any(n.startswith("Counts/") for row in lines(tmp_path / "never") for n in row)
+
+
+def test_it_is_resumed_exactly(lab, tmp_path):
+    through, halved = counts(), counts()
+    whole = run(lab, tmp_path / "through", through)
+    run(lab, tmp_path / "halved", counts(), steps=2)
+    parts = run(lab, tmp_path / "halved", halved, resume=True)
+    ours, theirs = ([same(r) for r in lines(tmp_path / n)] for n in ("through", "halved"))
+    assert ours == theirs
+    assert torch.equal(whole.policy.table, parts.policy.table)
+    assert torch.equal(through.linear.weight, halved.linear.weight)
+    assert through.rounds == halved.rounds == 4
+    assert torch.equal(torch.stack([*through._old.inputs]), torch.stack([*halved._old.inputs]))
+
+
+def test_the_state_of_another_network_is_refused():
+    state = {**counts().state_dict(), "network": {"other": torch.zeros(1)}}
+    with pytest.raises(ValueError, match="its network has other weights"):
+        counts().load_state_dict(state)
+
+
+TWO = """
+import json, os, sys
+from pathlib import Path
+
+os.environ["ACCELERATE_USE_CPU"] = "true"
+import torch
+torch.set_num_threads(1)
+from accelerate.utils import gather_object
+from tests.core import test_learned
+from tests.core.conftest import lab_of_tests
+
+reward, out = test_learned.counts(), Path(sys.argv[2])
+test_learned.run(lab_of_tests, out.with_suffix(""), reward, steps=3)
+weights = gather_object([reward.linear.weight.tolist()])
+if int(os.environ["RANK"]) == 0:
+    out.write_text(json.dumps(weights))
+"""
+
+
+def test_two_processes_learn_as_one_does(lab, tmp_path):
+    two = launch(TWO, tmp_path, 2)
+    reward = counts()
+    run(lab, tmp_path / "alone", reward, steps=3)
+    assert two[0] == two[1]
+    torch.testing.assert_close(torch.tensor(two[0]), reward.linear.weight.detach())
+
+
+# ---- bad input
+
+
+def refused(lab, message, **more):
+    data = {
+        "policy": "x:y",
+        "prompts": {"name": "rows", "rows": lab.rows()},
+        "rewards": [{"name": "tests.core.test_learned:Counts", "labels": "verifier"}],
+        "watch": ["tests.core.test_learned:verifier"],
+    }
+    with pytest.raises(UserError, match=message) as caught:
+        build_parts(parse_config({**data, **more}), {})
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_verifier_that_the_policy_sees_is_refused(lab):
+    learns = {"name": "tests.core.test_learned:Counts", "labels": "verifier"}
+    trained = "tests.core.test_learned:verifier"
+    refused(lab, r"rewards\.0\.labels: no watched reward 'verifier'; list the verifier", watch=[])
+    refused(
+        lab,
+        r"rewards\.0\.labels: no watched reward 'verifer', did you mean 'verifier'\?; list",
+        rewards=[{**learns, "labels": "verifer"}],
+    )
+    refused(
+        lab,
+        r"rewards\.0\.labels: 'verifier' is trained on, so the policy sees it",
+        rewards=[learns, trained],
+        watch=[],
+    )
+    refused(
+        lab,
+        r"rewards\.0\.labels: 'verifier' is the same verifier as the trained reward 'twin'",
+        rewards=[learns, {"name": trained, "label": "twin"}],
+    )
+    refused(
+        lab,
+        r"watch\.1: only rewards that are trained on learn",
+        watch=[trained, {**learns, "label": "other"}],
+    )
+    refused(lab, r"rewards\.0\.replay: expected less than 1", rewards=[{**learns, "replay": 1}])
+
+
+def test_labels_that_are_no_probabilities_are_refused(lab, tmp_path):
+    def verifier(completions, **columns):
+        return [2.0 * len(text) for text in completions]
+
+    with pytest.raises(
+        UserError, match=r"'Counts' cannot learn: expected labels in 0 to 1, .*'ver"
+    ):
+        run(lab, tmp_path / "run", counts(), teacher=verifier)
+
+
+def test_one_class_is_told_once(lab, tmp_path, capsys):
+    def verifier(completions, **columns):
+        return [1.0] * len(completions)
+
+    run(lab, tmp_path / "run", counts(), teacher=verifier, quiet=False)
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("reward 'Counts' learned nothing in this step") == 1
+
+
+def test_a_learned_reward_is_no_worker(lab):
+    with pytest.raises(UserError, match="has a state, which would end with a worker"):
+        Scorer([Reward(name="learned", function=counts(), isolate=True)])
