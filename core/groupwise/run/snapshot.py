@@ -111,7 +111,7 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
         raise UserError("train.ema: the checkpoint has no averaged weights")
     read_weights(trainer.policy, checkpoint)
     for name, weights in kept.items():
-        here = trained_weights(trainer.policy)
+        here = trainer.policy.keepable()
         # A policy may need no copy.
         trainer.policy.restore(name, as_here(here, weights) if weights else {})
     trainer.learner.optimizer.restore(tensors["optimizer"])
