@@ -32,6 +32,7 @@ GROUP, RATE, VARIETY = 8, 1e-5, 64
 Clock = Callable[[], float]
 Tick = Callable[[], None]
 """What a side calls at the end of each step."""
+Side = Callable[["Work", Path, int, Tick], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,9 @@ def main() -> None:
     if options.side:
         (name,) = works
         clock = time.process_time if options.cpu_time else time.perf_counter
-        print(json.dumps(alone(options.side, WORKS[name], folder / name, options.steps, clock)))
+        print(
+            json.dumps(alone(SIDES[options.side], WORKS[name], folder / name, options.steps, clock))
+        )
         return
     note = " Processor time." if options.cpu_time else ""
     print(machine(options.threads) + note)
@@ -128,10 +131,10 @@ def row(name: str, seen: dict[str, dict[str, Any]]) -> str:
 # ---- the sides
 
 
-def alone(side: str, work: Work, model: Path, steps: int, clock: Clock) -> dict[str, Any]:
+def alone(side: Side, work: Work, model: Path, steps: int, clock: Clock) -> dict[str, Any]:
     """Seconds of each step, from the end of one to the end of the next; the process's peak."""
     ends = [clock()]
-    SIDES[side](work, model, steps, lambda: ends.append(clock()))
+    side(work, model, steps, lambda: ends.append(clock()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # Linux counts in KB
     return {"seconds": [stop - start for start, stop in pairwise(ends)], "peak": peak}
 
