@@ -9,6 +9,7 @@ from groupwise_ppo.ppo import PPO
 from test_estimates import gae_by_sums
 
 from groupwise import LogProbs, Rollouts, testing
+from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Scores
 
 MASK = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
@@ -20,7 +21,7 @@ GROUPS = torch.tensor([0, 0, 1, 1])
     [
         PPO(),
         PPO(PPO.Config(scale="group", value_lambda=1.0, value_clip=None, beta=0.1, entropy=0.01)),
-        PPO(PPO.Config(scale="none", normalize="sequence", mask_truncated=True)),
+        PPO(PPO.Config(scale="none", normalize="sequence", mask_truncated=True, gae_lambda=0.9)),
         HybridGRPO(),
         HybridGRPO(HybridGRPO.Config(gae_lambda=0.5, importance="none")),
     ],
@@ -92,18 +93,29 @@ def loss_of(algorithm: PPO, ends: list[float]) -> torch.Tensor:
 
 def test_ppo_is_its_formula() -> None:
     ends = [1.0, 0.0, 0.3, 1.1]
-    expected = restated(PPO(), ends, whiten=True)
-    assert float(loss_of(PPO(), ends)) == pytest.approx(expected, rel=1e-6)
+    algorithm = PPO(PPO.Config(gae_lambda=0.95))
+    expected = restated(algorithm, ends, whiten=True)
+    assert float(loss_of(algorithm, ends)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_hybrid_is_its_formula() -> None:
     """Rewards relative to their group, and no whitening."""
-    hybrid, ends = HybridGRPO(), [1.0, 0.0, 0.3, 1.1]
+    hybrid, ends = HybridGRPO(HybridGRPO.Config(value_lambda=None)), [1.0, 0.0, 0.3, 1.1]
     std = math.sqrt(2) / 2  # of two numbers, a share of their difference
     relative = [(0.5) / (std + 1e-4), -0.5 / (std + 1e-4)]
     relative += [-0.4 / (0.8 * std + 1e-4), 0.4 / (0.8 * std + 1e-4)]
     expected = restated(hybrid, relative, whiten=False)
     assert float(loss_of(hybrid, ends)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_hybrid_with_a_critic_that_says_nothing_is_grpo() -> None:
+    scores, rollouts = scored([1.0, 0.0, 0.3, 1.1])
+    nothing = {"old_value": torch.zeros(4, 4, dtype=torch.float64)}
+    hybrid = HybridGRPO(HybridGRPO.Config(gae_lambda=1.0)).targets(scores, rollouts, nothing)
+    grpo = GRPO(GRPO.Config(normalize="token")).targets(scores, rollouts, {})
+    expected = grpo["advantages"].unsqueeze(1).expand(4, 4).masked_fill(~MASK, 0.0)
+    torch.testing.assert_close(hybrid["advantages"], expected)
+    assert torch.equal(hybrid["weights"], grpo["weights"])
 
 
 def test_rewards_of_steps_stand_where_steps_end() -> None:
@@ -134,7 +146,7 @@ def test_value_lambda_is_the_critics_alone() -> None:
     scores, rollouts = scored([1.0, 0.0, 0.3, 1.1])
     answers = {"old_value": numbers(0)}
     one, other = (
-        PPO(PPO.Config(value_lambda=value)).targets(scores, rollouts, answers)
+        PPO(PPO.Config(gae_lambda=0.5, value_lambda=value)).targets(scores, rollouts, answers)
         for value in (None, 1.0)
     )
     assert torch.equal(one["advantages"], other["advantages"])

@@ -19,7 +19,7 @@ class HybridGRPO(PPO):
     There an advantage is the mean of f(reward) over the actions sampled in a state, plus the next
     state's value, less the state's own. Taken by the letter, all completions of a prompt would have
     one advantage, and none would be preferred. So each has its own f(reward), GRPO's (reward - mean
-    of the group) / std, the mean over the group is the loss's, and `gae` bootstraps between them.
+    of the group) / std, the mean over the group is the loss's, and `gae` bootstraps between tokens.
     """
 
     class Config(PPO.Config):
@@ -27,6 +27,15 @@ class HybridGRPO(PPO):
             "group", description="what std rewards less their group's mean are divided by"
         )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
+        gae_lambda: float = Field(
+            0.95,
+            ge=0,
+            le=1,
+            description="1 trusts the reward that came, 0 the value of the next state",
+        )
+        value_lambda: float | None = Field(
+            1.0, ge=0, le=1, description="the same for what the critic learns; gae_lambda if unset"
+        )
 
     def rewards(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B, T]: GRPO's advantage at the last decision; the reward of steps counts by its sum."""
