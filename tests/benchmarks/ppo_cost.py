@@ -26,7 +26,7 @@ from typing import Any
 from against_trl import GROUP, RATE, VARIETY, Tick, Work, alone, make, reward
 
 ROOT = Path(__file__).parents[2]
-WORK = Work(hidden=512, layers=8, completion=64)
+WORK = Work(prompt=16, completion=32, rows=16, hidden=384, layers=6)
 SIDES = {
     "nothing": None,
     "GRPO": ("grpo", GROUP),
