@@ -166,7 +166,7 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config, monkeypa
     from accelerate import Accelerator
 
     from groupwise.config.load import parse_config
-    from groupwise.run.build import build_policy
+    from groupwise.run.build import build_policies
     from groupwise.run.parts import build_parts
     from groupwise_llm.policy import LanguageModel
 
@@ -176,5 +176,5 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config, monkeypa
     calls = []
     monkeypatch.setattr(LanguageModel, "place", lambda self, device: calls.append(device))
     monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
-    build_policy(build_parts(parse_config(config), {}), Meta())
+    build_policies(build_parts(parse_config(config), {}), Meta())
     assert calls == [torch.device("meta"), "prompts"]

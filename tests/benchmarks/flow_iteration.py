@@ -110,7 +110,7 @@ def iteration(parts: Parts) -> Callable[[], Any]:
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)
-        trainer.end_step(joined(scored.metrics, trainer.learner.learn(scored, trainer.step)))
+        trainer.end_step(joined(scored.metrics, trainer.learn(scored)))
 
     return run
 

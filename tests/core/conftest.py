@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
+from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.prompts.draws import Prompts
 from groupwise.rewards import Reward, Scores
@@ -30,6 +31,7 @@ from groupwise.training.experience import Ahead, Experience
 from groupwise.training.learner import Learner
 from groupwise.training.sampling import Sampling
 from groupwise.training.step_metrics import joined
+from groupwise.training.team import Solo
 from groupwise.training.update import Updater
 
 END = 0
@@ -44,6 +46,7 @@ class Tabular(Policy):
 
     provides = frozenset({"log_probs", "entropy"})
     unit = "symbols"
+    facts = frozenset({"completion_ids"})
     exact = True
 
     def __init__(
@@ -233,14 +236,15 @@ def trainer(
         process=(accelerator.process_index, accelerator.num_processes),
     )
     draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
-    evaluator = Evaluator(sampling, draws, scorer, config.evaluation)
+    team = Solo(sampling, config.train.group_size)
+    evaluator = Evaluator(team, draws, scorer, config.evaluation)
     learner = Learner(policy, algorithm, config.train, accelerator, sampling.sampler)
     experience = (Ahead if config.train.ahead else Experience)(
-        sampling,
+        team,
         prompts,
         scorer,
         evaluator.judge,
-        algorithm=algorithm,
+        algorithms={SOLE: algorithm},
         settings=config.train,
         accelerator=accelerator,
         clock=clock,
@@ -248,7 +252,7 @@ def trainer(
     return Trainer(
         config=config,
         experience=experience,
-        learner=learner,
+        learners={SOLE: learner},
         evaluator=evaluator,
         clock=clock,
     )
@@ -286,7 +290,7 @@ def step(trainer: Trainer) -> dict[str, Any]:
     """One step, as the loop makes it."""
     trainer.due()
     scored = trainer.experience.next(trainer.state)
-    learned = trainer.learner.learn(scored, trainer.step)
+    learned = trainer.learn(scored)
     trainer.scorer.refresh(scored.rollouts, scored.scores)
     return trainer.end_step(joined(scored.metrics, learned))
 

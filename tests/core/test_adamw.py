@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.sampler import products_are_exact

@@ -37,7 +37,7 @@ def policy_class(lab):
 
 
 def drawn(trainer):
-    sampler = trainer.experience.sampling.sampler
+    sampler = trainer.experience.team.sampling.sampler
     return getattr(sampler, "copy", sampler).drew
 
 
@@ -51,9 +51,9 @@ def test_weights_are_one_step_older_and_draws_and_seeds_the_same(lab, policy_cla
     versions = []
     learn = ahead.learner.learn
 
-    def noted(scored, step):
-        versions.append(set(scored.rollouts.versions.tolist()))
-        return learn(scored, step)
+    def noted(lesson, *rest):
+        versions.append(set(lesson.rollouts.versions.tolist()))
+        return learn(lesson, *rest)
 
     ahead.learner.learn = noted
     assert lab.fit(plain)
@@ -93,8 +93,8 @@ def test_refilled_groups_come_from_the_present_weights(lab, policy_class):
     ahead = lab.trainer(policy_class(), algorithm, ahead=1, **make)
     versions = []
     learn = ahead.learner.learn
-    ahead.learner.learn = lambda scored, step: (
-        versions.append(sorted(set(scored.rollouts.versions.tolist()))) or learn(scored, step)
+    ahead.learner.learn = lambda lesson, *rest: (
+        versions.append(sorted(set(lesson.rollouts.versions.tolist()))) or learn(lesson, *rest)
     )
     assert lab.fit(ahead)
     assert versions[0] == [0]
@@ -281,8 +281,9 @@ def test_an_algorithm_that_does_not_correct_is_refused(lab, tmp_path):
 def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
     trainer = lab.trainer(algorithm=GRPO(GRPO.Config(importance="none")))
     scored = trainer.experience.next(trainer.state)
+    trainer.step = 3
     with pytest.raises(UserError, match="rollouts of older weights need an algorithm that co"):
-        trainer.learner.learn(scored, 3)
+        trainer.learn(scored)
 
 
 def test_the_engine_s_thread_works_on_the_gpu_of_its_process(lab, monkeypatch):

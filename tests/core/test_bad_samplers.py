@@ -128,7 +128,7 @@ def test_older_rollouts_without_log_probs_are_refused(lab):
 
 def test_one_that_is_exact_is_not_corrected(lab):
     trainer = trainer_of(lab, lambda rollouts: rollouts)
-    trainer.experience.sampling.sampler.exact = True
+    trainer.experience.team.sampling.sampler.exact = True
     metrics = lab.step(trainer)
     assert "importance" not in metrics
     assert metrics["mismatch/max"] == 0.0

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from groupwise import secrets
 from groupwise.cli import manual
 from groupwise.config.load import LoadedConfig, derive, dump, load_config, parse_config
-from groupwise.config.sections import RunConfig, TrainSection
+from groupwise.config.sections import RunConfig
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
 from groupwise.plugins import registry as plugins
@@ -119,7 +120,7 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, evaluation, "),
+        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, chain, "),
         ("trian: {}", "7: trian: unknown key, did you mean 'train'?"),
         (
             "train:\n  lerning_rate: 1",

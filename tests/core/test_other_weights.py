@@ -317,7 +317,7 @@ def test_targets_see_what_they_name(lab):
     scored = trainer.experience.next(trainer.state)
     with torch.no_grad():
         expected = policy(scored.rollouts)
-    trainer.learner.learn(scored, 0)
+    trainer.learn(scored)
     assert len(seen) == 2
     for number, (rollouts, answers) in enumerate(seen):
         rows, mask = slice(8 * number, 8 * number + 8), rollouts.mask

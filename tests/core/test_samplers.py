@@ -84,7 +84,7 @@ def test_later_updates_compare_with_the_policy_before_the_first(lab, settings):
     trainer = trainer_of(lab, algorithm, learning_rate=0.3, held_out=0.0, steps=1, **settings)
     before = copy.deepcopy(trainer.policy)
     scored = trainer.experience.next(trainer.state)
-    trainer.learner.learn(scored, 0)
+    trainer.learn(scored)
     first, second = algorithm.batches[0], algorithm.batches[-1]
     assert torch.equal(first["old_log_probs"], first["log_probs"])
     ratio = (second["log_probs"] - second["old_log_probs"])[second["mask"]]
@@ -173,7 +173,7 @@ def test_a_sequence_weight_couples_decisions():
 
 def test_it_follows_updates_and_averages(lab):
     trainer = trainer_of(lab, ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3, bias=0.0)
-    engine, policy = trainer.experience.sampling.sampler, trainer.policy
+    engine, policy = trainer.experience.team.sampling.sampler, trainer.policy
     own = lab.trainer(ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3)
     tables = {"train": [], "evaluate": []}
 
@@ -204,29 +204,29 @@ def test_it_follows_a_loaded_checkpoint(lab, tmp_path):
     snapshot.restore(second, Checkpoints(tmp_path).load())
     one, other = lab.step(first), lab.step(second)
     assert one["reward"] == other["reward"]
-    engine = second.experience.sampling.sampler
+    engine = second.experience.team.sampling.sampler
     assert engine.followed[-1] == ("policy", 2)
-    assert torch.equal(engine.drew[-1][1], first.experience.sampling.sampler.drew[-1][1])
+    assert torch.equal(engine.drew[-1][1], first.experience.team.sampling.sampler.drew[-1][1])
 
 
 def test_unchanged_weights_are_not_copied_again(lab):
     trainer = trainer_of(lab, evaluation={"samples": 3, "prompts": 2})
     trainer.evaluate()
     lab.step(trainer)
-    assert trainer.experience.sampling.sampler.followed == [("policy", 0)]
+    assert trainer.experience.team.sampling.sampler.followed == [("policy", 0)]
 
 
 def test_one_that_was_not_told_is_caught(lab):
     trainer = trainer_of(lab)
     lab.step(trainer)
-    trainer.experience.sampling.sampler.follow = lambda policy, name, version: None
+    trainer.experience.team.sampling.sampler.follow = lambda policy, name, version: None
     with pytest.raises(UserError, match=r"Engine drew with the weights of step 0, and those"):
         lab.step(trainer)
 
 
 def test_one_that_does_not_say_is_refused(lab):
     trainer = trainer_of(lab)
-    engine = trainer.experience.sampling.sampler
+    engine = trainer.experience.team.sampling.sampler
     sample = engine.sample
     engine.sample = lambda *rest, **more: replace(sample(*rest, **more), versions=None)
     with pytest.raises(UserError, match="Engine does not say which weights it drew with"):

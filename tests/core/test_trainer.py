@@ -17,13 +17,13 @@ from accelerate.utils import DistributedType
 from torch.distributed import DistStoreError, TCPStore
 
 from groupwise import LogProbs, processes
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.display import brief
 from groupwise.scoring.scorer import Scorer
-from groupwise.training.evaluator import pass_at, summarise
 from groupwise.training.schedule import schedule
+from groupwise.training.summary import pass_at, summarise
 
 
 def fit(lab, trainer, on_step=None):

@@ -1,10 +1,12 @@
 """describe: what a configuration will do and what it will take, before any weights are loaded."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from groupwise.algorithm import Algorithm
 from groupwise.cli.memory import Sizes, estimate, size, too_much
+from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, derive, idle_processes
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
@@ -18,41 +20,54 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     Builds all that a run would, but for what loads weights. Raises UserError for what a run would
     refuse.
     """
-    targets = check_sections(loaded, {})
-    target = targets["policy",]
+    targets, config = check_sections(loaded, {}), loaded.config
     parts = build_parts(loaded, {})
-    parts.check_policy(target)
-    section = loaded.config.policy
-    settings = check_options(loaded, ("policy",), target, section.name, section.options)
-    parts.algorithm.check(settings)
+    kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
+    parts.check_policies(kinds)
     # A function that makes a policy says nothing of it before it is called.
-    policy: type[Policy] = target if isinstance(target, type) else Policy
-    if policy is target:
-        parts.check_sampler_class(policy)
-    notes = policy.examine(settings, parts.rows()) if settings is not None else ()
-    counts = derive(loaded.config, greedy=policy.greedy)
-    idle = idle_processes(loaded.config, processes)
-    shards = processes if loaded.config.train.shard else 1
-    if loaded.config.train.shard and policy is target and policy.shard is Policy.shard:
-        raise UserError(
-            f"train.shard: {policy.__name__} cannot be sharded; leave train.shard out, and each "
-            f"process holds the whole of it"
-        )
-    sizes = Sizes()
-    if settings is not None:
-        sizes = estimate(parts, policy, settings, processes=processes, shards=shards)
+    policies: dict[str, type[Policy]] = {
+        n: kind if isinstance(kind, type) else Policy for n, kind in kinds.items()
+    }
+    shards = processes if config.train.shard else 1
+    notes: list[str] = []
+    sizes: dict[str, Sizes] = {}
+    for number, (label, policy) in enumerate(policies.items()):
+        section, path = config.learners[label].policy, (*config.learners[label].path, "policy")
+        settings = check_options(loaded, path, kinds[label], section.name, section.options)
+        parts.algorithms[label].check(settings)
+        if policy is kinds[label]:
+            parts.check_sampler_class(label, policy)
+            _check_shard(policy, loaded)
+        if settings is None:
+            continue
+        if config.chain is None or not number:  # the others receive what is written for them
+            notes += policy.examine(settings, parts.rows())
+        sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
+    counts = derive(config, greedy=any(policy.greedy for policy in policies.values()))
+    idle = idle_processes(config, processes)
+    of_all = Counter[str]()
+    for each in sizes.values():
+        of_all.update(each.largest())
     texts = [
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
-        _memory(sizes, parts, shards),
+        *(_memory(sizes.get(label, Sizes()), parts, label, shards) for label in policies),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
-            for text in (idle, too_much(sizes.largest()), *warnings(loaded, parts.algorithm))
+            for text in (idle, too_much(of_all), *warnings(loaded, parts.algorithms.values()))
             if text
         ),
     ]
     return "\n".join(texts)
+
+
+def _check_shard(policy: type[Policy], loaded: LoadedConfig) -> None:
+    if loaded.config.train.shard and policy.shard is Policy.shard:
+        raise UserError(
+            f"train.shard: {policy.__name__} cannot be sharded; leave train.shard out, and each "
+            f"process holds the whole of it"
+        )
 
 
 def _prompts(parts: Parts) -> dict[str, str]:
@@ -69,7 +84,7 @@ def _prompts(parts: Parts) -> dict[str, str]:
     }
 
 
-def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
+def warnings(loaded: LoadedConfig, algorithms: Iterable[Algorithm]) -> Iterator[str]:
     """What is allowed and still seldom meant."""
     train, prompts, evaluation = (
         loaded.config.train,
@@ -92,22 +107,28 @@ def warnings(loaded: LoadedConfig, algorithm: Algorithm) -> Iterator[str]:
         yield "watch without evaluation.prompts: nothing is measured"
     elif loaded.config.watch and not evaluation.every:
         yield "watch without evaluation.every: an alarm can come only when training has ended"
-    if algorithm.reference:
+    if any(algorithm.reference for algorithm in algorithms):
         yield (
             "the algorithm asks a reference: a further pass over every rollout and, without "
             "adapters, a copy of what is trained"
         )
 
 
-def _memory(sizes: Sizes, parts: Parts, shards: int) -> str:
-    """What a process takes by purpose, and the most of it at once."""
+def _memory(sizes: Sizes, parts: Parts, label: str, shards: int) -> str:
+    """What a policy takes on a process by purpose, and the most of it at once."""
+    learning = parts.config.learners[label]
+    whose = "" if label == SOLE else f" of {label}"
     if not sizes:
-        return f"memory\n  policy {parts.config.policy.name!r} makes no estimate\n"
-    of = f" of each of {shards} processes, among which weights are divided" if shards > 1 else ""
+        return f"memory{whose}\n  policy {learning.policy.name!r} makes no estimate\n"
+    of = (
+        whose + f" of each of {shards} processes, among which weights are divided"
+        if shards > 1
+        else ""
+    )
     rows = {purpose: size(count) for purpose, count in sizes.all().items()}
     return _table(
         f"memory{of}, estimated for micro-batches of at most "
-        f"{parts.config.train.microbatch:,} decisions",
+        f"{learning.train.microbatch:,} decisions",
         {**rows, "at most at once": size(sum(sizes.largest().values()))},
     )
 

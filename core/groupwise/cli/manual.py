@@ -16,19 +16,22 @@ from pydantic.fields import FieldInfo
 
 from groupwise import hookspecs
 from groupwise.config import sections, yaml_lines
+from groupwise.config.learners import LearnerSection, StageSection
+from groupwise.config.section import PluginSection, Section
+from groupwise.config.train import TrainSection
 from groupwise.plugins import registry as plugins
 
 BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
 END = "<!-- end -->"
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
-    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks`": (
-        sections.PluginSection
-    ),
+    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks`": (PluginSection),
+    "Each of `pool`": LearnerSection,
+    "Each of `chain`": StageSection,
     "`prompts`": sections.PromptsSection,
     "Each of `rewards`": sections.RewardSection,
     "Each of `watch`": sections.WatchSection,
-    "`train`": sections.TrainSection,
+    "`train`": TrainSection,
     "`evaluation`": sections.EvaluationSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
@@ -74,7 +77,7 @@ def _rows(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]
         meaning = info.description or _inherited(model, name)
         yield name, f"| `{prefix}{name}` | {kind} | {_default(info)} | {meaning} |"
         inner = [part for part in (info.annotation, *get_args(info.annotation)) if _is_model(part)]
-        if inner and not issubclass(model, sections.Section):
+        if inner and not issubclass(model, Section):
             yield from _rows(inner[0], f"{prefix}{name}.")
 
 
@@ -127,7 +130,7 @@ def _default(info: FieldInfo) -> str:
     default = info.get_default(call_default_factory=True)
     if default is None:
         return "unset"
-    if isinstance(default, sections.PluginSection):
+    if isinstance(default, PluginSection):
         return f"`{default.name}`"
     if isinstance(default, BaseModel):
         return "see below"

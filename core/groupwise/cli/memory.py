@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from groupwise.config.sections import RunConfig
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts
 
@@ -33,14 +34,15 @@ class Sizes:
 
 
 def estimate(
-    parts: Parts, policy: type[Policy], settings: Any, *, processes: int, shards: int
+    parts: Parts, label: str, policy: type[Policy], settings: Any, *, processes: int, shards: int
 ) -> Sizes:
-    """The policy's own, of one of so many processes; settings: its `Config`."""
-    train, evaluation = parts.config.train, parts.config.evaluation
+    """A policy's own, of one of so many processes; settings: its `Config`."""
+    learning, evaluation = parts.config.learners[label], parts.config.evaluation
+    train, groups = learning.train, groups_of(parts.config, label)
     # Groups are never split between processes.
-    updated = _share(train.groups_per_step // train.updates_per_rollout, processes)
+    updated = _share(groups // train.updates_per_rollout, processes)
     drawn = max(
-        _share(train.groups_per_step, processes) * train.group_size,
+        _share(groups, processes) * train.group_size,
         _share(evaluation.count, processes) * evaluation.samples,
     )
     estimated = partial(
@@ -49,17 +51,28 @@ def estimate(
         rollouts=updated * train.group_size,
         group_size=train.group_size,
         training=True,
-        reference=bool(parts.algorithm.reference),
+        reference=bool(parts.algorithms[label].reference),
         averages=int(train.ema is not None),
         shards=shards,
     )
     # Where another sampler draws, the policy samples nothing.
-    own = parts.config.sampler is None
+    own = learning.sampler is None
     sampled = min(train.sample_batch, drawn) if own else 0
-    return Sizes(
-        sampling=estimated(decisions=0, sampled=sampled),
-        updating=estimated(decisions=train.microbatch, sampled=0),
-    )
+    sampling = estimated(decisions=0, sampled=sampled)
+    if not learning.learns:
+        return Sizes(sampling=sampling)
+    return Sizes(sampling=sampling, updating=estimated(decisions=train.microbatch, sampled=0))
+
+
+def groups_of(config: RunConfig, label: str) -> int:
+    """How many groups of a step are a learner's: in a chain, one of each completion before it."""
+    groups = config.train.groups_per_step
+    if config.chain is not None:
+        for other, learning in config.learners.items():
+            if other == label:
+                break
+            groups *= learning.train.group_size
+    return groups
 
 
 def _share(count: int, processes: int) -> int:

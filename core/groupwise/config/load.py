@@ -113,7 +113,14 @@ def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
     train, evaluation = config.train, config.evaluation
     per_step = train.groups_per_step * train.group_size
     updates = train.updates_per_rollout * train.epochs
+    stages, groups = {}, train.groups_per_step
+    for label, learning in (config.learners if config.chain else {}).items():
+        groups *= learning.train.group_size
+        stages[f"rollouts of {label} per step"] = groups
+    if stages:  # what is judged is what the last policy of a chain makes
+        per_step = groups
     return {
+        **stages,
         "rollouts per step": per_step,
         "groups per update": train.groups_per_step // train.updates_per_rollout,
         "rollouts per update": per_step // train.updates_per_rollout,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise.config.learners import KINDS, LISTS
 from groupwise.config.sections import LISTED, SINGLE, kind_at
 from groupwise.config.yaml_lines import KeyPath
 
@@ -29,12 +30,22 @@ def set_aside(key: str, value: Any, objects: dict[KeyPath, Any]) -> Any:
         return [_name_object((key, number), item, objects) for number, item in enumerate(items)]
     if key == "prompts":
         return _named_rows((key,), value, objects)
+    if key in LISTS and isinstance(value, Sequence) and not isinstance(value, str):
+        return [_named_parts((key, number), item, objects) for number, item in enumerate(value)]
     if (key,) in SINGLE:
         return _name_object((key,), value, objects)
     if key == "evaluation" and isinstance(value, Mapping) and "source" in value:
         source = value["source"]
         return {**value, "source": _named_rows((key, "source"), source, objects)}
     return value
+
+
+def _named_parts(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
+    """A learner of several: what it names by Python objects."""
+    if not isinstance(value, Mapping):
+        return value
+    parts = {k: _name_object((*path, k), value[k], objects) for k in KINDS if k in value}
+    return {**value, **parts}
 
 
 def _named_rows(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:

@@ -2,42 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
+from pydantic import Field, field_validator, model_validator
+
+from groupwise.config.learners import (
+    KINDS,
+    LISTS,
+    SOLE,
+    LearnerSection,
+    Learning,
+    StageSection,
+    grpo_unless_named,
+    learning,
 )
-from pydantic_core import PydanticCustomError
-
+from groupwise.config.section import PluginSection, Section, mistake_at
+from groupwise.config.train import TrainSection
 from groupwise.config.yaml_lines import KeyPath
-
-
-class Section(BaseModel):
-    """What all sections share: unknown keys are errors, nothing changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class PluginSection(Section):
-    """A plugin by its name; a text alone is short for `{name: text}`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str = Field(description="a registered name, or `module:attribute`", min_length=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The plugin's own keys: all that the section itself does not know."""
-        return dict(self.model_extra or {})
 
 
 class PromptsSection(PluginSection):
@@ -96,133 +77,6 @@ class WatchSection(MeasureSection):
     )
 
 
-class TrainSection(Section):
-    steps: int = Field(
-        default=100, ge=0, description="training steps, each with rollouts of its own"
-    )
-    minutes: float | None = Field(
-        default=None,
-        gt=0,
-        description="stop training after that time, evaluations between steps included",
-    )
-    groups_per_step: int = Field(default=8, ge=1, description="prompts drawn for a step")
-    group_size: int = Field(
-        default=8, description="completions sampled for each prompt, at least 2"
-    )
-    updates_per_rollout: int = Field(
-        default=1,
-        ge=1,
-        description="optimizer updates a step's groups are cut into; must divide them",
-    )
-    epochs: int = Field(default=1, ge=1, description="passes over a step's rollouts")
-    optimizer: Literal["adamw", "adamw_8bit"] = Field(
-        default="adamw",
-        description="adamw_8bit keeps the moments in 8 bits, by bitsandbytes: a quarter of their "
-        "memory",
-    )
-    learning_rate: float = Field(default=1e-6, ge=0, description="of AdamW, after the warmup")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant",
-        description="how the learning rate falls; linear and cosine end at 0, after `steps`",
-    )
-    warmup_steps: int = Field(
-        default=0, ge=0, description="steps over which the learning rate rises"
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="of AdamW")
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        default=(0.9, 0.999), description="of AdamW"
-    )
-    max_grad_norm: float = Field(
-        default=1.0,
-        gt=0,
-        allow_inf_nan=True,
-        description="clip the gradient's norm; .inf clips nothing",
-    )
-    ema: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="decay of an exponential moving average of what is trained; if set, it is "
-        "evaluated and saved",
-    )
-    ema_every: int = Field(
-        default=1, ge=1, description="optimizer updates from one averaging to the next"
-    )
-    microbatch: int = Field(
-        default=16384,
-        ge=1,
-        description="decisions in one forward and backward pass, padding included; of a language "
-        "model tokens, those of prompts too",
-    )
-    shard: bool = Field(
-        default=False,
-        description="divide weights, gradients and optimizer among the processes (FSDP2), where "
-        "one device cannot hold them",
-    )
-    tf32: bool = Field(
-        default=False,
-        description="on a GPU, take matrix products of float32 in TF32: quicker, of 10 bits in "
-        "place of 23",
-    )
-    sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
-    ahead: Literal[0, 1] = Field(
-        default=0,
-        description="steps that are sampled before the present one is learned from: with 1 an "
-        "engine samples while the update runs, by weights one step older",
-    )
-    max_refills: int = Field(
-        default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
-    )
-    max_skipped_updates: int = Field(
-        default=10,
-        ge=0,
-        description="updates in a row whose gradient may be not finite, and which are skipped, "
-        "before the run ends",
-    )
-    checkpoint_every: int = Field(
-        default=0, ge=0, description="steps between checkpoints; 0: by minutes alone"
-    )
-    checkpoint_minutes: float | None = Field(
-        default=15.0,
-        gt=0,
-        description="write a checkpoint after the first step that ends this long after the last "
-        "one; null: by steps alone",
-    )
-    keep_checkpoints: int = Field(
-        default=2, ge=1, description="how many checkpoints stay, the last"
-    )
-
-    @field_validator("group_size")
-    @classmethod
-    def _has_spread(cls, value: int) -> int:
-        if value < 2:
-            raise ValueError(
-                "a group of 1 has no spread so nothing can be learned: "
-                f"group_size must be at least 2, found {value}"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.groups_per_step % self.updates_per_rollout:
-            raise _at(
-                ("updates_per_rollout",),
-                f"{self.updates_per_rollout} updates cannot share {self.groups_per_step} groups "
-                "evenly: updates_per_rollout must divide groups_per_step",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _moments_can_be_divided(self) -> Self:
-        if self.shard and self.optimizer == "adamw_8bit":
-            raise _at(
-                ("optimizer",),
-                "adamw_8bit takes no weights that are divided among processes; set "
-                "train.optimizer: adamw, or leave out train.shard",
-            )
-        return self
-
-
 class EvaluationSection(Section):
     prompts: int | None = Field(
         default=None,
@@ -265,7 +119,15 @@ class RunConfig(Section):
     seed: int = Field(
         default=0, ge=0, lt=2**32, description="of prompts, sampling and initialisation"
     )
-    policy: PluginSection = Field(description="what is trained")
+    policy: PluginSection | None = Field(
+        default=None, description="what is trained; in its place `pool` or `chain`, of several"
+    )
+    pool: list[LearnerSection] | None = Field(
+        default=None, description="policies that share the completions of each prompt, and learn"
+    )
+    chain: list[StageSection] | None = Field(
+        default=None, description="policies of which each one's completion is the next one's prompt"
+    )
     sampler: PluginSection | None = Field(
         default=None, description="what draws completions; the policy itself if unset"
     )
@@ -288,7 +150,66 @@ class RunConfig(Section):
     @field_validator("algorithm", mode="before")
     @classmethod
     def _is_grpo_unless_named(cls, value: Any) -> Any:
-        return {"name": "grpo", **value} if isinstance(value, Mapping) else value
+        return grpo_unless_named(value)
+
+    @model_validator(mode="after")
+    def _names_what_learns(self) -> Self:
+        several = [key for key in LISTS if getattr(self, key) is not None]
+        if self.policy is None and not several:
+            raise mistake_at(("policy",), "missing, it has no default")
+        if len(several) + (self.policy is not None) > 1:
+            raise mistake_at(
+                (several[-1],),
+                "a run has a policy, a pool of policies or a chain of them: choose one",
+            )
+        for key in several:
+            self._check_learners(key)
+        return self
+
+    def _check_learners(self, key: str) -> None:
+        listed: list[LearnerSection] = getattr(self, key)
+        if len(listed) < 2:
+            raise mistake_at((key,), f"expected at least 2 policies, found {len(listed)}")
+        labels = [section.label for section in listed]
+        for number, label in enumerate(labels):
+            if label in labels[:number]:
+                raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
+        if not any(section.learns for section in listed):
+            raise mistake_at((key,), "none of them learns")
+        for name in ("sampler", "algorithm"):
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
+        if self.train.ahead:
+            raise mistake_at(("train", "ahead"), f"nothing is sampled ahead in a {key}")
+        sized = [n for n, x in enumerate(listed) if "group_size" in x.train.model_fields_set]
+        if key == "pool" and sized:
+            raise mistake_at(
+                (key, sized[0], "train", "group_size"),
+                "the policies of a pool share train.group_size evenly; set that",
+            )
+        if key == "pool" and self.train.group_size % len(listed):
+            raise mistake_at(
+                ("train", "group_size"),
+                f"{len(listed)} policies cannot share groups of {self.train.group_size} evenly",
+            )
+
+    @property
+    def learners(self) -> Mapping[str, Learning]:
+        """What learns, by label: what holds for each, in the order of the configuration."""
+        if self.policy is not None:
+            sole = Learning(
+                path=(),
+                policy=self.policy,
+                sampler=self.sampler,
+                algorithm=self.algorithm,
+                train=self.train,
+            )
+            return {SOLE: sole}
+        return {
+            section.label: learning(section, (key, number), self.train)
+            for key in LISTS
+            for number, section in enumerate(getattr(self, key) or ())
+        }
 
 
 SINGLE: Mapping[KeyPath, str] = {
@@ -309,6 +230,8 @@ LISTED: Mapping[str, str] = {
 
 def kind_at(path: KeyPath) -> str | None:
     """The kind of plugin that the section at this path names; None where there is no such one."""
+    if len(path) == 3 and path[0] in LISTS:
+        return KINDS.get(str(path[2]))
     of_list = LISTED.get(str(path[0])) if len(path) == 2 else None
     return of_list or SINGLE.get(path)
 
@@ -318,14 +241,11 @@ def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSec
     for key, kind in LISTED.items():
         for number, section in enumerate(getattr(config, key)):
             yield kind, (key, number), section
-    for path, kind in SINGLE.items():
-        single: Any = config
-        for part in path:
-            single = getattr(single, str(part))
-        if single is not None:
-            yield kind, path, single
-
-
-def _at(path: KeyPath, message: str) -> PydanticCustomError:
-    """An error of a whole section that is about one of its keys."""
-    return PydanticCustomError("at", "{message}", {"path": path, "message": message})
+    yield "prompts", ("prompts",), config.prompts
+    if config.evaluation.source is not None:
+        yield "prompts", ("evaluation", "source"), config.evaluation.source
+    for key in ("algorithm", "policy", "sampler"):
+        for learner in config.learners.values():
+            named = getattr(learner, key)
+            if named is not None:
+                yield KINDS[key], (*learner.path, key), named

@@ -1,7 +1,7 @@
 """build: the parts of a run and their weights, made into the trainer of it."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from accelerate import Accelerator
@@ -9,6 +9,8 @@ from accelerate.utils import set_seed
 
 from groupwise import processes
 from groupwise.callback import Callback
+from groupwise.config.learners import SOLE, Learning
+from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
@@ -20,17 +22,34 @@ from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Ahead, Experience
 from groupwise.training.learner import Learner
 from groupwise.training.sampling import Sampling
+from groupwise.training.team import Chain, Pool, Solo, Team
 
 
-def build_policy(parts: Parts, accelerator: Accelerator) -> Policy:
-    """The policy with its weights, on this process's device, its prompts looked at."""
+def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
+    """The policies with their weights, on this process's device, by label; prompts looked at."""
     config = parts.config
-    parts.algorithm.check(_policy_settings(parts))
-    # Initialisation (of adapters, say) is the only thing that draws from the global generators.
-    set_seed(config.seed)
-    policy: Policy = make_part(parts.loaded, parts.objects, "policies", ("policy",), config.policy)
-    parts.check_policy(policy)
-    policy.needed = parts.algorithm.answers
+    policies = {}
+    for label, learning in config.learners.items():
+        parts.algorithms[label].check(_policy_settings(parts, learning))
+        # Initialisation (of adapters, say) is the only thing that draws from global generators.
+        set_seed(config.seed)
+        path = (*learning.path, "policy")
+        policies[label] = make_part(parts.loaded, parts.objects, "policies", path, learning.policy)
+    parts.check_policies(policies)
+    for label, policy in policies.items():
+        policy.needed = parts.algorithms[label].answers
+        _place(policy, config, accelerator)
+    # Of a chain, only the first receives the prompts themselves.
+    receive = list(policies.values())[: 1 if config.chain else None]
+    for policy in receive:
+        policy.check_prompts(parts.rows())
+    for prompts in (parts.prompts, parts.exam):
+        prompts.skips = lambda row: any(policy.skips(row) for policy in receive)
+    return policies
+
+
+def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
+    """Divide the policy among the processes, where that is set, and move it to its device."""
     if config.train.shard:
         policy.shard(processes.mesh(accelerator))
     if policy.mesh is not None and policy.scale_loss:
@@ -39,43 +58,65 @@ def build_policy(parts: Parts, accelerator: Accelerator) -> Policy:
             "set policy.precision to float32 or bf16"
         )
     policy.place(accelerator.device)
-    policy.check_prompts(parts.rows())
-    for prompts in (parts.prompts, parts.exam):
-        prompts.skips = policy.skips
-    return policy
 
 
-def _policy_settings(parts: Parts) -> Any:
+def _policy_settings(parts: Parts, learning: Learning) -> Any:
     """The policy's `Config`; that of one given in Python where it has such, else None."""
-    if ("policy",) in parts.objects:
-        return getattr(parts.objects["policy",], "config", None)
-    loaded, section = parts.loaded, parts.config.policy
-    target = load_target(loaded, "policies", ("policy",), section.name)
-    return check_options(loaded, ("policy",), target, section.name, section.options)
+    path, section = (*learning.path, "policy"), learning.policy
+    if path in parts.objects:
+        return getattr(parts.objects[path], "config", None)
+    target = load_target(parts.loaded, "policies", path, section.name)
+    return check_options(parts.loaded, path, target, section.name, section.options)
 
 
 @contextmanager
-def open_sampling(parts: Parts, policy: Policy, accelerator: Accelerator) -> Iterator[Sampling]:
-    """Who draws: the sampler that the configuration names, or the policy itself; closed at last."""
-    config, path, sampler = parts.config, ("sampler",), policy
+def open_team(
+    parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator
+) -> Iterator[Team]:
+    """Who draws: of each policy its sampler, or itself; samplers are closed at last."""
+    learners = parts.config.learners
+    with ExitStack() as samplers:
+        samplings = {
+            label: samplers.enter_context(_open_sampling(parts, label, policy, accelerator))
+            for label, policy in policies.items()
+        }
+        size = parts.config.train.group_size
+        if parts.config.chain is not None:
+            yield Chain(
+                samplings,
+                sizes={label: learning.train.group_size for label, learning in learners.items()},
+                refused={label: learning.refused for label, learning in learners.items()},
+            )
+        elif parts.config.pool is not None:
+            yield Pool(samplings, size)
+        else:
+            yield Solo(samplings[SOLE], size)
+
+
+@contextmanager
+def _open_sampling(
+    parts: Parts, label: str, policy: Policy, accelerator: Accelerator
+) -> Iterator[Sampling]:
+    learning, sampler = parts.config.learners[label], policy
     process = (accelerator.process_index, accelerator.num_processes)
-    if config.sampler is not None:
-        parts.check_sampler_class(type(policy))  # before an engine starts
-        sampler = make_part(parts.loaded, parts.objects, "samplers", path, config.sampler, policy)
+    if learning.sampler is not None:
+        parts.check_sampler_class(label, type(policy))  # before an engine starts
+        path = (*learning.path, "sampler")
+        sampler = make_part(parts.loaded, parts.objects, "samplers", path, learning.sampler, policy)
     with closing(sampler):
         if sampler is not policy:
             policy.check_sampler_class(type(sampler))
             policy.check_sampler(sampler)
-        batch = config.train.sample_batch
-        yield Sampling(policy, sampler, seed=config.seed, batch=batch, process=process)
+        batch, seed = learning.train.sample_batch, parts.config.seed
+        yield Sampling(policy, sampler, seed=seed, batch=batch, process=process)
 
 
-def build_evaluator(parts: Parts, sampling: Sampling) -> Evaluator:
+def build_evaluator(parts: Parts, team: Team) -> Evaluator:
     config, draws = parts.config, parts.held_out
     if any(parts.exam.skips(draw.row) for draw in draws):
         draws = held_out_draws(parts.exam, config)
     return Evaluator(
-        sampling,
+        team,
         draws,
         parts.rewards,
         config.evaluation,
@@ -92,16 +133,26 @@ def build_evaluator(parts: Parts, sampling: Sampling) -> Evaluator:
 def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     """Everything with its weights, ready for the first step; in the end nothing is in flight."""
     parts.load_rewards()
-    policy, settings, clock = build_policy(parts, accelerator), parts.config.train, Clock()
-    with open_sampling(parts, policy, accelerator) as sampling:
-        evaluator = build_evaluator(parts, sampling)
-        learner = Learner(policy, parts.algorithm, settings, accelerator, sampling.sampler)
+    policies, settings, clock = build_policies(parts, accelerator), parts.config.train, Clock()
+    with open_team(parts, policies, accelerator) as team:
+        evaluator = build_evaluator(parts, team)
+        learners = {
+            label: Learner(
+                policies[label],
+                parts.algorithms[label],
+                learning.train,
+                accelerator,
+                team.samplings[label].sampler,
+            )
+            for label, learning in parts.config.learners.items()
+            if learning.learns
+        }
         experience = (Ahead if settings.ahead else Experience)(
-            sampling,
+            team,
             parts.prompts,
             parts.rewards,
             evaluator.judge,
-            algorithm=parts.algorithm,
+            algorithms={label: parts.algorithms[label] for label in learners},
             settings=settings,
             accelerator=accelerator,
             clock=clock,
@@ -110,7 +161,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             yield Trainer(
                 config=parts.config,
                 experience=experience,
-                learner=learner,
+                learners=learners,
                 evaluator=evaluator,
                 clock=clock,
             )

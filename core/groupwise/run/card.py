@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
+from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RewardSection
 from groupwise.policy import Policy
@@ -16,7 +17,11 @@ SHOWN = ("accuracy", "greedy_accuracy", "reward", "greedy_reward")
 
 
 def write_card(
-    folder: Path, policy: Policy, loaded: LoadedConfig, result: Mapping[str, Any]
+    folder: Path,
+    policy: Policy,
+    learning: Learning,
+    loaded: LoadedConfig,
+    result: Mapping[str, Any],
 ) -> None:
     """Write README.md beside the weights, in the form that model hubs read.
 
@@ -28,7 +33,7 @@ def write_card(
     head = yaml_lines.write({**facts, "tags": ["groupwise", "grpo"]})
     parts = [
         f"---\n{head}---\n\n# {folder.resolve().parent.name}\n",
-        _what(facts, loaded, result),
+        _what(facts, learning, loaded, result),
         f"## How to load it\n\n```python\n{usage.strip()}\n```\n" if usage else "",
         _results(result),
         f"Trained with Groupwise {__version__}; the whole configuration stands in `config.yaml`.\n",
@@ -37,15 +42,19 @@ def write_card(
     write(folder / "README.md", text)
 
 
-def _what(facts: Mapping[str, Any], loaded: LoadedConfig, result: Mapping[str, Any]) -> str:
+def _what(
+    facts: Mapping[str, Any], learning: Learning, loaded: LoadedConfig, result: Mapping[str, Any]
+) -> str:
     config = loaded.config
+    own = next(label for label, other in config.learners.items() if other.path == learning.path)
     rows = {
         "base model": facts.get("base_model"),
         "prompts": _described(config.prompts.name, config.prompts.options),
         "rewards": "; ".join(map(_reward, config.rewards)),
-        "algorithm": _described(config.algorithm.name, config.algorithm.options),
+        "algorithm": _described(learning.algorithm.name, learning.algorithm.options),
+        "trained with": ", ".join(label for label in config.learners if label != own) or None,
         "steps": f"{result['steps']} of {config.train.groups_per_step} groups of "
-        f"{config.train.group_size}",
+        f"{learning.train.group_size}",
         "seed": config.seed,
     }
     lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]

@@ -42,7 +42,7 @@ def go(trainer: Trainer, record: Record, started: float) -> RunResult:
         steps=trainer.step,
         seconds=time.monotonic() - started,
         folder=trainer.config.output,
-        policy=trainer.policy,
+        policies=trainer.policies,
         interrupted=not finished,
         alarms=record.raised,
     )
@@ -55,14 +55,14 @@ def loop(trainer: Trainer, record: Record) -> bool:
 
     A signal lets the step in progress finish, so that what is saved is a whole step.
     """
-    experience, learner = trainer.experience, trainer.learner
+    experience = trainer.experience
     trainer.begin()
     with interruptible() as interruption:
         while not trainer.is_over:
             due = trainer.due()
             scored = experience.next(trainer.state, ahead=due.nothing)
             with trainer.clock.time("update"):
-                learned = learner.learn(scored, trainer.step)
+                learned = trainer.learn(scored)
             trainer.scorer.refresh(scored.rollouts, scored.scores)
             metrics: dict[str, Any] = {}
             try:

@@ -9,10 +9,11 @@ from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.callback import Callback
+from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig, check_labels
 from groupwise.config.objects import Objects
+from groupwise.config.section import PluginSection
 from groupwise.config.sections import (
-    PluginSection,
     RewardSection,
     RunConfig,
     WatchSection,
@@ -38,13 +39,13 @@ SECONDS_OF_LOOKING = 60.0
 class Parts:
     """What needs no weights: built, and checked to fit together.
 
-    prompts: those of training; exam: where held-out draws come from, which may be the same;
-    held_out: these draws, if the policy skips none of them.
+    algorithms: by label of the learner; prompts: those of training; exam: where held-out draws come
+    from, which may be the same; held_out: these draws, if the policy skips none of them.
     """
 
     loaded: LoadedConfig
     objects: Objects
-    algorithm: Algorithm
+    algorithms: Mapping[str, Algorithm]
     prompts: Prompts
     exam: Prompts
     held_out: Sequence[Draw]
@@ -80,39 +81,62 @@ class Parts:
                     )
                     return
 
-    def check_policy(self, policy: "Policy | type[Policy]") -> None:
-        """Raise UserError where algorithm or rewards need what a policy does not provide."""
-        if isinstance(policy, type) and not issubclass(policy, Policy):
-            problem = f"expected a groupwise.Policy, found the class {policy.__name__}"
-            raise UserError(self.loaded.origin.message(("policy",), problem))
-        if not isinstance(policy, type | Policy):
-            return  # a function that makes a policy: it will be seen when it is made
-        for name in sorted(self.algorithm.sees):
-            kind, _, answer = name.partition("_")
-            if kind != "old" and (kind != "reference" or answer not in self.algorithm.reference):
+    def check_policies(self, policies: "Mapping[str, Policy | type[Policy]]") -> None:
+        """Raise UserError where algorithms or rewards need what policies do not provide.
+
+        policies: by label of the learner.
+        """
+        for label, policy in policies.items():
+            learning = self.config.learners[label]
+            if isinstance(policy, type) and not issubclass(policy, Policy):
+                problem = f"expected a groupwise.Policy, found the class {policy.__name__}"
+                raise UserError(self.loaded.origin.message((*learning.path, "policy"), problem))
+            if not isinstance(policy, type | Policy):
+                return  # a function that makes a policy: it will be seen when it is made
+            self._check_algorithm(self.algorithms[label], learning, policy)
+        columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
+        facts = facts_of(self.config, policies)
+        for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
+            reward.check_columns(columns, facts)
+
+    def _check_algorithm(
+        self, algorithm: Algorithm, learning: Learning, policy: "Policy | type[Policy]"
+    ) -> None:
+        name = learning.algorithm.name
+        for seen in sorted(algorithm.sees):
+            kind, _, answer = seen.partition("_")
+            if kind != "old" and (kind != "reference" or answer not in algorithm.reference):
                 raise UserError(
-                    f"algorithm {self.config.algorithm.name!r} sees {name!r}: what `targets` can "
-                    f"receive is old_NAME, and reference_NAME of the names in `reference`"
+                    f"algorithm {name!r} sees {seen!r}: what `targets` can receive is old_NAME, "
+                    f"and reference_NAME of the names in `reference`"
                 )
-        missing = self.algorithm.answers - policy.provides
+        missing = algorithm.answers - policy.provides
         if missing:
             raise UserError(
-                f"algorithm {self.config.algorithm.name!r} needs {', '.join(sorted(missing))}, "
-                f"which policy {self.config.policy.name!r} does not provide"
+                f"algorithm {name!r} needs {', '.join(sorted(missing))}, which policy "
+                f"{learning.policy.name!r} does not provide"
             )
-        if self.config.train.ahead and not self.algorithm.corrects:
+        if self.config.train.ahead and not algorithm.corrects:
             raise UserError(
-                f"train.ahead samples by older weights, and algorithm "
-                f"{self.config.algorithm.name!r} does not correct for them as it is set; leave "
-                f"train.ahead at 0, or (grpo and its kin) set algorithm.importance: token"
+                f"train.ahead samples by older weights, and algorithm {name!r} does not correct "
+                f"for them as it is set; leave train.ahead at 0, or (grpo and its kin) set "
+                f"algorithm.importance: token"
             )
-        columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
-        for reward in (*self.rewards.rewards, *(self.watched.rewards if self.watched else ())):
-            reward.check_columns(columns, tuple(policy.facts))
+        if self.config.pool is not None and algorithm.sees:
+            raise UserError(
+                f"algorithm {name!r} sees {', '.join(sorted(algorithm.sees))}, which only the "
+                f"policy itself can answer, and in a pool targets are of all policies together"
+            )
+        if self.config.chain is not None and algorithm.refills:
+            raise UserError(
+                f"algorithm {name!r} replaces groups of equal reward, and those of a chain belong "
+                f"together; set algorithm.refill: false (of grpo and its kin)"
+            )
 
-    def check_sampler_class(self, policy: type[Policy]) -> None:
+    def check_sampler_class(self, label: str, policy: type[Policy]) -> None:
         """Raise UserError where the sampler, if it is a class, is for other policies."""
-        section, path = self.config.sampler, ("sampler",)
+        learning = self.config.learners[label]
+        section, path = learning.sampler, (*learning.path, "sampler")
         if section is None:
             return
         target = self.objects.get(path)
@@ -125,6 +149,18 @@ class Parts:
             policy.check_sampler_class(target)
 
 
+def facts_of(config: RunConfig, policies: Mapping[str, "Policy | type[Policy]"]) -> tuple[str, ...]:
+    """Names of what rewards receive beside the columns of the data set.
+
+    Of a pool what all its policies state; of a chain what its last one does, and by their labels
+    what those before it wrote.
+    """
+    each = [policy.facts for policy in policies.values()]
+    if config.chain is not None:
+        return (*each[-1], *[*policies][:-1])
+    return tuple(sorted(frozenset.intersection(*each)))
+
+
 def looked_at(source: PromptSource) -> int:
     """How many of a source's rows are looked at before a run."""
     return len(source) if len(source) <= SCAN else ENDLESS
@@ -135,7 +171,10 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     config = loaded.config
     make = partial(make_part, loaded, objects)
     check_labels(loaded)
-    algorithm: Algorithm = make("algorithms", ("algorithm",), config.algorithm)
+    algorithms = {
+        label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
+        for label, learning in config.learners.items()
+    }
     own = config.evaluation.source
     prompts = Prompts(
         make("prompts", ("prompts",), config.prompts),
@@ -154,7 +193,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     return Parts(
         loaded=loaded,
         objects=objects,
-        algorithm=algorithm,
+        algorithms=algorithms,
         prompts=prompts,
         exam=exam,
         held_out=held_out,

@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from groupwise.callback import Callback
+from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Alarm, Evaluation
@@ -31,7 +32,8 @@ from groupwise.storage.samples import read_samples, write_samples
 class RunResult:
     """What came out: metrics before and after on held-out prompts, and where everything lies.
 
-    alarms: by name the watched rewards that had worsened at the last evaluation.
+    policies: by label, `policy` being that of a run of one; alarms: by name the watched rewards
+    that had worsened at the last evaluation.
     """
 
     before: Mapping[str, float]
@@ -39,9 +41,18 @@ class RunResult:
     steps: int
     seconds: float
     folder: Path
-    policy: Policy
+    policies: Mapping[str, Policy]
     interrupted: bool = False
     alarms: Mapping[str, Alarm] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> Policy:
+        """That of a run of one. Raises UserError where there are several, which `policies` has."""
+        if len(self.policies) > 1:
+            names = ", ".join(f"policies[{label!r}]" for label in self.policies)
+            raise UserError(f"this run has several policies: {names}")
+        (policy,) = self.policies.values()
+        return policy
 
 
 class Record:
@@ -62,14 +73,15 @@ class Record:
         self.folder = place.folder if writes else None
         self.checkpoints, self.callbacks = checkpoints, callbacks
         self.metrics = MetricsFile(place.folder / "metrics.jsonl")
-        self.symptoms = Symptoms(trainer.algorithm)
+        self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.new_config = ""
 
     # ---- while it runs
 
     def begin(self) -> None:
         for callback in self.callbacks:
-            callback.on_start(self.trainer.policy)
+            for policy in self.trainer.policies.values():
+                callback.on_start(policy)
 
     def before(self, evaluation: Evaluation) -> None:
         """The evaluation before the first step."""
@@ -106,8 +118,11 @@ class Record:
         self.display.step(step, metrics)
         if any(name.startswith("alarm/") for name in metrics):
             self._sound()
-        for warning in self.symptoms.look(metrics, self.trainer.learner.optimizer.culprit):
-            self.display.say(f"step {step}: {warning}")
+        for label, learner in self.trainer.learners.items():
+            own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
+            for warning in self.symptoms[label].look(own, learner.optimizer.culprit):
+                of = "" if label == SOLE else f"{label}: "
+                self.display.say(f"step {step}: {of}{warning}")
         self._tell_failures(self.trainer.experience.failures)
         for callback in self.callbacks:
             callback.on_step(step, metrics)
@@ -135,7 +150,7 @@ class Record:
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
 
     def _tell_failures(self, reasons: Mapping[str, str]) -> None:
-        for warning in self.symptoms.failed(reasons):
+        for warning in next(iter(self.symptoms.values())).failed(reasons):
             self.display.say(warning)
 
     @property
@@ -151,8 +166,9 @@ class Record:
             return
         try:
             # Of a sharded policy all processes would have to save, and others may not have failed.
-            mesh = trainer.policy.mesh
-            if trainer.learner.whole and (mesh is None or mesh.size() == 1):
+            meshes = [learner.policy.mesh for learner in trainer.learners.values()]
+            whole = all(learner.whole for learner in trainer.learners.values())
+            if whole and all(mesh is None or mesh.size() == 1 for mesh in meshes):
                 self.save()
         except Exception as error:  # what the run ends with is told; this is told beside it
             self.display.say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
@@ -207,18 +223,21 @@ class Record:
             fresh = self.place.folder / f"{MODEL}.new"
             if self.folder is not None:
                 disk.remove(fresh)
-            policy, averaged = self.trainer.policy, self.trainer.learner.averaged
-            with policy.using(averaged) if averaged else nullcontext():
-                policy.save_pretrained(fresh)
+            for label, learner in self.trainer.learners.items():
+                policy, averaged = learner.policy, learner.averaged
+                with policy.using(averaged) if averaged else nullcontext():
+                    policy.save_pretrained(fresh if label == SOLE else fresh / label)
             if self.folder is not None and fresh.exists():  # a policy may have nothing to save
                 disk.replace(self.folder / MODEL, fresh)
 
     @property
     def _saves(self) -> bool:
         """Whether this process takes part in saving: of a sharded policy all do."""
-        return self.folder is not None or self.trainer.policy.mesh is not None
+        sharded = any(x.policy.mesh is not None for x in self.trainer.learners.values())
+        return self.folder is not None or sharded
 
     def finish(self, result: RunResult) -> None:
+        learners = self.loaded.config.learners
         record = {
             "before": dict(result.before),
             "after": dict(result.after),
@@ -226,18 +245,32 @@ class Record:
             "seconds": result.seconds,
             "interrupted": result.interrupted,
             "alarms": {name: alarm.record() for name, alarm in result.alarms.items()},
-            "policy": self.loaded.config.policy.name,
-            "algorithm": self.loaded.config.algorithm.name,
+            "policy": _names(learning.policy.name for learning in learners.values()),
+            "algorithm": _names(x.algorithm.name for x in learners.values() if x.learns),
             "seed": self.loaded.config.seed,
-            "unit": result.policy.unit,
+            "unit": unit(result.policies),
         }
         self._keep_config()
         self._has_begun()
         if self.folder is not None:
             self.place.keep()
             disk.write(self.folder / RESULT, as_json(record))
-            write_card(self.folder / MODEL, result.policy, self.loaded, record)
+            for label, learning in learners.items():
+                if learning.learns:
+                    model = self.folder / MODEL
+                    folder = model if label == SOLE else model / label
+                    write_card(folder, result.policies[label], learning, self.loaded, record)
             report = result.folder / write_report(self.folder).name
             self.display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.callbacks:
             callback.on_end(record)
+
+
+def unit(policies: Mapping[str, Policy]) -> str:
+    """What the decisions of a run are called."""
+    units = {policy.unit for policy in policies.values()}
+    return units.pop() if len(units) == 1 else "decisions"
+
+
+def _names(names: Iterable[str]) -> str:
+    return " + ".join(dict.fromkeys(names))

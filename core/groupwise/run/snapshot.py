@@ -1,10 +1,13 @@
 """Snapshot: the whole state of a trainer as a checkpoint, and back."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
+from torch import Tensor
 
+from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import (
@@ -15,8 +18,8 @@ from groupwise.storage.checkpoint import (
     read_weights,
     trained_weights,
 )
-from groupwise.storage.state import HasState, encode
-from groupwise.training.learner import AVERAGE
+from groupwise.storage.state import encode
+from groupwise.training.learner import AVERAGE, Learner
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -48,7 +51,7 @@ class _State(BaseModel, strict=True):
     step: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompts: _Prompts
-    learner: _Learner
+    learners: dict[str, _Learner]
     judge: _Judge
     rewards: dict[str, Any]
 
@@ -66,58 +69,86 @@ def check_state(state: Mapping[str, Any]) -> None:
 def take(trainer: Trainer) -> Checkpoint:
     """What a run needs to go on from the end of its last whole step.
 
-    Rewards, and an algorithm, that have `state_dict` and `load_state_dict` are part of it. Kept
+    Rewards, and algorithms, that have `state_dict` and `load_state_dict` are part of it. Kept
     weights are where they changed during the run; those it started with, it starts with again.
     """
-    policy, algorithm = trainer.policy, trainer.algorithm
-    changed = [n for n, count in policy.changes.items() if count != trainer.kept_at_first.get(n)]
     return Checkpoint(
         tensors={
-            "weights": trained_weights(policy),
-            "optimizer": trainer.learner.optimizer.tensors(),
-            **{f"{KEPT}{name}": policy.kept(name) for name in changed},
+            f"{prefix(label)}{name}": tensors
+            for label in trainer.learners
+            for name, tensors in _tensors(trainer, label).items()
         },
         state={
             "step": trainer.step,
             "seconds": trainer.seconds,
             "prompts": dict(trainer.place),
             "rows": len(trainer.experience.prompts.source),
-            "learner": trainer.learner.state_dict(),
+            "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
             "judge": trainer.evaluator.judge.state_dict(),
             "rewards": trainer.scorer.state_dict(),
-            **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
         },
     )
 
 
+def prefix(label: str) -> str:
+    """What the files of a learner's weights begin with; nothing in a run of one."""
+    return "" if label == SOLE else f"{label}-"
+
+
+def _tensors(trainer: Trainer, label: str) -> dict[str, Mapping[str, Tensor]]:
+    learner, first = trainer.learners[label], trainer.kept_at_first[label]
+    policy = learner.policy
+    changed = [name for name, count in policy.changes.items() if count != first.get(name)]
+    return {
+        "weights": trained_weights(policy),
+        "optimizer": learner.optimizer.tensors(),
+        **{f"{KEPT}{name}": policy.kept(name) for name in changed},
+    }
+
+
 def check(trainer: Trainer) -> None:
-    """Raise UserError where the state of a reward or of the algorithm cannot be saved."""
+    """Raise UserError where the state of a reward or of an algorithm cannot be saved."""
     for name, state in trainer.scorer.state_dict().items():
         encode(state, f"reward {name!r}")
-    if isinstance(trainer.algorithm, HasState):
-        encode(trainer.algorithm.state_dict(), "algorithm")
+    for learner in trainer.learners.values():
+        encode(learner.state_dict().get("algorithm"), "algorithm")
 
 
 def restore(trainer: Trainer, checkpoint: Saved) -> None:
     """Go on from a checkpoint. Raises UserError where it is of another model or other parts."""
-    tensors, state, algorithm = checkpoint.tensors, checkpoint.state, trainer.algorithm
+    state = checkpoint.state
+    if state["learners"].keys() != trainer.learners.keys():
+        there, here = (", ".join(names) for names in (state["learners"], trainer.learners))
+        raise UserError(f"the checkpoint is of a run that trains {there}, and this trains {here}")
+    for label, learner in trainer.learners.items():
+        _restore(learner, of_learner(checkpoint, label), state["learners"][label])
+    trainer.evaluator.judge.load_state_dict(state["judge"])
+    trainer.scorer.load_state_dict(state["rewards"])
+    trainer.go_on(step=state["step"], seconds=state["seconds"], place=state["prompts"])
+
+
+def of_learner(checkpoint: Saved, label: str) -> Saved:
+    """The checkpoint with the tensors of one learner alone, by their names in a run of one."""
+    start = prefix(label)
+    own = {n.removeprefix(start): x for n, x in checkpoint.tensors.items() if n.startswith(start)}
+    return replace(checkpoint, tensors=own)
+
+
+def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> None:
+    """checkpoint: with this learner's tensors alone."""
+    tensors, policy = checkpoint.tensors, learner.policy
     if "optimizer" not in tensors:
         raise UserError("the checkpoint has no optimizer")
     kept = {n.removeprefix(KEPT): value for n, value in tensors.items() if n.startswith(KEPT)}
-    averaged = trainer.learner.averaged
+    averaged = learner.averaged
     if not averaged:
         kept.pop(AVERAGE, None)  # of before `train.ema` was unset
-    if averaged and state["learner"]["updates"] and averaged not in kept:
+    if averaged and state["updates"] and averaged not in kept:
         raise UserError("train.ema: the checkpoint has no averaged weights")
-    read_weights(trainer.policy, checkpoint)
+    read_weights(policy, checkpoint)
     for name, weights in kept.items():
-        here = trainer.policy.keepable()
+        here = policy.keepable()
         # A policy may need no copy.
-        trainer.policy.restore(name, as_here(here, weights) if weights else {})
-    trainer.learner.optimizer.restore(tensors["optimizer"])
-    trainer.learner.load_state_dict(state["learner"])
-    trainer.evaluator.judge.load_state_dict(state["judge"])
-    trainer.scorer.load_state_dict(state["rewards"])
-    if isinstance(algorithm, HasState) and "algorithm" in state:
-        algorithm.load_state_dict(state["algorithm"])
-    trainer.go_on(step=state["step"], seconds=state["seconds"], place=state["prompts"])
+        policy.restore(name, as_here(here, weights) if weights else {})
+    learner.optimizer.restore(tensors["optimizer"])
+    learner.load_state_dict(state)

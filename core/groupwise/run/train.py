@@ -21,15 +21,15 @@ from groupwise.run import snapshot
 from groupwise.run.build import (
     build_callbacks,
     build_evaluator,
-    build_policy,
-    open_sampling,
+    build_policies,
+    open_team,
     open_trainer,
 )
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
 from groupwise.run.parts import build_parts, check_sections
-from groupwise.run.record import Record, RunResult
+from groupwise.run.record import Record, RunResult, unit
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
@@ -47,6 +47,9 @@ from groupwise.storage.facts import (
 from groupwise.storage.place import CHECKPOINTS, Place, Resume
 from groupwise.training.learner import AVERAGE
 from groupwise.version import __version__
+
+AVERAGED = f"{KEPT}{AVERAGE}"
+"""The file of the averaged weights in a checkpoint."""
 
 
 def train(
@@ -139,7 +142,7 @@ def _train(
     ):
         callbacks = build_callbacks(parts, accelerator)
         # A policy may find out by now what its model does not allow, and refuse it.
-        notes = [*parts.notes, *trainer.policy.notes]
+        notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
         snapshot.check(trainer)
         # Only now: a mistake in the configuration must not touch the run to be replaced.
@@ -149,7 +152,7 @@ def _train(
             started -= trainer.seconds
         display = Display(
             steps=settings.steps,
-            unit=trainer.policy.unit,
+            unit=unit(trainer.policies),
             quiet=quiet or not chief,
             done=trainer.step,
         )
@@ -214,8 +217,12 @@ def evaluate_run(
     """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
     processes.check_same(written(loaded.config))
-    averaged = f"{KEPT}{AVERAGE}"
-    names = ["weights", *([averaged] if loaded.config.train.ema is not None else [])]
+    learners = {n: x for n, x in loaded.config.learners.items() if x.learns}
+    names = [
+        f"{snapshot.prefix(label)}{name}"
+        for label, learning in learners.items()
+        for name in ("weights", *([AVERAGED] if learning.train.ema is not None else []))
+    ]
     checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=_check_of(run))
     for note in checkpoint.passed:
         print(f"note: {note}", file=sys.stderr)
@@ -224,10 +231,12 @@ def evaluate_run(
     parts = build_parts(loaded, objects or {})
     parts.load_rewards()
     parts.rewards.load_state_dict(checkpoint.state["rewards"])
-    policy = build_policy(parts, accelerator)
-    read_weights(policy, checkpoint, kept=AVERAGE if averaged in checkpoint.tensors else None)
-    with closing(parts), open_sampling(parts, policy, accelerator) as sampling:
-        evaluator = build_evaluator(parts, sampling)
+    policies = build_policies(parts, accelerator)
+    for label in learners:
+        own = snapshot.of_learner(checkpoint, label)
+        read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
+    with closing(parts), open_team(parts, policies, accelerator) as team:
+        evaluator = build_evaluator(parts, team)
         evaluator.judge.load_state_dict(checkpoint.state["judge"])
         state = RunState(
             global_step=checkpoint.state["step"],

@@ -7,6 +7,7 @@ from typing import Any
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
+from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
@@ -14,7 +15,7 @@ from groupwise.rewards import RunState
 from groupwise.scoring.scorer import Scorer
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Experience
+from groupwise.training.experience import Experience, Scored
 from groupwise.training.learner import Learner
 
 
@@ -36,14 +37,15 @@ class Due:
 class Trainer:
     """What the loop of a run works with; knows no file and no screen.
 
-    step: steps made; seconds: those they took, evaluations between them and the runs that this one
-    resumed included; place: where the prompts stood at the end of the last step; saved: when the
-    last checkpoint was written, or the loop began.
+    learners: by label, in the order of the configuration; step: steps made; seconds: those they
+    took, evaluations between them and the runs that this one resumed included; place: where the
+    prompts stood at the end of the last step; saved: when the last checkpoint was written, or the
+    loop began.
     """
 
     config: RunConfig
     experience: Experience
-    learner: Learner
+    learners: Mapping[str, Learner]
     evaluator: Evaluator
     clock: Clock
     step: int = 0
@@ -54,7 +56,13 @@ class Trainer:
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
         # Weights kept before the first step are those a run starts from: a resumed one has them.
-        self.kept_at_first = dict(self.policy.changes)
+        self.kept_at_first = {n: dict(x.policy.changes) for n, x in self.learners.items()}
+
+    @property
+    def learner(self) -> Learner:
+        """That of a run of one."""
+        (learner,) = self.learners.values()
+        return learner
 
     @property
     def policy(self) -> Policy:
@@ -63,6 +71,24 @@ class Trainer:
     @property
     def algorithm(self) -> Algorithm:
         return self.learner.algorithm
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """All of the run, those that only sample, too, by label."""
+        return {n: sampling.policy for n, sampling in self.experience.team.samplings.items()}
+
+    @property
+    def averaged(self) -> Mapping[str, str | None]:
+        """By label, the weights to evaluate and save by; None for the present ones."""
+        return {label: learner.averaged for label, learner in self.learners.items()}
+
+    def learn(self, scored: Scored) -> dict[str, Any]:
+        """The updates of a step by all learners; the metrics of one, or by LABEL/name of each."""
+        learned = {
+            label: learner.learn(scored.lessons[label], self.step, scored.spares[label])
+            for label, learner in self.learners.items()
+        }
+        return flat(learned)
 
     @property
     def scorer(self) -> Scorer:
@@ -117,7 +143,8 @@ class Trainer:
         Returns the step's metrics with those of the whole step.
         """
         now, before = time.monotonic(), self.place
-        self.learner.end_step(self.step + 1)
+        for learner in self.learners.values():
+            learner.end_step(self.step + 1)
         self.step += 1
         self.place = self.experience.state_dict()
         self.seconds = now - self.started
@@ -132,10 +159,19 @@ class Trainer:
     def evaluate(self) -> Evaluation:
         self.experience.drop()  # a time limit may come while rollouts are in flight
         with self.clock.time("evaluate"):
-            return self.evaluator(self.state, self.learner.averaged)
+            return self.evaluator(self.state, self.averaged)
 
     def go_on(self, *, step: int, seconds: float, place: Mapping[str, int]) -> None:
         """Take up where a run was."""
         self.step, self.seconds = step, seconds
         self.experience.load_state_dict(place)
         self.place = self.experience.state_dict()
+
+
+def flat(by_label: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Values of learners by name: of a run of one its own, else `LABEL/name`."""
+    return {
+        name if label == SOLE else f"{label}/{name}": value
+        for label, values in by_label.items()
+        for name, value in values.items()
+    }

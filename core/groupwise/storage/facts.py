@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ FACTS = "run.json"
 """What a run writes of itself beside its configuration; the sign that a folder is a run's."""
 KEPT = ("seed", "prompts.held_out", "prompts.key")
 """Keys that a resumed run keeps: they name every sample, and what is held out."""
+_OF_LEARNER = re.compile(r"^(pool|chain)\.\d+\.")
 STATED = ("policy", "prompts", "rewards", "evaluation.source")
 """Sections of which a resumed run changes only what its own command line changes."""
 MOST = 10
@@ -201,8 +203,9 @@ def check_kept(former: Mapping[str, Any], config: RunConfig) -> None:
 
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:
-    """Whether a dotted key is one of the sections, or lies in one of them."""
-    return any(f"{key}.".startswith(f"{section}.") for section in sections)
+    """Whether a dotted key is one of the sections, or lies in one of them, a learner's too."""
+    own = _OF_LEARNER.sub("", key)
+    return any(f"{name}.".startswith(f"{each}.") for name in {key, own} for each in sections)
 
 
 def values(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:

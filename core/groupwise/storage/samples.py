@@ -45,6 +45,7 @@ def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any
         return sample
     folder.mkdir(exist_ok=True)
     way = "_greedy" if sample["greedy"] else ""
+    way += f"_{sample['learner']}" if sample.get("learner") else ""
     path = folder / f"{sample['draw']:04d}_{sample['index']}{way}.png"
     save(path)
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from groupwise.storage.state import on_cpu
 
-FILE = re.compile(r"(?P<name>\w+?)(\.\d+-of-\d+)?\.safetensors")
+FILE = re.compile(r"(?P<name>[\w-]+?)(\.\d+-of-\d+)?\.safetensors")
 
 
 @dataclass(frozen=True)

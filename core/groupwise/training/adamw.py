@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError, first_line
 
 

@@ -63,8 +63,8 @@ def _watched(name: str, record: Record) -> float | None:
     return values.get(name)
 
 
-def _key(record: Record) -> tuple[int, int, bool]:
-    return record["draw"], record["index"], record["greedy"]
+def _key(record: Record) -> tuple[str | None, int, int, bool]:
+    return record.get("learner"), record["draw"], record["index"], record["greedy"]
 
 
 def _is_number(value: float | None) -> bool:

@@ -12,14 +12,18 @@ from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.prompts.draws import Draw
+from groupwise.prompts.source import Row
 from groupwise.rewards import RunState, Scores
-from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Watch, alarms
 from groupwise.training.judge import Judge
-from groupwise.training.sampling import Sampling
+from groupwise.training.summary import mean, summarise
+from groupwise.training.team import Examined, Examinee, Refusal, Team
+
+OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
+"""What is stated of each policy where several are examined."""
 
 
 class Evaluator:
@@ -35,7 +39,7 @@ class Evaluator:
 
     def __init__(
         self,
-        sampling: Sampling,
+        team: Team,
         draws: Sequence[Draw],
         rewards: Scorer,
         settings: EvaluationSection,
@@ -47,37 +51,60 @@ class Evaluator:
         self.draws, self.count = draws, len(draws)
         self.distinct = len(draws) if distinct is None else distinct
         self.judge = Judge(settings, rewards.rewards[0])
-        self.sampling, self.rewards, self.settings = sampling, rewards, settings
+        self.team, self.rewards, self.settings = team, rewards, settings
         self.watched, self.watches = watched, watches or {}
         self.first: Sequence[Sample] | None = None
         self.alarms: Mapping[str, Alarm | None] = {}
         self.failures: dict[str, str] = {}
 
-    def __call__(self, state: RunState, weights: str | None = None) -> Evaluation:
-        """weights: the name of those that are evaluated, None for the policy's present ones."""
-        self.sampling.follow(weights, state.global_step)
+    def __call__(
+        self, state: RunState, weights: Mapping[str, str | None] | None = None
+    ) -> Evaluation:
+        """weights: by learner, the name of those evaluated; None for its present ones."""
+        self.team.follow(weights or {}, state.global_step)
         samples: list[Sample] = gather_object([*self._samples(state)])
         self.failures = processes.first_of(self.failures)
-        samples.sort(key=lambda sample: (sample["greedy"], sample["draw"], sample["index"]))
+        samples.sort(key=_place)
         self.judge.agree()
         if self.judge.measures:  # which a later batch may have shown
             samples = [{**sample, "right": None} for sample in samples]
         watched = self.watched.names if self.watched else ()
-        metrics = summarise(
-            samples,
-            self.rewards.names,
-            self.settings.samples,
-            watched,
-            judged=not self.judge.measures,
-        )
+        metrics = self._summary(samples, watched)
         if metrics and self.distinct != self.count:
             metrics["distinct_prompts"] = float(self.distinct)
         self._compare(samples)
         return Evaluation(metrics, samples, self.alarms)
 
+    def _summary(self, samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, float]:
+        """The metrics; where several policies are examined, the means over them, and some of each.
+
+        `accuracy/NAME` is the accuracy of one of them.
+        """
+        each = {
+            name: summarise(
+                [sample for sample in samples if sample.get("learner", "") == name],
+                self.rewards.names,
+                self.settings.samples,
+                watched,
+                judged=not self.judge.measures,
+            )
+            for name in self.team.examinees
+        }
+        if len(each) == 1:
+            return next(iter(each.values()))
+        first = next(iter(each.values()))
+        means = {n: mean([metrics.get(n) for metrics in each.values()]) for n in first}
+        own = {
+            f"{metric}/{name}": metrics[metric]
+            for metric in OF_EACH
+            for name, metrics in each.items()
+            if metric in metrics
+        }
+        return means | own
+
     def remember(self, samples: Sequence[Sample]) -> None:
         """Take these for the first evaluation, which later ones are compared with."""
-        kept = ("draw", "index", "greedy", "total", "watched")
+        kept = ("learner", "draw", "index", "greedy", "total", "watched")
         self.first = [{name: sample.get(name) for name in kept} for sample in samples]
 
     def _compare(self, samples: Sequence[Sample]) -> None:
@@ -98,23 +125,25 @@ class Evaluator:
 
     def _batches(self, state: RunState) -> Iterator["_Batch"]:
         """What is sampled; the scoring of it has begun."""
-        both = self.settings.greedy and self.sampling.policy.greedy
-        sizes: dict[Purpose, int] = {
-            "evaluate": self.settings.samples,
-            **({"greedy": 1} if both else {}),
-        }
-        for purpose, size in sizes.items():
-            drawn = self.sampling.draw(self.draws, size, space="evaluation", purpose=purpose)
-            for rollouts in drawn:
+        for name, examinee in self.team.examinees.items():
+            for examined, purpose in self._examined(examinee):
                 # Nothing is learned from them, so what a policy needs for that can go.
-                light = replace(rollouts, trajectory={})
+                light = replace(examined.rollouts, trajectory={})
                 yield _Batch(
-                    rollouts=light,
+                    examined=replace(examined, rollouts=light),
                     rewards=self.rewards.start(light, state),
                     watched=self.watched.start(light, state) if self.watched else None,
-                    size=size,
                     greedy=purpose == "greedy",
+                    learner=name,
                 )
+
+    def _examined(self, examinee: Examinee) -> Iterator[tuple[Examined, Purpose]]:
+        sizes: dict[Purpose, int] = {"evaluate": self.settings.samples}
+        if self.settings.greedy and examinee.greedy:
+            sizes["greedy"] = 1
+        for purpose, size in sizes.items():
+            for examined in examinee.examine(self.draws, size, purpose):
+                yield examined, purpose
 
     def _scored(self, batch: "_Batch") -> list[Sample]:
         scores, watched = self.rewards.finish([batch.rewards]), None
@@ -125,49 +154,91 @@ class Evaluator:
         judged = watched if watched is not None and is_watched else scores
         self.judge.look(judged)
         right = self.judge.right(judged)
-        return _records(batch.rollouts, scores, watched, right, batch.size, greedy=batch.greedy)
+        samples = _records(batch, scores, watched, right, shown=self.team.writers)
+        return samples + [self._refused(batch, refusal) for refusal in batch.examined.refusals]
+
+    def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
+        """What of a chain came to nothing has the value that the configuration states."""
+        names, watched = self.rewards.names, self.watched.names if self.watched else None
+        values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
+        weights = tuple(reward.weight for reward in self.rewards.rewards)
+        scores = Scores(
+            names=names, weights=weights, values=values, failed=torch.zeros(1, dtype=torch.bool)
+        )
+        right = self.judge.right(scores) if self.judge.name in names else torch.zeros(1)
+        return {
+            **_sample(batch, refusal.row, "", scores.total[0], right[0]),
+            "rewards": dict.fromkeys(names, refusal.value),
+            **({"watched": dict.fromkeys(watched)} if watched else {}),
+            "truncated": False,
+            "draw": refusal.draw,
+            "index": refusal.index,
+            "length": 0,
+            "extra": dict(refusal.written),
+        }
+
+
+def _place(sample: Sample) -> tuple[bool, int, str, int]:
+    return sample["greedy"], sample["draw"], sample.get("learner", ""), sample["index"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """What was sampled together, `size` completions of each prompt, and is being scored."""
+    """What was sampled together, and is being scored; learner: whose it is, "" where of all."""
 
-    rollouts: Rollouts
+    examined: Examined
     rewards: Scoring
     watched: Scoring | None
-    size: int
     greedy: bool
+    learner: str
 
 
 def _records(
-    rollouts: Rollouts,
+    batch: _Batch,
     scores: Scores,
     watched: Scores | None,
     right: torch.Tensor,
-    size: int,
     *,
-    greedy: bool,
+    shown: Sequence[str],
 ) -> list[Sample]:
-    said = {**scores.extra, **(watched.extra if watched else {})}
+    """shown: facts to put beside what rewards log, as what the policies of a chain wrote."""
+    rollouts = batch.examined.rollouts
+    written = {name: rollouts.facts[name] for name in shown}
+    said = {**written, **scores.extra, **(watched.extra if watched else {})}
     extra = {name: v for name, v in said.items() if len(v) == len(rollouts)}
     return [
         {
-            "prompt": rollouts.prompts[row]["prompt"],
-            "completion": rollouts.completions[row],
+            **_sample(
+                batch,
+                rollouts.prompts[row],
+                rollouts.completions[row],
+                scores.total[row],
+                right[row],
+            ),
             "rewards": _values(scores, row),
-            "total": _or_none(float(scores.total[row])),
             **({"watched": _values(watched, row)} if watched else {}),
-            "right": None if right[row].isnan() else bool(right[row]),
             "truncated": bool(rollouts.truncated[row]),
-            "greedy": greedy,
             "draw": int(rollouts.groups[row]),
-            "index": row % size,
+            "index": batch.examined.indices[row],
             "length": int(rollouts.lengths[row]),
             # What rewards gave to TRL's `log_extra`, in words where it is no JSON.
             **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
         }
         for row in range(len(rollouts))
     ]
+
+
+def _sample(
+    batch: _Batch, row: Row, completion: Any, total: torch.Tensor, right: torch.Tensor
+) -> dict[str, Any]:
+    return {
+        "prompt": row["prompt"],
+        "completion": completion,
+        "total": _or_none(float(total)),
+        "right": None if right.isnan() else bool(right),
+        "greedy": batch.greedy,
+        **({"learner": batch.learner} if batch.learner else {}),
+    }
 
 
 def _values(scores: Scores, row: int) -> dict[str, float | None]:
@@ -179,69 +250,5 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def summarise(
-    samples: Sequence[Sample],
-    names: Sequence[str],
-    size: int,
-    watched: Sequence[str] = (),
-    *,
-    judged: bool = True,
-) -> dict[str, float]:
-    """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward.
-
-    judged: False where no reward tells right from wrong: `greedy_reward` then stands for all that
-    would need it.
-    """
-    drawn = [sample for sample in samples if not sample["greedy"]]
-    greedy = [sample for sample in samples if sample["greedy"]]
-    if not drawn:
-        return {}
-    metrics = {
-        "prompts": float(len({sample["draw"] for sample in drawn})),
-        **({"accuracy": _mean([sample["right"] for sample in drawn])} if judged else {}),
-        "reward": _mean([sample["total"] for sample in drawn]),
-        "length": _mean([sample["length"] for sample in drawn]),
-        "truncated": _mean([sample["truncated"] for sample in drawn]),
-    }
-    if not metrics["length"]:
-        del metrics["length"]  # a policy that decides nothing when it is evaluated
-    if greedy and judged:
-        metrics["greedy_accuracy"] = _mean([sample["right"] for sample in greedy])
-    elif greedy:
-        metrics["greedy_reward"] = _mean([sample["total"] for sample in greedy])
-    unscored = sum(sample["right" if judged else "total"] is None for sample in drawn)
-    if unscored:
-        metrics["unscored"] = float(unscored)
-    for name in names:
-        metrics[f"rewards/{name}"] = _mean([sample["rewards"][name] for sample in drawn])
-    for name in watched:
-        metrics[f"watch/{name}"] = _mean([sample["watched"][name] for sample in drawn])
-    return metrics | (_pass_at_all(drawn, size) if judged else {})
-
-
-def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
-    """pass_at_k for every power of two, over the prompts whose completions were all scored."""
-    answers: dict[int, list[bool | None]] = {}
-    for sample in drawn:
-        answers.setdefault(sample["draw"], []).append(sample["right"])
-    right = [sum(map(bool, said)) for said in answers.values() if None not in said]
-    powers = (2**n for n in range(1, size.bit_length()))
-    return {f"pass_at_{k}": _mean([pass_at(k, size, correct) for correct in right]) for k in powers}
-
-
-def pass_at(k: int, samples: int, correct: int) -> float:
-    """1 - C(n - c, k) / C(n, k): the chance that one of k draws is right, unbiased from n samples.
-
-    Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, eq. 1.
-    """
-    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
-
-
 def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    """The mean of those that are known."""
-    known = [value for value in values if value is not None]
-    return float(sum(known)) / len(known) if known else math.nan

@@ -1,6 +1,6 @@
 """Experience: what a step learns from: rollouts, scored, with dead groups replaced."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,8 @@ from accelerate import Accelerator
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
+from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
@@ -19,21 +20,24 @@ from groupwise.scoring.scoring import Scoring
 from groupwise.training import step_metrics
 from groupwise.training.clock import Clock
 from groupwise.training.judge import Judge
-from groupwise.training.sampling import Sampling
+from groupwise.training.team import Team
+from groupwise.training.work import Lesson, Work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
     """Rollouts of a step with their scores, on this process, and metrics of all processes.
 
-    spare: a rollout that a process runs without effect while others have more of them, None where
+    rollouts: those that were judged; lessons: by label, what each learner learns from; spares: of
+    each a rollout that a process runs without effect while others have more of them, None where
     there is one process.
     """
 
     rollouts: Rollouts
     scores: Scores
+    lessons: Mapping[str, Lesson]
     metrics: Mapping[str, Any]
-    spare: Rollouts | None = None
+    spares: Mapping[str, Rollouts | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,7 @@ class Round:
     """What was sampled together, in batches of whole groups, and how far the scoring of it is."""
 
     draws: Sequence[Draw]
-    batches: Sequence[Rollouts]
+    batches: Sequence[Work]
     scorings: Sequence[Scoring]
 
 
@@ -51,24 +55,26 @@ class Experience:
     Async rewards and isolated ones begin with a batch as soon as it is drawn, and are at it while
     the next is.
 
-    Its state is the place in the prompts after the last step that was yielded. failures: by reward,
-    why it failed last and was skipped, on any process.
+    Its state is the place in the prompts after the last step that was yielded. algorithms: by label
+    of the learner; failures: by reward, why it failed last and was skipped, on any process.
     """
 
     def __init__(
         self,
-        sampling: Sampling,
+        team: Team,
         prompts: Prompts,
         scorer: Scorer,
         judge: Judge,
         *,
-        algorithm: Algorithm,
+        algorithms: Mapping[str, Algorithm],
         settings: TrainSection,
         accelerator: Accelerator,
         clock: Clock,
     ) -> None:
-        self.sampling, self.prompts, self.scorer, self.judge = sampling, prompts, scorer, judge
-        self.algorithm, self.settings = algorithm, settings
+        self.team, self.prompts, self.scorer, self.judge = team, prompts, scorer, judge
+        self.settings = settings
+        self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
+        self.refills = any(algorithm.refills for algorithm in algorithms.values())
         self.accelerator, self.clock = accelerator, clock
         self.place = prompts.state_dict()
         self.failures: dict[str, str] = {}
@@ -92,13 +98,13 @@ class Experience:
         self.drop()
         self.prompts.load_state_dict(state)
         self.place = self.prompts.state_dict()
-        self.sampling.forget()
+        self.team.forget()
 
     # ---- sampling
 
     def _follow(self, step: int) -> None:
-        self.sampling.policy.begin(step)
-        self.sampling.follow(self.algorithm.samples_with, step)
+        self.team.begin(step)
+        self.team.follow(self.samples_with, step)
 
     def _first_round(self, state: RunState) -> Round:
         return self._round(self.prompts.take(self.settings.groups_per_step), state)
@@ -107,40 +113,27 @@ class Experience:
         """Sample this process's share of the draws; the scoring of it begins."""
         with self.clock.time("sample"):
             self._follow(state.global_step)
-            return self._begun(draws, self._batches(draws), state)
+            return self._begun(draws, self.team.draw(draws), state)
 
-    def _begun(self, draws: Sequence[Draw], batches: Iterable[Rollouts], state: RunState) -> Round:
+    def _begun(self, draws: Sequence[Draw], batches: Iterable[Work], state: RunState) -> Round:
         """Begin to score each batch as it comes."""
-        begun = [(rollouts, self.scorer.start(rollouts, state)) for rollouts in batches]
+        begun = [(work, self.scorer.start(work.judged, state)) for work in batches]
         return Round(
             draws=draws,
-            batches=[rollouts for rollouts, _ in begun],
+            batches=[work for work, _ in begun],
             scorings=[scoring for _, scoring in begun],
-        )
-
-    def _batches(self, draws: Sequence[Draw]) -> Iterator[Rollouts]:
-        """This process's share of the draws, as it is sampled.
-
-        A process without draws samples those of the first, without use: what processes do together,
-        all of them must do.
-        """
-        return self.sampling.draw(
-            draws, self.settings.group_size, space="train", purpose="train", idle=True
         )
 
     # ---- scoring and refilling
 
     def _scored(self, first: Round, state: RunState) -> Scored:
         """The rollouts of a step with their scores; groups of equal reward are refilled."""
-        rollouts, scores = self._finished(first)
-        spare = None
-        if self.accelerator.num_processes > 1:
-            spare = rollouts.select([int(rollouts.extents.argmax())])
-        parts = [self._own(first.draws, rollouts, scores)]
+        work, scores = self._finished(first)
+        spares = {n: self._spare(x.rollouts) for n, x in work.lessons(scores).items()}
+        parts = [self._own(first.draws, work, scores)]
         metrics = self._describe(*parts[0])
-        if not self.algorithm.refills:
-            ours, scores = parts[0]
-            return Scored(rollouts=ours, scores=scores, metrics=metrics, spare=spare)
+        if not self.refills:
+            return _scored(*parts[0], metrics, spares)
         wanted, refilled = self.settings.groups_per_step, 0
         for _ in range(self.settings.max_refills):
             missing = wanted - sum(processes.total(_alive_groups(r, s)) for r, s in parts)
@@ -150,45 +143,55 @@ class Experience:
             parts.append(self._own(more.draws, *self._finished(more)))
             refilled += missing
             metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
-        ours, scores = self._fill(parts)
-        metrics = {**metrics, "refilled_groups": refilled}
-        return Scored(rollouts=ours, scores=scores, metrics=metrics, spare=spare)
+        return _scored(*self._fill(parts), {**metrics, "refilled_groups": refilled}, spares)
 
-    def _finished(self, begun: Round) -> tuple[Rollouts, Scores]:
+    def _spare(self, rollouts: Rollouts) -> Rollouts | None:
+        """A rollout for passes without effect, of several processes."""
+        if self.accelerator.num_processes == 1:
+            return None
+        if not len(rollouts):
+            raise UserError(
+                "chain: on a process, the next policy could take none of the completions as its "
+                "prompt, so there is nothing to learn from; fewer processes, or a first policy "
+                "that knows what the next one can take, would help"
+            )
+        return rollouts.select([int(rollouts.extents.argmax())])
+
+    def _finished(self, begun: Round) -> tuple[Work, Scores]:
         """All that was sampled with its scores, which are waited for."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
-        return Rollouts.concat(begun.batches).with_facts_on_cpu(), scores
+        return type(begun.batches[0]).concat(begun.batches), scores
 
-    def _own(
-        self, draws: Sequence[Draw], rollouts: Rollouts, scores: Scores
-    ) -> tuple[Rollouts, Scores]:
+    def _own(self, draws: Sequence[Draw], work: Work, scores: Scores) -> tuple[Work, Scores]:
         """Nothing where this process has no draws among these."""
-        if not self.sampling.share(draws):
-            return rollouts.select([]), scores.select(torch.empty(0, dtype=torch.int64))
-        return rollouts, scores
+        if not self.team.share(draws):
+            nothing = torch.empty(0, dtype=torch.int64)
+            return work.select(nothing), scores.select(nothing)
+        return work, scores
 
-    def _fill(self, parts: Sequence[tuple[Rollouts, Scores]]) -> tuple[Rollouts, Scores]:
+    def _fill(self, parts: Sequence[tuple[Work, Scores]]) -> tuple[Work, Scores]:
         """The live groups of all rounds, filled up with dead ones of the first to the full count.
 
         What stays dead after the last round still counts in the loss's denominators.
         """
-        rollouts = Rollouts.concat([part for part, _ in parts])
+        work = type(parts[0][0]).concat([part for part, _ in parts])
         scores = Scores.concat([part for _, part in parts])
-        groups = rollouts.groups.cpu()
+        groups = work.judged.groups.cpu()
         dead = scores.dead(groups)
         alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
-        return rollouts.select(kept), scores.select(kept)
+        return work.select(kept), scores.select(kept)
 
-    def _describe(self, rollouts: Rollouts, scores: Scores) -> dict[str, Any]:
+    def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
         self.judge.look(scores)
         self.judge.agree()
         self.failures |= processes.first_of(scores.failures)
         right = None if self.judge.measures else self.judge.right(scores)
-        logged = self.sampling.policy.logged
-        return step_metrics.describe(rollouts, scores, right=right, logged=logged)
+        metrics = step_metrics.describe(work.judged, scores, right=right, logged=self.team.logged)
+        lessons = work.lessons(scores)
+        return metrics | (step_metrics.of_learners(lessons) if len(lessons) > 1 else {})
 
 
 class Ahead(Experience):
@@ -203,18 +206,17 @@ class Ahead(Experience):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._flight: tuple[list[Draw], Future[list[Rollouts]]] | None = None
+        self._flight: tuple[list[Draw], Future[list[Work]]] | None = None
         # An engine answers while this process computes. A policy that samples itself would compete
         # with its own update, and changes under it: it samples at once.
-        own = self.sampling.sampler is self.sampling.policy
         self._thread = None
-        if not own:
+        if not self.team.draws_itself:
             self._thread = ThreadPoolExecutor(
                 1, thread_name_prefix="ahead", initializer=lambda: _use(self.accelerator.device)
             )
 
     def next(self, state: RunState, *, ahead: bool = False) -> Scored:
-        if self.algorithm.refills:
+        if self.refills:
             experience = super().next(state)
             if ahead:
                 self._send(state.global_step)
@@ -239,13 +241,13 @@ class Ahead(Experience):
         """Have the next step's rollouts drawn, by the weights of this step."""
         draws = self.prompts.take(self.settings.groups_per_step)
         with self.clock.time("sample"):
-            self.sampling.policy.begin(step + 1)
-            self.sampling.follow(self.algorithm.samples_with, step)
+            self.team.begin(step + 1)
+            self.team.follow(self.samples_with, step)
             if self._thread is not None:
-                self._flight = draws, self._thread.submit(lambda: [*self._batches(draws)])
+                self._flight = draws, self._thread.submit(lambda: [*self.team.draw(draws)])
                 return
-            done: Future[list[Rollouts]] = Future()
-            done.set_result([*self._batches(draws)])
+            done: Future[list[Work]] = Future()
+            done.set_result([*self.team.draw(draws)])
             self._flight = draws, done
 
     def drop(self) -> None:
@@ -256,8 +258,23 @@ class Ahead(Experience):
             self.prompts.load_state_dict(self.place)
 
 
-def _alive_groups(rollouts: Rollouts, scores: Scores) -> int:
-    groups = rollouts.groups.cpu()
+def _scored(
+    work: Work,
+    scores: Scores,
+    metrics: Mapping[str, Any],
+    spares: Mapping[str, Rollouts | None],
+) -> Scored:
+    return Scored(
+        rollouts=work.judged,
+        scores=scores,
+        lessons=work.lessons(scores),
+        metrics=metrics,
+        spares=spares,
+    )
+
+
+def _alive_groups(work: Work, scores: Scores) -> int:
+    groups = work.judged.groups.cpu()
     return len(groups[~scores.dead(groups)].unique())
 
 

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
-from groupwise.training.experience import Scored
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.schedule import schedule
 from groupwise.training.update import Updater
+from groupwise.training.work import Lesson
 
 AVERAGE = "average"
 """The name that the moving average of the weights is kept by."""
@@ -67,16 +67,17 @@ class Learner:
         """The name of the weights to evaluate and save by; None for the present ones."""
         return None if self.settings.ema is None else AVERAGE
 
-    def learn(self, experience: Scored, step: int) -> dict[str, Any]:
+    def learn(self, lesson: Lesson, step: int, spare: Rollouts | None = None) -> dict[str, Any]:
         """All updates that a step's rollouts give.
 
-        step: training steps made so far. Metrics are means over the updates, `skipped_updates` a
+        step: training steps made so far; spare: a rollout for passes without effect, while other
+        processes have more. Metrics are means over the updates, `skipped_updates` a
         count; mismatch is that of the first, before any weight has moved.
         """
-        rollouts, scores = experience.rollouts, experience.scores
+        rollouts = lesson.rollouts
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
-        exact, spare = self.sampler.exact and not others, experience.spare
+        exact = self.sampler.exact and not others
         answers = self._answers(rollouts, plan, exact=exact, spare=spare)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
@@ -85,12 +86,14 @@ class Learner:
         self.whole = self.whole and not isinstance(self.algorithm, HasState)
         measured: list[dict[str, float]] = []
         for number, rows in enumerate(plan):
-            part = rollouts.select(rows)
-            cut = {name: value[rows, : part.mask.shape[1]] for name, value in answers.items()}
+            part = lesson.select(rows)
+            width = part.rollouts.mask.shape[1]
+            cut = {name: value[rows, :width] for name, value in answers.items()}
             metrics = self.updater.backward(
-                part,
-                scores.select(rows),
+                part.rollouts,
+                part.scores,
                 cut,
+                beside=part.beside,
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
@@ -98,7 +101,8 @@ class Learner:
             measured.append(metrics | self._apply(step))
         of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
         means = {name: _mean(values) for name, values in of.items()}
-        return means | {"skipped_updates": math.fsum(of["skipped_updates"])}
+        # A policy of a chain may have received no prompt that it can take.
+        return means | {"skipped_updates": math.fsum(of.get("skipped_updates", ()))}
 
     def end_step(self, step: int) -> None:
         """After `step` steps: what the algorithm does between them."""
@@ -185,11 +189,18 @@ class Learner:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self.updates, "optimizer": self.optimizer.state_dict()}
+        algorithm = self.algorithm
+        return {
+            "updates": self.updates,
+            "optimizer": self.optimizer.state_dict(),
+            **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.updates = state["updates"]
         self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.algorithm, HasState) and "algorithm" in state:
+            self.algorithm.load_state_dict(state["algorithm"])
 
 
 def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.storage.tensors import Stored

@@ -58,6 +58,11 @@ class Sampling:
                 self.sampler.follow(self.policy, *wanted)
             self._followed = wanted
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the policy has a greedy mode."""
+        return self.policy.greedy
+
     def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
         """Those of the draws that are this process's."""
         rank, world = self.process
@@ -74,13 +79,31 @@ class Sampling:
     ) -> Iterator[Rollouts]:
         """`size` rollouts of each draw of this process's share, by the weights that are followed.
 
-        Each is named by (seed, space, draw, index). Raises UserError where the sampler drew with
-        other weights.
-
         idle: whether a process that has no share draws the first all the same, for its shapes.
         """
         ours = self.share(draws) or (draws[:1] if idle else [])
-        due = [*ours, *self._filling(draws, len(ours))]
+        most = len(draws[:: self.process[1]])
+        return self.draw_own(ours, size, space=space, purpose=purpose, most=most, spare=draws[:1])
+
+    def draw_own(
+        self,
+        ours: Sequence[Draw],
+        size: int,
+        *,
+        space: str,
+        purpose: Purpose,
+        most: int,
+        spare: Sequence[Draw],
+    ) -> Iterator[Rollouts]:
+        """`size` rollouts of each of these draws, which are this process's own.
+
+        Each is named by (seed, space, draw, index). Raises UserError where the sampler drew with
+        other weights.
+
+        most: as many draws as a process has at the most; spare: a draw to sample without use, where
+        processes of a sharded policy must sample equally often.
+        """
+        due = [*ours, *self._filling(spare, most - len(ours))]
         each = max(1, self.batch // size)
         for start in range(0, len(due), each):
             rollouts = self._draw(due[start : start + each], size, space, purpose)
@@ -88,11 +111,10 @@ class Sampling:
             if wanted:
                 yield rollouts if wanted == len(rollouts) else rollouts.select(range(wanted))
 
-    def _filling(self, draws: Sequence[Draw], ours: int) -> Sequence[Draw]:
+    def _filling(self, spare: Sequence[Draw], missing: int) -> Sequence[Draw]:
         """Draws to sample without use: processes of a sharded policy sample equally often."""
-        most = len(draws[:: self.process[1]])
         together = self.policy.mesh is not None and self.sampler is self.policy
-        return [*draws[:1]] * (most - ours) if together else []
+        return [*spare] * missing if together else []
 
     def _draw(self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose) -> Rollouts:
         assert self._followed is not None

@@ -2,7 +2,7 @@
 
 import math
 
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 
 
 def schedule(settings: TrainSection, step: int) -> float:

@@ -11,6 +11,7 @@ from groupwise.advantages import group_std
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.training.work import Lesson
 
 UNDEFINED = "nan_rewards/"
 """Before the name of a reward: how many completions it gave NaN."""
@@ -50,6 +51,23 @@ def describe(
     undefined = {name: processes.total(scores.undefined.get(name, 0)) for name in scores.names}
     told |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
     return {**told, **scores.metrics}  # which have their reward's name before their own
+
+
+def of_learners(lessons: Mapping[str, Lesson]) -> dict[str, float]:
+    """What each of several learners drew, by `LABEL/metric`, and how many decisions it was."""
+    metrics: dict[str, float] = {}
+    for label, lesson in lessons.items():
+        total, groups = lesson.scores.total, lesson.rollouts.groups.cpu()
+        means = {
+            "reward": total,
+            "reward_std": group_std(total, groups),
+            "zero_variance": lesson.scores.dead(groups),
+            "length": lesson.rollouts.lengths.cpu().double(),
+            "truncated": lesson.rollouts.truncated,
+        }
+        metrics |= {f"{label}/{name}": value for name, value in processes.means(means).items()}
+    decisions = sum(int(lesson.rollouts.lengths.sum()) for lesson in lessons.values())
+    return {**metrics, "sampled_decisions": processes.total(decisions)}
 
 
 def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:

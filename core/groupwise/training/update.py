@@ -15,6 +15,7 @@ from groupwise.algorithm import Algorithm
 from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.training.work import Lesson
 
 
 @dataclass(kw_only=True)
@@ -40,6 +41,7 @@ class Updater:
         scores: Scores,
         answers: Mapping[str, Tensor],
         *,
+        beside: Lesson | None = None,
         spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
@@ -50,6 +52,8 @@ class Updater:
             says, and in later updates what the policy said before the first), for these rollouts.
             They wait on the CPU, as a mean may be as large as a latent: a micro-batch takes its
             share to the device.
+        beside: what other learners of a pool did in the same groups, which counts in the targets,
+            but for the weights: a loss has the denominators of its own rollouts.
         spare: rollouts to run without effect while other processes have more micro-batches, cut as
             the policy cuts any others; the longest of `rollouts` if unset, which then must not be
             empty.
@@ -57,7 +61,7 @@ class Updater:
             and the sampler's log-probs are compared with them.
         corrected: whether the loss weighs the rollouts by the sampler's log-probs.
         """
-        targets = self.targets(scores, rollouts, answers)
+        targets = self.targets(scores, rollouts, answers, beside=beside)
         everything = {**targets, "mask": rollouts.mask, **answers}
         if rollouts.sampler_log_probs is not None:
             everything["sampler_log_probs"] = rollouts.sampler_log_probs
@@ -101,24 +105,38 @@ class Updater:
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
     def targets(
-        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self,
+        scores: Scores,
+        rollouts: Rollouts,
+        answers: Mapping[str, Tensor],
+        *,
+        beside: Lesson | None = None,
     ) -> Mapping[str, Tensor]:
-        """The algorithm's targets of our rollouts, computed over those of all processes."""
+        """The algorithm's targets of our rollouts, computed over those of all processes.
+
+        With rollouts beside them, those targets are computed over both, but for the weights.
+        """
         nothing = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         seen = {n: answers.get(n, nothing).cpu() for n in sorted(self.algorithm.sees)}
         shared = gather_object([(_skeleton(rollouts, seen), scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
-        whole = Rollouts.concat([r for r, _ in shared])
-        seen = {name: whole.tensor(name) for name in seen}
-        targets = self.algorithm.targets(
-            Scores.concat([s for _, s in shared]), replace(whole, trajectory={}), seen
-        )
+        targets = self._targets(shared)
+        if beside is not None:
+            others = gather_object([(_skeleton(beside.rollouts, {}), beside.scores)])
+            targets = {**self._targets([*shared, *others]), "weights": targets["weights"]}
         decisions = rollouts.mask.shape[1]
         ours = slice(start, start + len(rollouts))
         return {
             name: value[ours, :decisions] if value.ndim > 1 else value[ours]
             for name, value in targets.items()
         }
+
+    def _targets(self, parts: Sequence[tuple[Rollouts, Scores]]) -> Mapping[str, Tensor]:
+        """The targets of all these together, in order."""
+        whole = Rollouts.concat([rollouts for rollouts, _ in parts])
+        seen = {name: whole.tensor(name) for name in sorted(self.algorithm.sees)}
+        scores = Scores.concat([scores for _, scores in parts])
+        return self.algorithm.targets(scores, replace(whole, trajectory={}), seen)
 
     @torch.no_grad()
     def answers(

@@ -1,0 +1,70 @@
+"""Summary: an evaluation's samples as metrics."""
+
+import math
+from collections.abc import Sequence
+
+from groupwise.evaluation import Sample
+
+
+def summarise(
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    size: int,
+    watched: Sequence[str] = (),
+    *,
+    judged: bool = True,
+) -> dict[str, float]:
+    """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward.
+
+    judged: False where no reward tells right from wrong: `greedy_reward` then stands for all that
+    would need it.
+    """
+    drawn = [sample for sample in samples if not sample["greedy"]]
+    greedy = [sample for sample in samples if sample["greedy"]]
+    if not drawn:
+        return {}
+    metrics = {
+        "prompts": float(len({sample["draw"] for sample in drawn})),
+        **({"accuracy": mean([sample["right"] for sample in drawn])} if judged else {}),
+        "reward": mean([sample["total"] for sample in drawn]),
+        "length": mean([sample["length"] for sample in drawn]),
+        "truncated": mean([sample["truncated"] for sample in drawn]),
+    }
+    if not metrics["length"]:
+        del metrics["length"]  # a policy that decides nothing when it is evaluated
+    if greedy and judged:
+        metrics["greedy_accuracy"] = mean([sample["right"] for sample in greedy])
+    elif greedy:
+        metrics["greedy_reward"] = mean([sample["total"] for sample in greedy])
+    unscored = sum(sample["right" if judged else "total"] is None for sample in drawn)
+    if unscored:
+        metrics["unscored"] = float(unscored)
+    for name in names:
+        metrics[f"rewards/{name}"] = mean([sample["rewards"][name] for sample in drawn])
+    for name in watched:
+        metrics[f"watch/{name}"] = mean([sample["watched"][name] for sample in drawn])
+    return metrics | (_pass_at_all(drawn, size) if judged else {})
+
+
+def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
+    """pass_at_k for every power of two, over the prompts whose completions were all scored."""
+    answers: dict[int, list[bool | None]] = {}
+    for sample in drawn:
+        answers.setdefault(sample["draw"], []).append(sample["right"])
+    right = [sum(map(bool, said)) for said in answers.values() if None not in said]
+    powers = (2**n for n in range(1, size.bit_length()))
+    return {f"pass_at_{k}": mean([pass_at(k, size, correct) for correct in right]) for k in powers}
+
+
+def pass_at(k: int, samples: int, correct: int) -> float:
+    """1 - C(n - c, k) / C(n, k): the chance that one of k draws is right, unbiased from n samples.
+
+    Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, eq. 1.
+    """
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def mean(values: Sequence[float | None]) -> float:
+    """The mean of those that are known."""
+    known = [value for value in values if value is not None]
+    return float(sum(known)) / len(known) if known else math.nan

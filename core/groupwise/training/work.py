@@ -1,0 +1,249 @@
+"""Work: what the policies of a run drew together, what of it is judged, and who learns from it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from groupwise.config.learners import SOLE
+from groupwise.errors import UserError
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What one learner learns from.
+
+    beside: what other learners did in the same groups, judged by the same rewards; None where the
+    groups are its own.
+    """
+
+    rollouts: Rollouts
+    scores: Scores
+    beside: "Lesson | None" = None
+
+    def select(self, rows: Tensor) -> "Lesson":
+        """The rollouts at `rows` (indices or bool), and all beside them in their groups."""
+        rollouts, beside = self.rollouts.select(rows), self.beside
+        if beside is not None:
+            others = torch.isin(beside.rollouts.groups.cpu(), rollouts.groups.cpu())
+            beside = beside.select(others)
+        return Lesson(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
+
+
+class Work(ABC):
+    """What was drawn together, in whole groups; judged: the rollouts that rewards see."""
+
+    judged: Rollouts
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> Self:
+        """That of whole groups; rows: [B] bool or indices of what is judged."""
+
+    @abstractmethod
+    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
+        """By label of the learner; scores: of what is judged."""
+
+    @classmethod
+    @abstractmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """All parts as one, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoloWork(Work):
+    """Of one policy, whose rollouts are judged and learned from."""
+
+    judged: Rollouts
+
+    def select(self, rows: Tensor) -> "SoloWork":
+        return SoloWork(judged=self.judged.select(rows))
+
+    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
+        return {SOLE: Lesson(rollouts=self.judged, scores=scores)}
+
+    @classmethod
+    def concat(cls, parts: Sequence["SoloWork"]) -> "SoloWork":
+        joined = Rollouts.concat([part.judged for part in parts])
+        return SoloWork(judged=joined.with_facts_on_cpu())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolWork(Work):
+    """Of several policies that filled the same groups.
+
+    judged: group after group, without trajectories; owners: [B] int64, which of the policies drew
+    each; own: by label what each drew, in the order in which it is judged.
+    """
+
+    judged: Rollouts
+    owners: Tensor
+    own: Mapping[str, Rollouts]
+
+    def select(self, rows: Tensor) -> "PoolWork":
+        index = torch.arange(len(self.judged))[rows]
+        owners = self.owners[index]
+        places = torch.zeros_like(self.owners)
+        for number in range(len(self.own)):
+            mine = self.owners == number
+            places[mine] = torch.arange(int(mine.sum()))
+        own = {
+            label: rollouts.select(places[index[owners == number]])
+            for number, (label, rollouts) in enumerate(self.own.items())
+        }
+        return PoolWork(judged=self.judged.select(index), owners=owners, own=own)
+
+    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
+        lessons = {}
+        for number, (label, rollouts) in enumerate(self.own.items()):
+            mine = self.owners == number
+            others = Lesson(rollouts=self.judged.select(~mine), scores=scores.select(~mine))
+            lessons[label] = Lesson(rollouts=rollouts, scores=scores.select(mine), beside=others)
+        return lessons
+
+    @classmethod
+    def concat(cls, parts: Sequence["PoolWork"]) -> "PoolWork":
+        return PoolWork(
+            judged=Rollouts.concat([part.judged for part in parts]).with_facts_on_cpu(),
+            owners=torch.cat([part.owners for part in parts]),
+            own={
+                label: Rollouts.concat([part.own[label] for part in parts])
+                for label in parts[0].own
+            },
+        )
+
+    @staticmethod
+    def of(own: Mapping[str, Rollouts], groups: int) -> "PoolWork":
+        """What each policy drew for the same draws, put together group by group."""
+        sizes = [len(rollouts) // max(1, groups) for rollouts in own.values()]
+        owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes) * groups)
+        numbers = torch.cat([torch.arange(groups).repeat_interleave(size) for size in sizes])
+        order = torch.argsort(numbers, stable=True)
+        common = set.intersection(*(set(rollouts.facts) for rollouts in own.values()))
+        light = [
+            replace(
+                rollouts,
+                trajectory={},
+                facts={name: rollouts.facts[name] for name in sorted(common)},
+                groups=rollouts.groups.cpu(),
+                mask=rollouts.mask.cpu(),
+                truncated=rollouts.truncated.cpu(),
+                sampler_log_probs=None,
+            )
+            for rollouts in own.values()
+        ]
+        check_kinds(own)
+        judged = Rollouts.concat(light).select(order)
+        return PoolWork(judged=judged, owners=owners[order], own=own)
+
+
+def check_kinds(own: Mapping[str, Rollouts]) -> None:
+    """Raise UserError where completions of a pool differ in kind: no reward could compare them."""
+    kinds = {
+        label: type(rollouts.completions[0]).__name__
+        for label, rollouts in own.items()
+        if len(rollouts)
+    }
+    if len(set(kinds.values())) > 1:
+        each = ", ".join(f"{label!r} {kind}" for label, kind in kinds.items())
+        raise UserError(
+            f"pool: the completions of its policies differ in kind ({each}), so nothing could "
+            f"judge them alike; a pool is of policies that answer in the same form"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What one policy of a chain drew.
+
+    parents: [n] int64, which rollout of the stage before is the prompt of each; 0 at the first;
+    refused: [n] bool, which of them the next policy cannot take as its prompt; value: what each
+    reward is for those.
+    """
+
+    label: str
+    rollouts: Rollouts
+    parents: Tensor
+    refused: Tensor
+    value: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainWork(Work):
+    """Of policies of which each one's completion is the next one's prompt.
+
+    judged: the last one's rollouts, as answers to the rows that the first received.
+    """
+
+    judged: Rollouts
+    stages: Sequence[Stage]
+
+    def first_of(self, number: int) -> Tensor:
+        """For each rollout of a stage, the number of the first stage's that it came of."""
+        return firsts(self.stages[: number + 1])
+
+    def select(self, rows: Tensor) -> "ChainWork":
+        """All or nothing: what a stage drew belongs together."""
+        if len(torch.arange(len(self.judged))[rows]):
+            return self
+        nothing = torch.empty(0, dtype=torch.int64)
+        stages = [
+            replace(s, rollouts=s.rollouts.select(nothing), parents=nothing, refused=nothing.bool())
+            for s in self.stages
+        ]
+        return ChainWork(judged=self.judged.select(nothing), stages=stages)
+
+    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
+        """Of each stage: the last has the scores, one before it the means of what came of it.
+
+        Raises UserError where rewards judge steps.
+        """
+        if scores.steps is not None:
+            raise UserError(
+                "rewards of steps do not go with a chain: they judge decisions of its last "
+                "policy, and say nothing of those of the policies before it"
+            )
+        lessons: list[tuple[str, Lesson]] = []
+        for number in range(len(self.stages) - 1, -1, -1):
+            stage = self.stages[number]
+            lessons.append((stage.label, Lesson(rollouts=stage.rollouts, scores=scores)))
+            if number:
+                scores = handed_up(scores, stage.parents, self.stages[number - 1])
+        return dict(reversed(lessons))
+
+    @classmethod
+    def concat(cls, parts: Sequence["ChainWork"]) -> "ChainWork":
+        """Of one part alone: a chain draws all of a step at once."""
+        (part,) = parts
+        return replace(part, judged=part.judged.with_facts_on_cpu())
+
+
+def firsts(stages: Sequence[Stage]) -> Tensor:
+    """For each rollout of the last stage, the number of the first stage's that it came of."""
+    numbers = torch.arange(len(stages[-1].rollouts))
+    for stage in reversed(stages[1:]):
+        numbers = stage.parents[numbers]
+    return numbers
+
+
+def handed_up(scores: Scores, parents: Tensor, stage: Stage) -> Scores:
+    """The scores of a stage: of each rollout the mean over those that it was the prompt of.
+
+    Failed ones count in no mean; where none is scored, it is NaN. What the next policy refused has
+    the value that the configuration states.
+    """
+    count = len(stage.rollouts)
+    values = scores.values.masked_fill(scores.failed.unsqueeze(1), torch.nan)
+    zeros = values.new_zeros((count, values.shape[1]))
+    sums = zeros.index_add(0, parents, values.nan_to_num())
+    counts = zeros.index_add(0, parents, (~values.isnan()).to(values.dtype))
+    means = torch.where(counts > 0, sums / counts.clamp(min=1), torch.nan)
+    means[stage.refused] = stage.value
+    tried, failed = torch.zeros(2, count, dtype=torch.bool)
+    tried[parents], failed[parents[scores.failed]] = True, True
+    failed[parents[~scores.failed]] = False
+    return Scores(names=scores.names, weights=scores.weights, values=means, failed=failed & tried)

@@ -1,0 +1,441 @@
+"""Several learners in one run: a pool shares its groups, in a chain one prompts the next."""
+
+import json
+import math
+
+import pytest
+import torch
+from tests.core.launching import launch
+
+import groupwise
+from groupwise import Rollouts, advantages, objective
+from groupwise.algorithms.grpo import GRPO
+from groupwise.config.load import parse_config
+from groupwise.errors import UserError
+from groupwise.rewards import Scores
+from groupwise.training.work import Stage, handed_up
+
+TRAIN = {"steps": 2, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.05}
+
+
+def settings(lab, tmp_path, **more):
+    """What every run here has: rows that are all trained on but the held-out ones, a reward."""
+    evaluation = {"prompts": 2}
+    rows = {"name": lab.rows(), "held_out": 0.4}
+    base = {"prompts": rows, "rewards": [lab.ones], "evaluation": evaluation, "quiet": True}
+    train = {**TRAIN, **more.pop("train", {})}
+    return {**base, "train": train, "output": tmp_path / "run", **more}
+
+
+def painter_class(lab, longest=99):
+    """A policy whose prompt is what another one wrote; it takes none longer than that."""
+
+    class Painter(lab.Tabular):
+        refused = 0
+
+        def sample(self, prompts, **how):
+            rows = [{**row, "id": len(row["prompt"]) % 4} for row in prompts]
+            drawn = super().sample(rows, **how)
+            self.seeds = [*getattr(self, "seeds", []), *how["seeds"]]
+            return drawn
+
+        def skips(self, row):
+            return len(row["prompt"]) > longest
+
+    return Painter
+
+
+def pool(lab):
+    return [
+        {"label": "one", "policy": lab.Tabular(seed=1)},
+        {"label": "two", "policy": lab.Tabular(seed=2, length=4), "train": {"learning_rate": 0.01}},
+    ]
+
+
+def chain(lab, longest=99, **of_writer):
+    painter = painter_class(lab, longest)(seed=2)
+    return [
+        {"label": "writer", "policy": lab.Tabular(seed=1), **of_writer},
+        {"label": "painter", "policy": painter, "train": {"group_size": 3}},
+    ]
+
+
+def lines(result):
+    text = (result.folder / "metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if "reward" in line]
+
+
+# ---- pool
+
+
+def test_a_pool_has_advantages_over_the_union_and_denominators_of_its_own(
+    lab, tmp_path, monkeypatch
+):
+    seen = []
+    targets = GRPO.targets
+
+    def noted(self, scores, rollouts, answers):
+        made = targets(self, scores, rollouts, answers)
+        seen.append((scores, rollouts, made))
+        return made
+
+    monkeypatch.setattr(GRPO, "targets", noted)
+    learned = []
+    loss = GRPO.loss
+
+    def watched(self, current, batch):
+        learned.append(batch)
+        return loss(self, current, batch)
+
+    monkeypatch.setattr(GRPO, "loss", watched)
+    train = {"steps": 1, "learning_rate": 0.0, "microbatch": 10**6}
+    groupwise.train(**settings(lab, tmp_path, pool=pool(lab), train=train))
+    (own, own_rollouts, _), (union, union_rollouts, _) = seen[:2]
+    assert len(own_rollouts) == 4
+    assert len(union_rollouts) == 8
+    assert sorted(union_rollouts.groups.unique(return_counts=True)[1].tolist()) == [4, 4]
+    expected = advantages.group_relative(union.total, union_rollouts.groups)[: len(own_rollouts)]
+    alone = advantages.group_relative(own.total, own_rollouts.groups)
+    assert not torch.allclose(expected, alone)
+    weights = objective.weights(own_rollouts.mask, normalize="sequence")
+    by_advantage = {
+        round(float(a), 5): float(w.sum()) for a, w in zip(expected, weights, strict=True)
+    }
+    for batch in learned[:1]:
+        for advantage, weight in zip(batch["advantages"], batch["weights"], strict=True):
+            assert by_advantage[round(float(advantage), 5)] == pytest.approx(float(weight.sum()))
+
+
+def test_the_gradient_of_a_pool_is_that_of_the_formula(lab, tmp_path):
+    """With plain descent: -d/dw sum of A log pi / (B |o|), A over both policies' completions."""
+    members = pool(lab)
+    before = [member["policy"].table.detach().clone() for member in members]
+    drawn = []
+
+    def noted(prompts, completions, completion_ids, **_):
+        drawn.append((prompts, completion_ids, lab.ones(completions)))
+        return drawn[-1][2]
+
+    train = {"steps": 1, "max_grad_norm": math.inf, "learning_rate": 1e-3}
+    for member in members:
+        member["train"] = {}
+    given = settings(lab, tmp_path, pool=members, rewards=[noted], train=train)
+    groupwise.train(**{**given, "evaluation": {"prompts": 0}})
+    (prompts, symbols, rewards), *_ = drawn
+    groups = torch.tensor([int(prompt.split()[1]) for prompt in prompts])
+    relative = advantages.group_relative(torch.tensor(rewards), groups)
+    for number, (member, table) in enumerate(zip(members, before, strict=True)):
+        rows = [n for n in range(8) if n % 4 // 2 == number]
+        fresh = lab.Tabular(seed=number + 1, length=member["policy"].max_decisions)
+        assert torch.equal(fresh.table, table)
+        rollouts = lab.build(
+            [{"prompt": "", "id": int(groups[row])} for row in rows], [symbols[row] for row in rows]
+        )
+        weights = objective.weights(rollouts.mask, normalize="sequence")
+        log_probs = fresh(rollouts).log_probs
+        (-(relative[rows].unsqueeze(1) * log_probs * weights)).sum().backward()
+        moved = member["policy"].table.detach() - table
+        # The first step of AdamW is the gradient's sign, of the size of the learning rate.
+        sign = torch.where(fresh.table.grad.abs() > 1e-6, -fresh.table.grad.sign() * 1e-3, 0.0)
+        assert (moved - sign).abs().max() < 1e-5
+
+
+def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
+    def right(completions, **_):
+        return [float(text.startswith("1")) for text in completions]
+
+    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[right]))
+    for metrics in (result.before, result.after):
+        each = [metrics["accuracy/one"], metrics["accuracy/two"]]
+        assert metrics["accuracy"] == pytest.approx(sum(each) / 2)
+    line = lines(result)[0]
+    assert {"one/loss", "two/loss", "one/length", "two/reward", "reward"} <= line.keys()
+    assert line["one/learning_rate"] == 0.05
+    assert line["two/learning_rate"] == 0.01
+    names = {path.name for path in (result.folder / "model").iterdir()}
+    assert {"one", "two"} <= names
+    assert set(result.policies) == {"one", "two"}
+    with pytest.raises(UserError, match=r"several policies: policies\['one'\]"):
+        _ = result.policy
+    samples = (result.folder / "samples" / "after.jsonl").read_text().splitlines()
+    assert {json.loads(line)["learner"] for line in samples} == {"one", "two"}
+
+
+def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
+    """Two policies alike do not sample alike."""
+    same = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
+    drawn = []
+
+    def noted(completions, **_):
+        drawn.append(completions)
+        return lab.ones(completions)
+
+    given = settings(lab, tmp_path, pool=same, rewards=[noted], train={"steps": 1})
+    groupwise.train(**{**given, "evaluation": {"prompts": 0}})
+    (texts,) = drawn
+    assert [texts[0:2], texts[4:6]] != [texts[2:4], texts[6:8]]
+
+
+# ---- chain
+
+
+def test_a_chain_hands_each_reward_up_as_a_mean(lab, tmp_path):
+    seen = []
+
+    def reward(prompts, completions, writer, **columns):
+        seen.append((prompts, completions, writer, columns["id"]))
+        return lab.ones(completions)
+
+    members = chain(lab)
+    given = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    result = groupwise.train(**{**given, "evaluation": {"prompts": 0}})
+    ((prompts, completions, writer, ids),) = seen
+    assert len(completions) == 2 * 4 * 3
+    assert prompts == [f"question {number}" for number in ids]  # the rows that the writer received
+    assert [len(set(writer[n : n + 3])) for n in range(0, 24, 3)] == [1] * 8
+    line = lines(result)[0]
+    rewards = torch.tensor(lab.ones(completions)).view(2, 4, 3)
+    assert line["reward"] == pytest.approx(float(rewards.mean()), abs=1e-4)
+    assert line["writer/reward"] == pytest.approx(float(rewards.mean()), abs=1e-4)
+    spread = rewards.mean(dim=2).std(dim=1).mean()
+    assert line["writer/reward_std"] == pytest.approx(float(spread), abs=1e-4)
+    assert line["painter/reward_std"] == pytest.approx(float(rewards.std(dim=2).mean()), abs=1e-4)
+    assert len(set(members[1]["policy"].seeds)) == 24
+
+
+def test_both_policies_of_a_chain_learn_unless_one_is_not_to(lab, tmp_path):
+    members = chain(lab)
+    tables = [member["policy"].table.detach().clone() for member in members]
+    groupwise.train(**settings(lab, tmp_path, chain=members))
+    for member, table in zip(members, tables, strict=True):
+        assert not torch.equal(member["policy"].table, table)
+    members = chain(lab, learns=False)
+    tables = [member["policy"].table.detach().clone() for member in members]
+    result = groupwise.train(**settings(lab, tmp_path / "frozen", chain=members))
+    assert torch.equal(members[0]["policy"].table, tables[0])
+    assert not torch.equal(members[1]["policy"].table, tables[1])
+    assert not (result.folder / "model" / "writer").exists()
+
+
+def test_what_the_next_policy_cannot_take_has_the_stated_value(lab, tmp_path):
+    seen = []
+
+    def reward(completions, writer, **_):
+        seen.append(writer)
+        return [1.0] * len(completions)
+
+    members = chain(lab, longest=2, refused=-2.0)
+    given = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    result = groupwise.train(**given)
+    assert all(len(text) <= 2 for writers in seen for text in writers)
+    line = lines(result)[0]
+    share = (1 - line["writer/reward"]) / 3  # of 1 for those that are painted, -2 for the others
+    assert 0 < share < 1
+    samples = [
+        json.loads(line)
+        for line in (result.folder / "samples" / "before.jsonl").read_text().splitlines()
+    ]
+    assert len(samples) == 4  # none of them is missing
+    for sample in samples:
+        if len(sample["extra"]["writer"]) > 2:
+            assert sample["total"] == -2.0
+            assert sample["right"] is False
+        else:
+            assert sample["right"] is True
+
+
+def test_a_chain_in_which_everything_is_refused_goes_on(lab, tmp_path):
+    result = groupwise.train(**settings(lab, tmp_path, chain=chain(lab, longest=-1)))
+    assert result.steps == 2
+    assert result.after["reward"] == 0.0
+
+
+def test_a_rewrite_of_which_nothing_is_scored_is_not_scored():
+    rollouts = Rollouts(
+        prompts=[{}] * 4,
+        completions=[""] * 4,
+        groups=torch.zeros(4, dtype=torch.int64),
+        mask=torch.ones(4, 1, dtype=torch.bool),
+        truncated=torch.zeros(4, dtype=torch.bool),
+    )
+    refused = torch.tensor([False, False, False, True])
+    parents = torch.zeros(4, dtype=torch.int64)
+    stage = Stage(label="writer", rollouts=rollouts, parents=parents, refused=refused, value=-1.0)
+    nan = math.nan
+    values = torch.tensor([[1.0, nan], [3.0, 2.0], [nan, nan], [nan, nan], [5.0, 1.0], [7.0, 1.0]])
+    scores = Scores(
+        names=("a", "b"),
+        weights=(1.0, 0.5),
+        values=values.double(),
+        failed=torch.tensor([False, False, False, False, True, True]),
+    )
+    up = handed_up(scores, torch.tensor([0, 0, 1, 1, 2, 2]), stage)
+    expected = torch.tensor([[2.0, 2.0], [nan, nan], [nan, nan], [-1.0, -1.0]]).double()
+    assert torch.equal(up.values.nan_to_num(9), expected.nan_to_num(9))
+    assert up.failed.tolist() == [False, False, True, False]
+    assert up.total[0] == 3.0
+    assert up.total[1:3].isnan().all()
+
+
+def test_three_policies_make_a_chain(lab, tmp_path):
+    members = chain(lab)
+    members.insert(1, {"label": "editor", "policy": painter_class(lab)(seed=5), "learns": True})
+    members[1]["train"] = {"group_size": 2}
+    seen = []
+
+    def reward(completions, writer, editor, **_):
+        seen.append((completions, writer, editor))
+        return lab.ones(completions)
+
+    given = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    result = groupwise.train(**{**given, "evaluation": {"prompts": 0}})
+    ((completions, writer, editor),) = seen
+    assert len(completions) == 2 * 4 * 2 * 3
+    assert {"writer/loss", "editor/loss", "painter/loss"} <= lines(result)[0].keys()
+    assert [len(set(writer[n : n + 6])) for n in range(0, 48, 6)] == [1] * 8
+    assert [len(set(editor[n : n + 3])) for n in range(0, 48, 3)] == [1] * 16
+
+
+# ---- resumed, and on several processes
+
+
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_a_run_of_several_is_resumed_exactly(lab, tmp_path, kind):
+    make = {"pool": pool, "chain": chain}[kind]
+    more = {"ema": 0.5, "steps": 4, "checkpoint_every": 2}
+    whole = settings(lab, tmp_path, **{kind: make(lab)}, train=more)
+    first = groupwise.train(**whole)
+    half = settings(lab, tmp_path / "half", **{kind: make(lab)}, train={**more, "steps": 2})
+    groupwise.train(**half)
+    again = settings(lab, tmp_path / "half", **{kind: make(lab)}, train=more)
+    second = groupwise.train(**again, resume=True)
+    assert second.steps == 4
+    for label, policy in first.policies.items():
+        assert torch.equal(policy.table, second.policies[label].table)
+        kept = [run.policies[label].kept("average")["table"] for run in (first, second)]
+        assert torch.equal(*kept)
+    assert lines(first)[3]["reward"] == lines(second)[3]["reward"]
+    assert dict(first.after) == dict(second.after)
+
+
+def runs(lab, folder):
+    """Tables after a pool's run and a chain's, of three groups a step."""
+    results = {}
+    for kind, make in (("pool", pool), ("chain", chain)):
+        train = {"groups_per_step": 3}
+        result = groupwise.train(**settings(lab, folder / kind, **{kind: make(lab)}, train=train))
+        tables = {label: p.table.flatten().tolist() for label, p in result.policies.items()}
+        results[kind] = {**tables, "after": dict(result.after)}
+    return results
+
+
+CHILD = """
+import importlib.util, json, os, sys
+os.environ["ACCELERATE_USE_CPU"] = "true"
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parents[2]))
+spec = importlib.util.spec_from_file_location("lab_of_tests", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from groupwise import processes
+from tests.core.test_learners import runs
+out = Path(sys.argv[2])
+results = runs(module.lab_of_tests, out.with_suffix(""))
+if processes.accelerator().is_main_process:
+    out.write_text(json.dumps(results))
+"""
+
+
+def test_two_processes_learn_as_one(lab, tmp_path):
+    """The second of them has fewer groups."""
+    one, two = runs(lab, tmp_path / "one"), launch(CHILD, tmp_path, 2)
+    for kind in ("pool", "chain"):
+        assert one[kind]["after"] == pytest.approx(two[kind].pop("after"))
+        for label, table in two[kind].items():
+            alone = torch.tensor(one[kind][label])
+            assert (torch.tensor(table) - alone).abs().max() < 1e-9
+
+
+# ---- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"policy": "a", "pool": 2}, "pool: a run has a policy, a pool of policies or a chain"),
+        ({"pool": 2, "chain": 2}, "chain: a run has a policy, a pool"),
+        ({"pool": 1}, "pool: expected at least 2 policies, found 1"),
+        ({"pool": 3}, "train.group_size: 3 policies cannot share groups of 8 evenly"),
+        ({"chain": 2, "algorithm": "dapo"}, "algorithm: each policy of a chain has its own"),
+        ({"pool": 2, "sampler": "vllm"}, "sampler: each policy of a pool has its own"),
+        ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: nothing is sampled ahead in a chain"),
+    ],
+)
+def test_sections_that_do_not_go_together_are_refused(sections, problem):
+    def listed(count):
+        return [{"label": f"number_{n}", "policy": "any"} for n in range(count)]
+
+    made = {k: listed(v) if isinstance(v, int) else v for k, v in sections.items()}
+    with pytest.raises(UserError, match=problem):
+        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], **made})
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        ({"label": "two"}, "pool.1.label: another one is labelled 'two'"),
+        ({"label": "my policy"}, "pool.0.label: "),
+        ({"train": {"steps": 3}}, "pool.0.train.steps: unknown key"),
+        ({"train": {"learning_rate": -1}}, "pool.0.train.learning_rate: expected at least 0"),
+        ({"train": {"group_size": 4}}, "pool.0.train.group_size: the policies of a pool share"),
+        ({"refused": 1}, "pool.0.refused: unknown key"),
+        ({"learns": False}, "pool: none of them learns"),
+    ],
+)
+def test_a_learner_s_own_mistakes_are_told_with_their_place(first, problem):
+    listed = [{"label": "one", "policy": "a", **first}, {"label": "two", "policy": "b"}]
+    if "learns" in first:
+        listed[1]["learns"] = False
+    with pytest.raises(UserError, match=problem):
+        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "pool": listed})
+
+
+def test_completions_that_do_not_fit_are_refused(lab, tmp_path):
+    class Images(lab.Tabular):
+        def sample(self, prompts, **how):
+            drawn = super().sample(prompts, **how)
+            object.__setattr__(drawn, "completions", [object() for _ in drawn.completions])
+            return drawn
+
+    members = pool(lab)
+    members[1]["policy"] = Images(seed=2)
+    with pytest.raises(UserError, match=r"differ in kind \('one' str, 'two' object\)"):
+        groupwise.train(**{**settings(lab, tmp_path, pool=members), "evaluation": {"prompts": 0}})
+    members = chain(lab)
+    members[0]["policy"] = Images(seed=2)
+    given = settings(lab, tmp_path / "chain", chain=members)
+    with pytest.raises(UserError, match="'writer' gives object and no text"):
+        groupwise.train(**given)
+
+
+def test_a_chain_replaces_no_groups_and_judges_no_steps(lab, tmp_path):
+    members = chain(lab, algorithm={"name": "dapo"})
+    with pytest.raises(UserError, match="algorithm 'dapo' replaces groups of equal reward"):
+        groupwise.train(**settings(lab, tmp_path, chain=members))
+
+    def steps(completion_ids, **_):
+        return [[1.0] * len(ids) for ids in completion_ids]
+
+    with pytest.raises(UserError, match="rewards of steps do not go with a chain"):
+        groupwise.train(**settings(lab, tmp_path, chain=chain(lab), rewards=[steps]))
+
+
+def test_a_pool_refills(lab, tmp_path):
+    members = [{**member, "algorithm": "dapo"} for member in pool(lab)]
+    given = settings(lab, tmp_path, pool=members, train={"max_refills": 2, "group_size": 2})
+
+    def seldom(completions, **_):
+        return [float(text.startswith("12")) for text in completions]
+
+    result = groupwise.train(**{**given, "rewards": [seldom]})
+    assert any(line["refilled_groups"] for line in lines(result) if "refilled_groups" in line)
