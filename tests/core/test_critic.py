@@ -58,7 +58,7 @@ class Follows(Valued):
 def test_weights_named_so_are_trained_at_a_rate_of_their_own(lab, actor_critic):
     trainer = lab.trainer(actor_critic, Valued(), learning_rate=1e-3, held_out=0.0, warmup_steps=0)
     before = {name: p.detach().clone() for name, p in actor_critic.named_parameters()}
-    trainer.learner.learn(trainer.experience.next(trainer.state), 0)
+    trainer.learn(trainer.experience.next(trainer.state))
     moved = {
         name: float((p.detach() - before[name]).abs().max())
         for name, p in actor_critic.named_parameters()
@@ -74,7 +74,7 @@ def test_a_pass_is_told_what_is_asked_of_it(lab, actor_critic):
     trainer = lab.trainer(actor_critic, Valued(beta=0.1), held_out=0.0)
     scored = trainer.experience.next(trainer.state)
     actor_critic.wanted.clear()
-    trainer.learner.learn(scored, 0)
+    trainer.learn(scored)
     wanted = [sorted(names) for names in dict.fromkeys(actor_critic.wanted)]
     assert wanted == [["log_probs"], ["value"], ["log_probs", "value"]]
 
