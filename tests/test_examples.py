@@ -50,6 +50,19 @@ def test_two_steps_of_it(name, tmp_path):
     assert list((tmp_path / "run" / "samples" / "after").glob("*.png"))
 
 
+@pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
+def test_two_steps_of_a_chain(tmp_path):
+    few = [f"chain.1.{key}" for key in FEW if key.startswith("policy")]
+    few += ["chain.0.train.group_size=2", "chain.1.train.group_size=4"]
+    few += ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=4"]
+    loaded = load_config(EXAMPLES / "chain.yaml", [*few, f"output={tmp_path / 'run'}"])
+    result = train_from_config(loaded, quiet=True)
+    assert result.steps == 2
+    samples = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
+    assert len(samples) == 4
+    assert all(json.loads(line)["extra"]["writer"] for line in samples)
+
+
 @pytest.mark.parametrize(
     ("name", "metric", "most"),
     [("shapes", "accuracy", 0.65), ("glyphs", "rewards/image_text", 0.6)],

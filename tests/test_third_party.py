@@ -21,7 +21,7 @@ NAMES = {
     ("policies", "controller"),
     ("rewards", "arrives"),
     ("rewards", "smooth_control"),
-    ("algorithms", "rloo"),
+    ("algorithms", "reinforce"),
     ("prompts", "controller_targets"),
     ("callbacks", "exploration_log"),
 }
@@ -113,7 +113,7 @@ def test_it_trains_by_the_command_line(environment: Environment) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads((environment.folder / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["steps"] == 3
-    assert (result["policy"], result["algorithm"]) == ("controller", "rloo")
+    assert (result["policy"], result["algorithm"]) == ("controller", "reinforce")
     for side in ("before", "after"):
         assert {"reward", "rewards/arrives", "rewards/smooth_control"} <= set(result[side])
         assert result[side]["prompts"] == 8

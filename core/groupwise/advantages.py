@@ -44,6 +44,71 @@ def group_relative(
     )
 
 
+def leave_one_out(rewards: Tensor, groups: Tensor) -> Tensor:
+    """A = r - mean of the others in its group; RLOO, arXiv:2402.14740.
+
+    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 without a reward, or without others.
+    """
+    centred = group_relative(rewards, groups, scale="none")
+    # r - mean of the n - 1 others is n / (n - 1) times r - mean of all n.
+    n = _group_size(groups, ~rewards.isnan())
+    return centred * n / (n - 1).clamp(min=1)
+
+
+def whitened(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """(v - mean) / (std + epsilon) over all decisions of the batch; REINFORCE++, arXiv:2501.03262.
+
+    values: [B, T]; mask: [B, T] bool, the decisions that count. The std is the unbiased one.
+    Returns [B, T], 0 outside the mask, and everywhere where all values are the same.
+    """
+    chosen = values[mask]
+    if not len(chosen) or bool(chosen.min() == chosen.max()):
+        return torch.zeros_like(values)
+    std = (chosen - chosen.mean()).square().sum().div(len(chosen) - 1).sqrt()
+    return ((values - chosen.mean()) / (std + epsilon)).masked_fill(~mask, 0.0)
+
+
+def to_go(values: Tensor) -> Tensor:
+    """[B, T]: for each decision the sum of the values at it and after it, NaN counting as 0."""
+    return values.nan_to_num().flip(1).cumsum(1).flip(1)
+
+
+def lead_rewards(
+    right: Tensor, lengths: Tensor, groups: Tensor, *, alpha: float, penalty: float
+) -> Tensor:
+    """exp(-alpha z) for right answers, -penalty for wrong ones; GRPO-LEAD, arXiv:2504.09696.
+
+    z: how many stds an answer is longer than the mean of the right ones of its group.
+    right: [B] float, 1 or 0, NaN for neither; lengths: [B], in decisions; groups: [B].
+    Returns [B] as `right`, NaN where that is.
+    """
+    length = lengths.to(right.dtype).masked_fill(right != 1, torch.nan)
+    z = group_relative(length, groups, epsilon=1e-8)
+    rewards = torch.where(right == 1, (-alpha * z).exp(), -penalty)
+    return rewards.masked_fill(right.isnan(), torch.nan)
+
+
+def by_difficulty(
+    relative: Tensor,
+    right: Tensor,
+    groups: Tensor,
+    *,
+    lowest: float,
+    highest: float,
+    middle: float,
+    slope: float,
+) -> Tensor:
+    """A w(rho) where A > 0, else A w(1 - rho), rho the share of right ones; GRPO-LEAD.
+
+    w(rho) = lowest + (highest - lowest) / (1 + exp(slope (rho - middle))): what is rarely right
+    counts more where it is, and what is mostly right where it is not.
+    relative: [B]; right: [B] float, 1 or 0, NaN for neither; groups: [B].
+    """
+    share = _group_mean(right.nan_to_num(), groups, ~right.isnan())
+    share = torch.where(relative > 0, share, 1 - share)
+    return relative * (lowest + (highest - lowest) * torch.sigmoid(-slope * (share - middle)))
+
+
 def process_supervision(
     steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
 ) -> Tensor:
@@ -58,7 +123,7 @@ def process_supervision(
     relative[rows, ends] = group_relative(
         steps[rows, ends], groups[rows], scale=scale, epsilon=epsilon
     )
-    return relative.flip(1).cumsum(1).flip(1)
+    return to_go(relative)
 
 
 def zero_variance_of_steps(steps: Tensor, groups: Tensor) -> Tensor:
@@ -90,6 +155,13 @@ def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
     values = rewards.nan_to_num()
     centred = torch.where(valid, values - _group_mean(values, groups, valid), 0.0)
     return _group_std(centred, groups, valid).masked_fill(~valid, torch.nan)
+
+
+def _group_size(groups: Tensor, valid: Tensor) -> Tensor:
+    """[B] int64: how many members of each rollout's group are valid."""
+    _, index = groups.unique(return_inverse=True)
+    size = int(index.max()) + 1 if len(index) else 0
+    return groups.new_zeros(size).index_add_(0, index, valid.to(groups.dtype))[index]
 
 
 def _group_mean(values: Tensor, groups: Tensor, valid: Tensor) -> Tensor:

@@ -9,6 +9,18 @@ def register_algorithms(register: Register) -> None:
     register("dr_grpo", "groupwise.algorithms.dr_grpo:DrGRPO")
     register("dapo", "groupwise.algorithms.dapo:DAPO")
     register("gspo", "groupwise.algorithms.gspo:GSPO")
+    register("bnpo", "groupwise.algorithms.bnpo:BNPO")
+    register("cispo", "groupwise.algorithms.cispo:CISPO")
+    register("sapo", "groupwise.algorithms.sapo:SAPO")
+    register("luspo", "groupwise.algorithms.luspo:LUSPO")
+    register("vespo", "groupwise.algorithms.vespo:VESPO")
+    register("rloo", "groupwise.algorithms.rloo:RLOO")
+    register("reinforce_pp", "groupwise.algorithms.reinforce_pp:ReinforcePP")
+    register(
+        "reinforce_pp_baseline", "groupwise.algorithms.reinforce_pp_baseline:ReinforcePPBaseline"
+    )
+    register("guard", "groupwise.algorithms.guard:Guard")
+    register("lead", "groupwise.algorithms.lead:LEAD")
 
 
 @hookimpl

@@ -11,7 +11,7 @@ class Callback:
     """Override what you need; a callback that raises stops the run."""
 
     def on_start(self, policy: Policy) -> None:
-        """Before the first evaluation."""
+        """Before the first evaluation; in a run of several policies with each in turn."""
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """After each step, with what metrics.jsonl gets for it."""

@@ -31,22 +31,124 @@ def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -
     return mean.expand_as(ratio).masked_fill(~mask, 0.0)
 
 
-def clipped(log_ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+def clipped(
+    log_ratio: Tensor, advantages: Tensor, *, low: float, high: float, cap: float | None = None
+) -> Tensor:
     """-min(rho A, clip(rho, 1 - low, 1 + high) A), not yet weighted; PPO, arXiv:1707.06347, eq. 7.
 
     log_ratio: [B, T]; advantages: [B], or [B, T] where decisions of a rollout differ.
     low, high: the clip range below and above 1; DAPO (arXiv:2503.14476) takes high > low.
+    cap: above 1 + high: ratios count as at most this, which bounds what a decision with a negative
+        advantage can cost, as nothing else does. It is TRL's `delta`, the two-sided clip of
+        INTELLECT-2 (arXiv:2505.07291), and verl's `clip_ratio_c`, the dual clip of
+        arXiv:1912.09729: written as min(rho, delta) and as max(., c A), they are one function.
     """
     advantages = per_decision(advantages)
     ratio = log_ratio.exp()
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    bounded = ratio.clamp(1 - low, 1 + high)
+    if cap is not None:
+        ratio = ratio.clamp(max=cap)
+    return -torch.minimum(ratio * advantages, bounded * advantages)
 
 
-def is_clipped(log_ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+def is_clipped(
+    log_ratio: Tensor, advantages: Tensor, *, low: float, high: float, cap: float | None = None
+) -> Tensor:
     """[B, T] bool: the decisions whose gradient `clipped` has cut off."""
     advantages = per_decision(advantages)
     ratio = log_ratio.exp()
-    return ((ratio < 1 - low) & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
+    too_small = (ratio < 1 - low) if cap is None else (ratio < 1 - low) | (ratio > cap)
+    return (too_small & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
+
+
+def cispo(
+    log_probs: Tensor, log_ratio: Tensor, advantages: Tensor, *, low: float | None, high: float
+) -> Tensor:
+    """-stopgrad(clip(rho, 1 - low, 1 + high)) A log_prob; CISPO, arXiv:2506.13585, eq. 4.
+
+    log_probs, log_ratio: [B, T], finite everywhere. low: None for no bound below.
+    The clip is of a weight, so that no decision loses its gradient.
+    """
+    bottom = None if low is None else 1 - low
+    weight = log_ratio.detach().exp().clamp(min=bottom, max=1 + high)
+    return -weight * per_decision(advantages) * log_probs
+
+
+def is_capped(log_ratio: Tensor, *, low: float | None, high: float) -> Tensor:
+    """[B, T] bool: the decisions whose weight `cispo` has changed."""
+    ratio = log_ratio.exp()
+    above = ratio > 1 + high
+    return above if low is None else above | (ratio < 1 - low)
+
+
+def sapo(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
+    """-A sigmoid(tau (rho - 1)) 4 / tau; SAPO, arXiv:2511.20347.
+
+    positive, negative: the temperature tau where A > 0, and where it is not. At ratio 1 the
+    gradient is that of -rho A, whatever tau.
+    """
+    advantages = per_decision(advantages)
+    tau = _either(advantages > 0, positive, negative, log_ratio)
+    return -advantages * torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
+
+
+def sapo_gate(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
+    """[B, T]: by what share of itself `sapo` lets the gradient of -rho A through: 4 p (1 - p)."""
+    tau = _either(per_decision(advantages) > 0, positive, negative, log_ratio)
+    p = torch.sigmoid(tau * (log_ratio.exp() - 1))
+    return 4 * p * (1 - p)
+
+
+def vespo_weights(
+    log_weight: Tensor,
+    advantages: Tensor,
+    *,
+    positive: tuple[float, float],
+    negative: tuple[float, float],
+) -> Tensor:
+    """phi(W) = W^k exp(lambda (1 - W)), without gradient; VESPO, arXiv:2602.10693.
+
+    log_weight: [B, T], the log of a rollout's W = policy / sampler, a product over its decisions,
+        at all of them.
+    positive, negative: (k, lambda) where A >= 0, and where A < 0.
+    phi is 1 at W = 1, and it goes to 0 on both sides without ever cutting: at W = 0 as a power, for
+    large W exponentially.
+    """
+    learned = per_decision(advantages) >= 0
+    k = _either(learned, positive[0], negative[0], log_weight)
+    decay = _either(learned, positive[1], negative[1], log_weight)
+    log_weight = log_weight.detach()
+    # In logs: W^k overflows where exp(-lambda W) has long made up for it.
+    return (k * log_weight + decay * (1 - log_weight.exp())).exp()
+
+
+def _either(condition: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
+    """One of two numbers, in the dtype of `like`: torch.where would give float32."""
+    return torch.where(condition, like.new_tensor(yes), like.new_tensor(no))
+
+
+def guarded_log_ratio(
+    log_ratio: Tensor, mean: Tensor, old_mean: Tensor, std: Tensor, mask: Tensor
+) -> Tensor:
+    """(log rho + |mean - old_mean|^2 / (2 std^2)) std; GRPO-Guard, arXiv:2510.22319, eq. 8.
+
+    The log-ratio of two Gaussians of one std has the mean -|mean - old_mean|^2 / (2 std^2) and a
+    spread that goes with 1 / std: the first is taken away, the second multiplied away.
+
+    log_ratio, std, mask: [B, T]; mean, old_mean: [B, T, ...]. 0 outside the mask.
+    """
+    moved = gaussian_kl(mean, old_mean, std).masked_fill(~mask, 0.0)
+    return (log_ratio + moved) * std
+
+
+def gaussian_kl(mean: Tensor, other_mean: Tensor, std: Tensor) -> Tensor:
+    """[B, T]: KL between Gaussians of the same std, |mean - other|^2 / (2 std^2), exactly.
+
+    mean, other_mean: [B, T, ...]; std: [B, T]. Averaged over the dimensions after T, as log-probs
+    of images are.
+    """
+    apart = (mean - other_mean).square()
+    return (apart if apart.ndim == 2 else apart.flatten(2).mean(dim=2)) / (2 * std.square())
 
 
 def kl(log_probs: Tensor, reference_log_probs: Tensor, *, estimator: Estimator = "k3") -> Tensor:

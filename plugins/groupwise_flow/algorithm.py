@@ -9,9 +9,7 @@ from torch import Tensor
 from groupwise.algorithm import Batch
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
-from groupwise.rewards import Scores
-from groupwise.rollouts import LogProbs, Rollouts
-from groupwise_flow import sde
+from groupwise.rollouts import LogProbs
 
 MISMATCH = 0.1
 """A sampler may be this share of the clip range from the policy before the run warns."""
@@ -19,6 +17,9 @@ MISMATCH = 0.1
 
 class FlowGRPO(GRPO):
     """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, an exact KL.
+
+        A = (r - mean of the group) / (std of the group + epsilon), cut at 5
+        loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A)
 
     Log-probs are averages over a latent's dimensions, so ratios stay near 1 and clip ranges are of
     the order of 1e-4. The KL of two Gaussians of the same std needs no estimator.
@@ -31,21 +32,23 @@ class FlowGRPO(GRPO):
             description="exact: that of the Gaussians; published: as Flow-GRPO's code divides it "
             "for `sde: flow`, smaller by the step's fall of sigma",
         )
-        advantage_clip: float = Field(5.0, gt=0, description="advantages are cut at this size")
-        guard: bool = Field(False, description="GRPO-Guard's normalised ratio")
+        advantage_clip: float | None = Field(
+            5.0, gt=0, description="advantages are cut at this size"
+        )
 
     config: Config
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())
-        self.mismatch_limit = MISMATCH * self.config.clip_low
+        self.mismatch_limit = MISMATCH * self.clip
         self.needs |= {"mean", "std"}  # without them decisions are no Gaussians
-        if self.config.beta > 0:
-            self.reference = frozenset({"mean"})
-            self.needs |= {"interval"} if self.config.kl == "published" else set()
-        if self.config.guard:
+        if self.config.beta > 0 and self.config.kl == "published":
             self.needs |= {"interval"}
-            self.old = frozenset({"log_probs", "mean"})
+
+    @property
+    def clip(self) -> float:
+        """The narrower side of the clip range."""
+        return min(side for side in (self.config.clip_low, self.clip_high) if side is not None)
 
     def check(self, policy_config: Any) -> None:
         """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
@@ -58,7 +61,7 @@ class FlowGRPO(GRPO):
 
     def look(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning where rounding is larger than the clip range; see `Rounding`."""
-        error, clip = metrics.get("log_prob_error", 0.0), self.config.clip_low
+        error, clip = metrics.get("log_prob_error", 0.0), self.clip
         if not error > clip:
             return None
         return (
@@ -68,38 +71,7 @@ class FlowGRPO(GRPO):
             f"round less"
         )
 
-    def targets(
-        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        targets = super().targets(scores, rollouts, answers)
-        most = self.config.advantage_clip
-        return {**targets, "advantages": targets["advantages"].clamp(-most, most)}
-
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: |mean - reference mean|^2 / (2 std^2), averaged over a latent's dimensions."""
-        exact = self._apart(current, batch["reference_mean"])
+        exact = super().kl(current, batch)
         return exact * current.extra["interval"] if self.config.kl == "published" else exact
-
-    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        """The plain log-ratio, or GRPO-Guard's, arXiv:2510.22319, eq. 8.
-
-        The log-ratio of a Gaussian step has mean -|dmean|^2 / (2 std^2) and a spread that differs
-        from step to step; Guard adds the first and multiplies by the std. In a step's first update
-        the means have not moved yet, so there is nothing to add.
-        """
-        ratio = super().log_ratio(current, batch)
-        if not self.config.guard:
-            return ratio
-        moved = self._apart(current, batch["old_mean"])
-        return (ratio + moved.masked_fill(~batch["mask"], 0.0)) * current.extra["std"]
-
-    def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]; Guard's authors also divide it, and not the KL, by the step's fall of sigma."""
-        clipped = super().surrogate(current, batch)
-        return clipped / current.extra["interval"] if self.config.guard else clipped
-
-    def _apart(self, current: LogProbs, other: Tensor) -> Tensor:
-        """[b, t]: KL between the step's Gaussian and one of the same std and another mean."""
-        mean, std = current.extra["mean"], current.extra["std"]
-        wide = std.view(-1, *[1] * (mean.ndim - 2))
-        return sde.divergence(mean.flatten(0, 1), other.flatten(0, 1), wide).view(std.shape)

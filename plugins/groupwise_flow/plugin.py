@@ -17,3 +17,4 @@ def register_adapters(register: Register) -> None:
 @hookimpl
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithm:FlowGRPO")
+    register("flow_guard", "groupwise_flow.guard:FlowGuard")

@@ -34,7 +34,9 @@ from groupwise_flow.weights import Weights
 
 
 class FlowPolicy(Policy):
-    """Trajectories hold, for each rollout, its samples from the first decision on.
+    """A flow-matching pipeline of diffusers; its decisions are denoising steps.
+
+    Trajectories hold, for each rollout, its samples from the first decision on.
 
     Extras of a decision beside its log-prob: `mean` [b, t, ...] and `std` [b, t] of its Gaussian,
     and `interval` [b, t], the step's fall of sigma; those of them that are needed.

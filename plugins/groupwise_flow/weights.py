@@ -1,5 +1,6 @@
 """Weights: a number for each state that trained weights have been in."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -13,11 +14,12 @@ class Weights:
     """Tells whether the weights of a module are those that they were.
 
     Whatever writes to a parameter in place (an optimizer, a checkpoint that is read) makes a new
-    number. Other weights that are only lent, and give way to the former ones, do not.
+    number. Other weights that are only lent, and give way to the former ones, do not. Numbers begin
+    with the time, so that none is another process's, or of before a run was resumed.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self._numbers = module, count()
+        self._module, self._numbers = module, count(time.time_ns())
         self._written: int | None = None
         self._number = 0
 

@@ -43,7 +43,9 @@ CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
 
 class LanguageModel(Policy):
-    """Log-probs are those of the full softmax of logits / temperature, sampled or trained.
+    """A causal language model of transformers; its decisions are tokens.
+
+    Log-probs are those of the full softmax of logits / temperature, sampled or trained.
 
     trajectory: `prompt_ids`, a tensor of token ids each; `completion_ids` [B, T], all tokens that
         follow, a tool's among them; `attention` [B, T] bool, which places hold a token at all. What

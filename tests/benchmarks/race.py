@@ -27,33 +27,45 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[2]
 WINDOW = 3
-"""Steps whose mean accuracy must reach the goal."""
+"""Steps whose mean accuracy must reach the goal; of evaluations each stands for itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
     """config: of all runs; variants: by title, what `groupwise train` is called with beside it;
-    goal: accuracy of the training completions; common: overrides of all variants."""
+    goal: accuracy to be reached; common: overrides of all variants; held_out: judge by evaluations
+    (`evaluation.every`) and not by the training completions, for variants that draw other prompts.
+    """
 
     config: Path
     variants: Mapping[str, Sequence[str]]
     goal: float
     common: Sequence[str] = field(default_factory=tuple)
+    held_out: bool = False
+
+    @property
+    def accuracy(self) -> str:
+        """The metric that is judged."""
+        return "evaluation/accuracy" if self.held_out else "accuracy"
+
+    @property
+    def window(self) -> int:
+        return 1 if self.held_out else WINDOW
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What one run came to: NaN seconds and steps where it never reached the goal.
 
-    curve: (seconds of training, accuracy of the step's completions); accuracy: on held-out prompts
-    after the last step.
+    curve: (steps, seconds of training, accuracy) wherever that was measured; accuracy: on held-out
+    prompts after the last step.
     """
 
     seconds: float
     steps: float
     step: float
     accuracy: float
-    curve: Sequence[tuple[float, float]]
+    curve: Sequence[tuple[int, float, float]]
 
 
 def main(race: Race) -> None:
@@ -73,12 +85,12 @@ def main(race: Race) -> None:
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(one, *zip(*pairs, strict=True)))
     runs = {
-        title: [read(folder(options.out, title, seed), race.goal) for seed in options.seeds]
+        title: [read(folder(options.out, title, seed), race) for seed in options.seeds]
         for title in options.variants
     }
     text = table(runs, options.seeds, race.goal)
     (options.out / "table.md").write_text(text, encoding="utf-8")
-    draw(runs, race.goal, options.out / "picture.svg")
+    draw(runs, race, options.out / "picture.svg")
     print(text)
 
 
@@ -118,7 +130,7 @@ def train(
         cores.put(core)
 
 
-def read(run: Path, goal: float) -> Run:
+def read(run: Path, race: Race) -> Run:
     """Seconds count sampling, rewards and updates; evaluations do not."""
     lines = [json.loads(x) for x in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     lines = [line for line in lines if "time/update" in line]
@@ -126,20 +138,15 @@ def read(run: Path, goal: float) -> Run:
     spent, curve = 0.0, []
     for line in lines:
         spent += sum(line.get(name) or 0.0 for name in names)
-        curve.append((spent, line["accuracy"]))
-    reached = next(
-        (
-            n
-            for n in range(WINDOW, len(curve) + 1)
-            if statistics.mean(accuracy for _, accuracy in curve[n - WINDOW : n]) >= goal
-        ),
-        None,
-    )
+        if race.accuracy in line:
+            curve.append((line["step"], spent, line[race.accuracy]))
+    means = [accuracy for _, accuracy in smooth(curve, race.window)]
+    reached = next((n for n in range(race.window - 1, len(curve)) if means[n] >= race.goal), None)
     after = json.loads((run / "result.json").read_text("utf-8"))["after"]
     return Run(
-        seconds=curve[reached - 1][0] if reached else math.nan,
-        steps=reached or math.nan,
-        step=spent / max(1, len(curve)),
+        seconds=math.nan if reached is None else curve[reached][1],
+        steps=math.nan if reached is None else curve[reached][0],
+        step=spent / max(1, len(lines)),
         accuracy=after.get("accuracy", math.nan),
         curve=curve,
     )
@@ -166,8 +173,17 @@ def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
-def draw(runs: Mapping[str, Sequence[Run]], goal: float, path: Path) -> None:
-    """Accuracy of the completions against seconds of training; a thin line a seed."""
+def smooth(curve: Sequence[tuple[int, float, float]], window: int) -> list[tuple[float, float]]:
+    """Seconds, and the mean of the last accuracies by then."""
+    accuracies = [accuracy for _, _, accuracy in curve]
+    return [
+        (seconds, statistics.mean(accuracies[max(0, n - window + 1) : n + 1]))
+        for n, (_, seconds, _) in enumerate(curve)
+    ]
+
+
+def draw(runs: Mapping[str, Sequence[Run]], race: Race, path: Path) -> None:
+    """Accuracy against seconds of training; a thin line a seed."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -177,18 +193,13 @@ def draw(runs: Mapping[str, Sequence[Run]], goal: float, path: Path) -> None:
     colours = plt.get_cmap("tab20").colors
     for number, (title, of_seeds) in enumerate(runs.items()):
         for first, run in zip([True, *[False] * len(of_seeds)], of_seeds, strict=False):
-            smooth = [
-                statistics.mean(a for _, a in run.curve[max(0, n - WINDOW + 1) : n + 1])
-                for n in range(len(run.curve))
-            ]
             axes.plot(
-                [seconds for seconds, _ in run.curve],
-                smooth,
+                *zip(*smooth(run.curve, race.window), strict=True),
                 color=colours[number % len(colours)],
                 linewidth=1,
                 label=title if first else None,
             )
-    axes.axhline(goal, color="#8c959f", linewidth=0.8, linestyle=":")
+    axes.axhline(race.goal, color="#8c959f", linewidth=0.8, linestyle=":")
     axes.set(xlabel="seconds of training", ylabel="accuracy", ylim=(0, 1))
     axes.legend(frameon=False, fontsize=8, ncol=2)
     axes.spines[["top", "right"]].set_visible(False)

@@ -245,8 +245,9 @@ def test_check_of_a_policy_without_an_estimate(
 def test_plugins_lists_everything() -> None:
     result = call("plugins")
     assert result.exit_code == 0, result.output
-    words = [line.split() for line in result.stdout.splitlines()]
-    assert ["grpo", "groupwise", "(?)", "groupwise.algorithms.grpo:GRPO"] in words
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    told = "GRPO, arXiv:2402.03300: no critic, the group is the baseline."
+    assert f"grpo groupwise (?) {told}" in lines
     assert "needs pip install '?[math]'" in result.stdout
     assert "plugin 'broken' could not be loaded: ModuleNotFoundError" in result.stdout
     assert "'right_too' in rewards is registered by several plugins; name one" in result.stdout
@@ -274,6 +275,7 @@ def test_plugins_as_json() -> None:
         "extra": "math",
         "plugin": "good",
         "distribution": "?",
+        "line": "",
         "missing": ["sympy"],
     }
     assert heavy in record["entries"]

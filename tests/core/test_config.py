@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from groupwise import secrets
-from groupwise.cli import manual
+from groupwise.cli import algorithms, manual
 from groupwise.config.load import LoadedConfig, derive, dump, load_config, parse_config
 from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
@@ -456,6 +457,32 @@ def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
     text = page.read_text(encoding="utf-8")
     assert manual.rewritten(text) == text, "run: python -m groupwise.cli.manual " + str(page)
     assert set(manual.TABLES.values()) >= {RunConfig, TrainSection}
+
+
+def test_the_table_of_algorithms_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "algorithms.md"
+    text = page.read_text(encoding="utf-8")
+    assert algorithms.rewritten(text) == text, f"run: python -m groupwise.cli.algorithms {page}"
+    rows = [line.split(" | ") for line in algorithms.table().splitlines()[2:]]
+    entries = [each for each in plugins.installed().entries if each.kind == "algorithms"]
+    ours = {each.name for each in entries if each.distribution == "groupwise"}
+    assert {row[0].split("`")[1] for row in rows} == ours
+    for name, what, computes, averaged, source in rows:
+        assert (page.parent / name.split("(")[1].rstrip(")")).exists()
+        assert (what[-1], bool(averaged)) == (".", True)
+        assert " = " in computes
+        assert "arxiv.org" in source or "`bnpo`" in name  # which is TRL's own
+
+
+def test_what_the_page_of_algorithms_shows_is_taken() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    shown = [yaml.safe_load(block.split("```")[0]) for block in page.split("```yaml\n")[1:]]
+    assert len(shown) == 3
+    for section in shown:
+        options = section["algorithm"]
+        options = {"name": options} if isinstance(options, str) else options
+        kind = plugins.installed().load("algorithms", options.pop("name"))
+        kind(kind.Config(**options))
 
 
 def test_no_other_option_of_a_plugin_is_taken_for_a_secret() -> None:

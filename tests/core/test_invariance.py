@@ -290,7 +290,13 @@ from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.config.train import ReplaySection
+from groupwise.prompts.weighted import Weighted
+from groupwise.training.replay import Replay
 from tests.core.engine import Engine
+
+def rare(completions, **_):
+    return [float(text.startswith("33")) for text in completions]
 
 def half_dead(completions, prompts, **_):
     return [
@@ -327,18 +333,24 @@ def train(lab):
          {"groups_per_step": 3, "epochs": 2, "ahead": 1, "steps": 5, "evaluate_every": 3}),
         ("sees", Seeing(GRPO.Config(beta=0.05)), lab.ones,
          {"groups_per_step": 3, "updates_per_rollout": 3}),
+        ("replay", GRPO(), rare, {"groups_per_step": 5, "steps": 8}),
     ]:
         policy = lab.Tabular(symbols=4)
         if name == "engine":
             settings |= {"sampler": Apart(policy)}
         settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
         trainer = lab.trainer(policy, algorithm, reward, **settings)
+        if name == "replay":
+            trainer.experience.prompts = Weighted(
+                lab.rows(), explore=0.3, half_life=9.0, size=9, seed=3)
+            trainer.learner.replay = Replay(ReplaySection(), trainer.experience.judge)
         steps = []
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)
         evaluation, moments = trainer.evaluate(), trainer.learner.optimizer.adamw.state
         keep = ("reward", "reward_std", "grad_norm", "loss", "mismatch/kl", "zero_variance",
                 "mismatch/mean", "mismatch/max", "importance", "clip_fraction",
-                "trained_decisions", "length_max")
+                "trained_decisions", "length_max", "prompts/again", "prompts/between",
+                "prompts/expected", "prompts/new_accuracy", "replay/share", "replay/bytes")
         found[name] = {
             "table": policy.table.flatten().tolist(),
             "moment": moments[policy.table]["exp_avg"].flatten().tolist(),
@@ -406,7 +418,7 @@ def by_count(lab, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", ["grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees"]
+    "case", ["grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "replay"]
 )
 def test_two_processes_train_as_one(by_count, case):
     one, two = by_count[1][case], by_count[2][case]
@@ -419,6 +431,9 @@ def test_two_processes_train_as_one(by_count, case):
     assert one["evaluation"] == pytest.approx(two["evaluation"])
     for left, right in zip(one["steps"], two["steps"], strict=True):
         assert left == pytest.approx(right, rel=1e-6, abs=1e-9, nan_ok=True)
+    if case == "replay":
+        for name in ("prompts/again", "prompts/between", "replay/share"):
+            assert any(step[name] for step in one["steps"])
 
 
 def test_processes_with_different_configurations_are_told_the_key(by_count):

@@ -368,6 +368,7 @@ def test_two_processes_learn_as_one(lab, tmp_path):
         ({"pool": 3}, "train.group_size: 3 policies cannot share groups of 8 evenly"),
         ({"chain": 2, "algorithm": "dapo"}, "algorithm: each policy of a chain has its own"),
         ({"pool": 2, "sampler": "vllm"}, "sampler: each policy of a pool has its own"),
+        ({"pool": 2, "train": {"replay": {}}}, "train.replay: nothing is replayed in a pool"),
         ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: nothing is sampled ahead in a chain"),
     ],
 )

@@ -12,7 +12,9 @@ from textwrap import dedent
 import pytest
 
 from groupwise import hookspecs
+from groupwise.algorithms.sapo import SAPO
 from groupwise.errors import UserError
+from groupwise.plugins import docstrings
 from groupwise.plugins import registry as plugins
 from groupwise.plugins.registry import Entry, Registry, discover, missing_requirements
 
@@ -357,3 +359,12 @@ def test_every_hook_is_documented_and_is_a_kind():
         assert inspect.getdoc(function), name
         assert list(inspect.signature(function).parameters) == ["register"], name
     assert set(plugins.SINGULAR) == set(plugins.KINDS)
+
+
+def test_what_ships_says_in_a_line_what_it_is():
+    """As `groupwise plugins` prints it, without an import; a stranger's may be silent."""
+    points = (EntryPoint(name, value, "groupwise") for name, value in own_entry_points().items())
+    lines = {e.name: docstrings.line(e.target) for e in discover(points).entries}
+    assert [name for name, line in lines.items() if not line.endswith(".")] == []
+    assert docstrings.line("nowhere:Thing") == docstrings.line("groupwise.errors:Nothing") == ""
+    assert docstrings.docstring("groupwise.algorithms.sapo:SAPO") == inspect.getdoc(SAPO)

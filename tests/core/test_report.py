@@ -101,6 +101,7 @@ def full_run(folder: Path) -> Path:
     measured |= {"learning_rate": 1e-6, "time/sample": 2.0, "time/update": 1.0}
     measured |= {"reward_time/correct": 0.3, "decisions_per_second": 5000}
     measured |= {"evaluation/accuracy": 0.5, "evaluation/prompts": 100}
+    measured |= {"prompts/always_right": 0.2, "prompts/between": 0.8, "replay/share": 0.1}
     steps: list[dict[str, Any]] = [{"step": 0, "evaluation/accuracy": 0.2}]
     steps += [step_row(step, **measured) for step in range(1, 81)]
     result = {
@@ -117,6 +118,7 @@ def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
     html, page = page_of(full_run(tmp_path))
     expected = "Reward|Accuracy|Reward: correct|Reward: format|KL|Entropy|Length|Truncated"
     expected += "|Clipped ratios|Groups without variance|Mismatch|Gradient norm|Learning rate"
+    expected += "|Prompts by success|Replayed completions"
     assert titles(html) == [*expected.split("|"), "Time by phase", "Throughput"]
     assert "80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
     assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words

@@ -44,3 +44,5 @@ def test_steps_without_variance_must_come_in_a_row():
     assert not warnings(symptoms)
     said = [warnings(symptoms, **same) for _ in range(12)]
     assert [len(each) for each in said] == [0] * 9 + [1] + [0] * 2
+    replayed = Symptoms(GRPO())
+    assert not any(warnings(replayed, **same, **{"replay/share": 0.1}) for _ in range(12))

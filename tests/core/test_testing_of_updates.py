@@ -3,11 +3,12 @@
 import copy
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
-from groupwise import testing
+from groupwise import objective, testing
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.testing import algorithm as of_algorithms
@@ -48,6 +49,53 @@ class Sums(Targets):
 class NoBaseline(Targets):
     def change(self, targets, scores, rollouts):
         return {**targets, "advantages": scores.total.float()}
+
+
+class MissingIsWorst(GRPO):
+    def relative(self, scores, rollouts):
+        return super().relative(replace(scores, values=scores.values.nan_to_num()), rollouts)
+
+
+class MissingIsAverage(GRPO):
+    """The completion itself learns nothing, but the others are compared with a 0."""
+
+    def relative(self, scores, rollouts):
+        filled = replace(scores, values=scores.values.nan_to_num())
+        return super().relative(filled, rollouts).masked_fill(scores.total.isnan(), 0.0)
+
+
+class InRows(GRPO):
+    def __init__(self):
+        super().__init__(GRPO.Config(scale="none"))
+
+    def relative(self, scores, rollouts):
+        if len(scores.total) % 4:
+            return super().relative(scores, rollouts)
+        rows = scores.total.view(-1, 4)
+        return (rows - rows.nanmean(dim=1, keepdim=True)).nan_to_num().flatten()
+
+
+class OneForAllSteps(GSPO):
+    """GSPO's ratio without GSPO-token's stop-gradient: steps share the mean of their gradients."""
+
+    def log_ratio(self, current, batch):
+        return objective.sequence_log_ratio(
+            current.log_probs, batch["old_log_probs"], batch["mask"]
+        )
+
+
+class WeighsTheKL(GRPO):
+    def __init__(self):
+        super().__init__(GRPO.Config(beta=0.1))
+
+    def kl(self, current, batch):
+        kl, importance = super().kl(current, batch), self.importance(batch)
+        return kl if importance is None else kl * importance
+
+
+class Deaf(GRPO):
+    def importance(self, batch):
+        return None
 
 
 class Flat(GRPO):
@@ -122,6 +170,8 @@ ALGORITHMS = {
     "targets are of the whole update": InDoubles,
     "weights know the whole update": Sums,
     "it learns nothing from equal rewards": NoBaseline,
+    "a completion without a reward teaches nothing": MissingIsWorst,
+    "rollouts may come in any order": InRows,
     "rewards that differ teach something": Flat,
     "micro-batches change no gradient": ByRows,
     "decisions may be cut apart where the loss allows": CutsSequences,
@@ -130,6 +180,8 @@ ALGORITHMS = {
     "holes: every decision has its gradient": ByLengths,
     "what is left out has no gradient": OnlyTheGood,
     "what was rewarded becomes likelier": Climbs,
+    "an advantage moves the decision that it is of": OneForAllSteps,
+    "the sampler weighs what rewards teach, and nothing else": WeighsTheKL,
     "what is measured is one number a decision": MeasuresNothing,
     "its state comes through a checkpoint": LosesCount,
 }
@@ -143,6 +195,18 @@ def test_every_law_of_algorithms_has_one_that_breaks_it():
 def test_an_algorithm_that_breaks_a_law(name):
     with breaks(name):
         testing.check_algorithm(ALGORITHMS[name]())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a completion without a reward teaches nothing", MissingIsAverage),
+        ("the sampler weighs what rewards teach, and nothing else", Deaf),
+    ],
+)
+def test_another_way_to_break_it(name, kind):
+    with breaks(name):
+        testing.check_algorithm(kind())
 
 
 def test_an_algorithm_that_needs_what_the_toy_has_not():
@@ -171,7 +235,7 @@ def test_an_algorithm_that_sees_a_value_has_a_baseline_of_its_own():
 
         def targets(self, scores, rollouts, answers):
             targets = super().targets(scores, rollouts, answers)
-            less = targets["advantages"].unsqueeze(1) - answers["old_value"].float()
+            less = objective.per_decision(targets["advantages"]) - answers["old_value"].float()
             return {**targets, "advantages": less}
 
     testing.check_algorithm(Valued())

@@ -13,10 +13,15 @@ from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise_flow import sde
 from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.guard import FlowGuard
 
 
 def algorithm(**config):
     return FlowGRPO(FlowGRPO.Config(**config))
+
+
+def guard(**config):
+    return FlowGuard(FlowGuard.Config(**config))
 
 
 def rollouts_of(groups, steps=2):
@@ -149,7 +154,7 @@ def restated_guard(current, batch, low, high, beta):
 @pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (1e-3, 2e-3)])
 def test_guards_ratio_and_loss_are_the_papers(low, high, beta):
     current, batch, _ = steps_of()
-    made = algorithm(guard=True, clip_low=low, clip_high=high, beta=beta)
+    made = guard(clip_low=low, clip_high=high, beta=beta)
     ratio, loss = restated_guard(current, batch, low, high, beta)
     torch.testing.assert_close(made.log_ratio(current, batch).exp(), ratio, rtol=1e-12, atol=0)
     torch.testing.assert_close(made.loss(current, batch), loss, rtol=1e-12, atol=0)
@@ -177,7 +182,7 @@ def test_guards_log_ratio_is_0_on_average():
         current = LogProbs(log_probs=log_probs[0], extra=current.extra)
         batch = {**batch, "old_log_probs": log_probs[1]}
         plain.append(algorithm().log_ratio(current, batch))
-        normalised.append(algorithm(guard=True).log_ratio(current, batch))
+        normalised.append(guard().log_ratio(current, batch))
     assert (plain[0] + plain[1] < -1e-3).all()
     assert ((normalised[0] + normalised[1]).abs() < 1e-12).all()
     assert (normalised[0].abs() > 1e-5).all()
@@ -192,7 +197,7 @@ def test_guard_begins_at_ratio_1(lab):
         "old_mean": current.extra["mean"].detach(),
         "mask": rollouts.mask,
     }
-    assert (algorithm(guard=True).log_ratio(current, batch) == 0).all()
+    assert (guard().log_ratio(current, batch) == 0).all()
 
 
 # ---- what it warns of
@@ -214,20 +219,21 @@ def test_rounding_above_the_clip_range_is_told():
 def test_what_it_is_unless_told_otherwise():
     config = FlowGRPO().config
     assert (config.clip_low, config.beta, config.advantage_clip) == (1e-4, 0.0, 5.0)
-    assert (config.kl, config.guard, FlowGRPO().clip_high) == ("exact", False, 1e-4)
+    assert (config.kl, FlowGRPO().clip_high) == ("exact", 1e-4)
+    assert FlowGuard().config.model_dump() == config.model_dump()
 
 
 @pytest.mark.parametrize(
-    ("config", "needs", "reference", "old"),
+    ("made", "needs", "reference", "old"),
     [
-        ({}, set(), set(), set()),
-        ({"beta": 0.1}, set(), {"mean"}, set()),
-        ({"beta": 0.1, "kl": "published"}, {"interval"}, {"mean"}, set()),
-        ({"guard": True}, {"interval"}, set(), {"mean"}),
+        (algorithm(), set(), set(), set()),
+        (algorithm(beta=0.1), set(), {"mean"}, set()),
+        (algorithm(beta=0.1, kl="published"), {"interval"}, {"mean"}, set()),
+        (guard(), {"interval"}, set(), {"mean"}),
+        (guard(beta=0.1), {"interval"}, {"mean"}, {"mean"}),
     ],
 )
-def test_it_needs_what_it_uses(lab, config, needs, reference, old):
-    made = algorithm(**config)
+def test_it_needs_what_it_uses(lab, made, needs, reference, old):
     assert made.needs == {"log_probs", "mean", "std", *needs}
     assert made.reference == reference
     assert made.old == {"log_probs", *old}
@@ -274,12 +280,14 @@ def test_the_published_divisor_goes_with_the_published_sde(lab, kind):
         algorithm(beta=0.1, kl="published").check(lab.settings(sde=kind))
 
 
-@pytest.mark.parametrize("config", [{}, {"beta": 0.1}, {"guard": True}])
+@pytest.mark.parametrize(
+    "config", [{"name": "flow_grpo"}, {"name": "flow_grpo", "beta": 0.1}, {"name": "guard"}]
+)
 def test_a_policy_without_means_is_refused(lab, config, tmp_path):
-    with pytest.raises(UserError, match=r"'flow_grpo' needs .*mean.*, which policy 'Numbers'"):
+    with pytest.raises(UserError, match=r"needs .*mean.*, which policy 'Numbers'"):
         groupwise.train(
             policy=Numbers(),
-            algorithm={"name": "flow_grpo", **config},
+            algorithm=config,
             prompts=lab.rows,
             rewards=[lab.redness],
             evaluation={"prompts": 0},

@@ -14,18 +14,23 @@ ADAPTERS = {
     "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),
     "FluxPipeline": ("flux", "flux unguided"),
 }
-ALGORITHMS = [{}, {"beta": 0.1}, {"guard": True, "beta": 0.1}, {"kl": "published", "beta": 0.1}]
+ALGORITHMS = [
+    ("flow_grpo", {}),
+    ("flow_grpo", {"beta": 0.1}),
+    ("flow_grpo", {"kl": "published", "beta": 0.1}),
+    ("flow_guard", {"beta": 0.1}),
+]
 SIZE = {"height": 16, "width": 16, "prompt_tokens": 12}
 
 
 def test_no_other_is_registered(registered):
-    expected = {("policies", "flow"), ("algorithms", "flow_grpo")}
+    expected = {("policies", "flow"), *(("algorithms", name) for name, _ in ALGORITHMS)}
     assert set(registered("flow")) == expected | {("adapters", name) for name in ADAPTERS}
 
 
-@pytest.mark.parametrize("settings", ALGORITHMS)
-def test_algorithm(registered, settings):
-    kind = registered("flow")["algorithms", "flow_grpo"]
+@pytest.mark.parametrize(("name", "settings"), ALGORITHMS)
+def test_algorithm(registered, name, settings):
+    kind = registered("flow")["algorithms", name]
     testing.check_algorithm(kind(kind.Config(**settings)))
 
 

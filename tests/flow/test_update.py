@@ -4,7 +4,10 @@ import pytest
 import torch
 
 import groupwise
+from groupwise.algorithms.cispo import CISPO
+from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.guard import FlowGuard
 
 FORMS = {
     "plain": ({}, {}),
@@ -14,7 +17,9 @@ FORMS = {
         {"window": {"kind": "random", "size": 2}, "shared_noise": True},
         {"beta": 0.2, "clip_low": 1e-3},
     ),
-    "guard": ({"sde": "dance", "noise_level": 0.3}, {"guard": True, "scale": "batch"}),
+    "guard": ({"sde": "dance", "noise_level": 0.3}, {"kind": FlowGuard, "scale": "batch"}),
+    "cispo": ({}, {"kind": CISPO, "clip_high": 0.05, "beta": 0.2, "kl": "exact"}),
+    "reinforce++": ({}, {"kind": ReinforcePP}),
     "lora": ({"lora": {"rank": 2}, "guidance": 2.0}, {"beta": 0.2}),
     "flux": ({"of": "flux", "guidance": 3.5}, {"beta": 0.2, "normalize": "constant"}),
 }
@@ -24,8 +29,10 @@ VALUES = [0.5, 0.0, 2.0, 0.0, 1.0, 0.25, 0.3, 0.3, 0.3]  # the last group has no
 def setting(lab, form):
     """A policy some updates after sampling, rollouts, and what the loss is given."""
     settings, config = FORMS[form]
+    kind = config.get("kind", FlowGRPO)
+    config = {"clip_low": 0.05, **{key: value for key, value in config.items() if key != "kind"}}
     policy = lab.policy(**settings)
-    algorithm = FlowGRPO(FlowGRPO.Config(**{"clip_low": 0.05, **config}))
+    algorithm = kind(kind.Config(**config))
     algorithm.prepare(policy)
     policy.keep("reference")
     rows = [*lab.rows, {"prompt": "no bird"}]
@@ -138,7 +145,7 @@ def test_guard_measures_from_where_the_step_began(lab, tmp_path):
     policy, twin = (lab.policy(window={"kind": "fixed", "size": 2}) for _ in range(2))
     drawn, sample = [], policy.sample
     policy.sample = lambda *args, **more: drawn.append(sample(*args, **more)) or drawn[-1]
-    batches, algorithm = [], FlowGRPO(FlowGRPO.Config(guard=True, clip_low=0.1))
+    batches, algorithm = [], FlowGuard(FlowGuard.Config(clip_low=0.1))
     loss = algorithm.loss
     algorithm.loss = lambda current, batch: batches.append((current, batch)) or loss(current, batch)
     groupwise.train(

@@ -24,6 +24,12 @@ def test_a_state_has_one_number_and_no_other_state_has_it():
     assert len(set(seen)) == 4
 
 
+def test_no_number_is_another_process_s():
+    module = torch.nn.Linear(2, 2)
+    first, second = Weights(module), Weights(module)
+    assert first.number != second.number
+
+
 def test_lent_weights_have_numbers_of_their_own_and_the_former_come_back():
     """As many writes later, too: what was computed by an average is not the next update's."""
     module = torch.nn.Linear(2, 2)

@@ -12,7 +12,9 @@ from groupwise.algorithms.grpo import GRPO
 
 
 class DAPO(GRPO):
-    """DAPO, arXiv:2503.14476: clip higher above, average over tokens, refill dead groups.
+    """DAPO, arXiv:2503.14476: clip higher above, average over decisions, refill dead groups.
+
+        loss = -min(rho A, clip(rho, 1 - 0.2, 1 + 0.28) A)
 
     The soft overlong punishment of the paper is a reward of its own, `soft_overlong`.
     """

@@ -12,6 +12,8 @@ from groupwise.algorithms.grpo import GRPO
 class DrGRPO(GRPO):
     """Dr. GRPO, arXiv:2503.20783: no std and no own length, the two sources of GRPO's bias.
 
+        A = r - mean of the group
+
     `length` is the policy's longest completion unless it is set.
     """
 

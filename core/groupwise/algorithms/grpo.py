@@ -6,10 +6,10 @@ baseline, and that some groups have different rewards: a group of equal ones tea
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from groupwise import advantages, objective
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 
 class GRPO(Algorithm):
-    """Group Relative Policy Optimization: no critic, the group is the baseline.
+    """GRPO, arXiv:2402.03300: no critic, the group is the baseline.
 
-    Each decision's loss is `clipped(rho, A)` plus beta times a KL estimate to the reference minus
-    an entropy bonus; DeepSeekMath, arXiv:2402.03300, eq. 3. Defaults are TRL's, but for
+        A = (r - mean of the group) / (std of the group + epsilon)
+        loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
+
+    plus beta times a KL to the reference, minus an entropy bonus; DeepSeekMath, eq. 3. rho is
+    exp(log_prob - log_prob before the step's first update). Defaults are TRL's, but for
     `normalize`, where TRL has DAPO's `token`, and for the ratio that TRL weighs the KL by.
+    `ratio_cap` is TRL's `delta` and verl's `clip_ratio_c`: see `objective.clipped`.
     """
 
     class Config(BaseModel):
@@ -37,8 +41,18 @@ class GRPO(Algorithm):
         clip_high: float | None = Field(
             None, gt=0, description="clip range above 1; clip_low if unset"
         )
+        ratio_cap: float | None = Field(
+            None,
+            gt=1,
+            description="two-sided or dual clip: where the advantage is negative, ratios above "
+            "this count as this; more than 1 + clip_high",
+        )
         beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
-        kl: objective.Estimator = Field("k3", description="KL estimator: k1, k2 or k3")
+        kl: objective.Estimator | Literal["exact"] = Field(
+            "k3",
+            description="estimated from log-probs by k1, k2 or k3; exact: that of the Gaussians, "
+            "of a policy that states mean and std",
+        )
         entropy: float = Field(0.0, description="weight of an entropy bonus")
         scale: advantages.Scale = Field(
             "group",
@@ -53,6 +67,9 @@ class GRPO(Algorithm):
             description="divisor of normalize: constant; the longest completion allowed if unset",
         )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
+        advantage_clip: float | None = Field(
+            None, gt=0, description="advantages are cut at this size, as is usual for images"
+        )
         refill: bool = Field(
             False, description="dynamic sampling: draw other prompts for groups of equal reward"
         )
@@ -67,14 +84,30 @@ class GRPO(Algorithm):
         )
         importance_cap: float = Field(2.0, gt=0, description="cap of importance weights")
 
+        @model_validator(mode="after")
+        def _cap_above_the_clip_range(self) -> Self:
+            if self.ratio_cap is None:
+                return self
+            most = 1 + (self.clip_low if self.clip_high is None else self.clip_high)
+            if self.ratio_cap <= most:
+                raise ValueError(
+                    f"ratio_cap must be more than 1 + clip_high = {most:g}, found "
+                    f"{self.ratio_cap:g}: below that it would clip positive advantages, too"
+                )
+            return self
+
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
         self.length = self.config.length
-        self.reference = frozenset({"log_probs"} if self.config.beta > 0 else ())
+        self.beta = self.config.beta
+        self.gaussian = self.config.kl not in get_args(objective.Estimator)
+        self.reference = frozenset({"mean" if self.gaussian else "log_probs"} if self.beta else ())
         self.refills = self.config.refill
         self.corrects = self.config.importance != "none"
         self.couples_decisions = self.couples_decisions or self.config.importance == "sequence"
         self.needs = frozenset({"log_probs", "entropy"} if self.config.entropy else {"log_probs"})
+        if self.beta and self.gaussian:
+            self.needs |= {"mean", "std"}
 
     def prepare(self, policy: "Policy") -> None:
         """The constant that `normalize: constant` divides by is the longest completion allowed."""
@@ -90,16 +123,25 @@ class GRPO(Algorithm):
     ) -> Mapping[str, Tensor]:
         """`advantages` [B] or, with process rewards, [B, T]; `weights` [B, T]; both float32."""
         config = self.config
-        relative = self.relative(scores, rollouts)
-        if scores.steps is not None:
-            relative = relative.unsqueeze(1) + self._process(scores.steps, rollouts)
+        estimated = self.estimate(scores, rollouts, answers)
+        if config.advantage_clip is not None:
+            estimated = estimated.clamp(-config.advantage_clip, config.advantage_clip)
         mask = rollouts.mask
         if config.mask_truncated:
             mask = mask & ~rollouts.truncated.unsqueeze(1)
         return {
-            "advantages": relative.to(torch.float32),
+            "advantages": estimated.to(torch.float32),
             "weights": objective.weights(mask, normalize=config.normalize, length=self.length),
         }
+
+    def estimate(
+        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[B], or [B, T] with process rewards: the advantages of completions and of their steps."""
+        relative = self.relative(scores, rollouts)
+        if scores.steps is None:
+            return relative
+        return relative.unsqueeze(1) + self._process(scores.steps, rollouts)
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions; variants override this."""
@@ -120,30 +162,29 @@ class GRPO(Algorithm):
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
         """Rollouts with weight, and an advantage unless KL or entropy give a gradient anyway."""
         weighted = (targets["weights"] != 0).any(dim=1)
-        if self.config.beta > 0 or self.config.entropy != 0:
+        if self.beta or self.config.entropy:
             return weighted
         return weighted & (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
 
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: weights x (importance x clipped objective + beta KL - entropy bonus)."""
-        config = self.config
-        loss = self.surrogate(current, batch)
-        if "sampler_log_probs" in batch and self.corrects:
-            loss = loss * self.importance(batch)
-        if config.beta > 0:
-            loss = loss + config.beta * self.kl(current, batch)
-        if config.entropy:
+        """[b, t]: weights x (importance x surrogate + beta KL - entropy bonus)."""
+        loss, importance = self.surrogate(current, batch), self.importance(batch)
+        if importance is not None:
+            loss = loss * importance
+        if self.beta:
+            loss = loss + self.beta * self.kl(current, batch)
+        if self.config.entropy:
             assert current.entropy is not None
-            loss = loss - config.entropy * current.entropy
+            loss = loss - self.config.entropy * current.entropy
         # where, not a product alone: padding may hold anything, and 0 x inf is NaN.
         return torch.where(batch["mask"], loss * batch["weights"], 0.0)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """Clip fraction, and importance weights, KL and entropy where there are any."""
-        measured = {"clip_fraction": self.is_clipped(current, batch).to(torch.float32)}
-        if "sampler_log_probs" in batch and self.corrects:
-            measured["importance"] = self.importance(batch)
-        if self.config.beta > 0:
+        """What the surrogate damped, and importance weights, KL and entropy where there are any."""
+        measured, importance = dict(self.damping(current, batch)), self.importance(batch)
+        if importance is not None:
+            measured["importance"] = importance
+        if self.reference:
             measured["kl"] = self.kl(current, batch)
         if current.entropy is not None:
             measured["entropy"] = current.entropy
@@ -159,10 +200,15 @@ class GRPO(Algorithm):
         assert current.log_probs is not None
         return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
 
-    def importance(self, batch: Batch) -> Tensor:
-        """[b, t]: what each decision counts that another sampler, or older weights, took."""
+    def importance(self, batch: Batch) -> Tensor | None:
+        """[b, t]: what each decision counts that another sampler, or older weights, took.
+
+        None where the policy itself has just taken all; variants whose surrogate has it in itself
+        override this.
+        """
         config = self.config
-        assert config.importance != "none"
+        if config.importance == "none" or "sampler_log_probs" not in batch:
+            return None
         return objective.importance_weights(
             batch["old_log_probs"],
             batch["sampler_log_probs"],
@@ -179,24 +225,33 @@ class GRPO(Algorithm):
             batch["advantages"],
             low=self.config.clip_low,
             high=self.clip_high,
+            cap=self.config.ratio_cap,
         )
 
-    def is_clipped(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t] bool: the decisions whose gradient `surrogate` cuts; variants override both."""
-        return objective.is_clipped(
+    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+        """[b, t] each, to be measured: what `surrogate` does to gradients away from ratio 1.
+
+        Variants override both. Here, the decisions whose gradient is cut.
+        """
+        cut = objective.is_clipped(
             self.log_ratio(current, batch),
             batch["advantages"],
             low=self.config.clip_low,
             high=self.clip_high,
+            cap=self.config.ratio_cap,
         )
+        return {"clip_fraction": cut.to(torch.float32)}
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the divergence from the reference of each decision; variants override this."""
+        if self.gaussian:
+            mean, std = current.extra["mean"], current.extra["std"]
+            return objective.gaussian_kl(mean, batch["reference_mean"], std)
         assert current.log_probs is not None
         # Masked before the exponential, as in token_log_ratio: afterwards its gradient is NaN.
         padding = ~batch["mask"]
         return objective.kl(
             current.log_probs.masked_fill(padding, 0.0),
             batch["reference_log_probs"].masked_fill(padding, 0.0),
-            estimator=self.config.kl,
+            estimator=self.config.kl,  # type: ignore[arg-type]  # "exact" has returned above
         )

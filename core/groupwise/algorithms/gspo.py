@@ -17,6 +17,9 @@ from groupwise.rollouts import LogProbs
 class GSPO(GRPO):
     """GSPO, arXiv:2507.18071: one importance ratio a completion, and a clip range to go with it.
 
+        rho = exp(mean of the completion's log-ratios)
+        loss = -min(rho A, clip(rho, 1 - 3e-4, 1 + 4e-4) A)
+
     The ratio is the geometric mean of the decisions' ratios, so it stays near 1.
     """
 

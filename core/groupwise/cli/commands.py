@@ -216,12 +216,14 @@ def _duplicates(registry: "Registry") -> list[dict[str, Any]]:
 
 
 def _registry_record(registry: "Registry") -> dict[str, Any]:
+    from groupwise.plugins.docstrings import line
     from groupwise.plugins.registry import missing_requirements
 
     keys = ("kind", "name", "target", "extra", "plugin", "distribution")
     return {
         "entries": [
-            {key: getattr(entry, key) for key in keys} | {"missing": missing_requirements(entry)}
+            {key: getattr(entry, key) for key in keys}
+            | {"line": line(entry.target), "missing": missing_requirements(entry)}
             for entry in registry.entries
         ],
         "failures": dict(registry.failures),
@@ -267,15 +269,16 @@ def _kind_table(kind: str, entries: list["Entry"]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from groupwise.plugins.docstrings import line
     from groupwise.plugins.registry import missing_requirements
 
-    table = Table("name", "plugin", "target", "", title=kind, title_justify="left", box=None)
+    table = Table("name", "plugin", "what it is", "", title=kind, title_justify="left", box=None)
     for entry in sorted(entries, key=lambda entry: entry.name):
         missing = missing_requirements(entry)
         # As Text: the brackets of an extra would be read as markup.
         need = f"needs pip install '{entry.distribution}[{entry.extra}]'" if missing else ""
         source = f"{entry.plugin} ({entry.distribution})"
-        table.add_row(*map(Text, (entry.name, source, entry.target, need)))
+        table.add_row(*map(Text, (entry.name, source, line(entry.target), need)))
     return table
 
 

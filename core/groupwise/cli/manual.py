@@ -18,7 +18,7 @@ from groupwise import hookspecs
 from groupwise.config import sections, yaml_lines
 from groupwise.config.learners import LearnerSection, StageSection
 from groupwise.config.section import PluginSection, Section
-from groupwise.config.train import TrainSection
+from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.plugins import registry as plugins
 
 BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
@@ -29,9 +29,11 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Each of `pool`": LearnerSection,
     "Each of `chain`": StageSection,
     "`prompts`": sections.PromptsSection,
+    "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": sections.RewardSection,
     "Each of `watch`": sections.WatchSection,
     "`train`": TrainSection,
+    "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
@@ -47,11 +49,26 @@ def tables() -> str:
     for kind, name in _own():
         model: type[BaseModel] = plugins.installed().load(kind, name).Config
         title = f"## {plugins.SINGULAR[kind].capitalize()} `{name}`"
-        of_all = names.get(model.__mro__[1])
-        own = table(model, keys=model.__annotations__ if of_all else None)
-        parts.append(f"{title}\n\n" + (f"As `{of_all}`, but for:\n\n" if of_all else "") + own)
+        above = next((base for base in model.__mro__[1:] if base in names), None)
+        own = table(model) if above is None else _variant(model, above, names[above])
+        parts.append(f"{title}\n\n{own}")
         names[model] = name
     return "\n\n".join(parts)
+
+
+def _variant(model: type[BaseModel], above: type[BaseModel], name: str) -> str:
+    """What differs from the model above it, which is that of `name`."""
+    gone = [f"`{key}`" for key in above.model_fields if key not in model.model_fields]
+    keys = _changed(model, above) & model.model_fields.keys()
+    text = f"As `{name}`" + (f", without {', '.join(gone)}" if gone else "")
+    return f"{text}, but for:\n\n{table(model, keys=keys)}" if keys else f"{text}."
+
+
+def _changed(model: type[BaseModel], above: type[BaseModel]) -> set[str]:
+    """The keys that the model states, or a base between it and the model above it."""
+    between = [base for base in model.__mro__ if issubclass(base, BaseModel)]
+    own = [vars(base).get("__annotations__", {}) for base in between if not issubclass(above, base)]
+    return {key for annotations in own for key in annotations}
 
 
 def _own() -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """The sections of a run's configuration: every key with its type, default and meaning."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,6 +21,28 @@ from groupwise.config.train import TrainSection
 from groupwise.config.yaml_lines import KeyPath
 
 
+class WeightingSection(Section):
+    """Which prompts are drawn more often than others: those that succeed about half the time."""
+
+    explore: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="share of the draws that are the next prompt in the usual order; the others "
+        "are prompts seen before, those that succeed about half the time",
+    )
+    half_life: float = Field(
+        default=20.0,
+        gt=0,
+        description="steps after which what came of a prompt counts half",
+    )
+    size: int = Field(
+        default=100_000,
+        ge=1,
+        description="questions remembered, 32 bytes each in checkpoints",
+    )
+
+
 class PromptsSection(PluginSection):
     held_out: float = Field(
         default=0.1,
@@ -36,6 +58,21 @@ class PromptsSection(PluginSection):
         description="column that says what a row asks, where several prompts ask the same: they "
         "are held out together; the source's own if unset, else the prompt",
     )
+    weighting: WeightingSection | None = Field(
+        default=None,
+        description="draw prompts more often that succeed about half the time; `{}` takes the "
+        "defaults, null draws all alike ([Data that teaches](data.md))",
+    )
+
+    @model_validator(mode="after")
+    def _order_is_one(self) -> Self:
+        if self.weighting is not None and not self.shuffle:
+            raise mistake_at(
+                ("shuffle",),
+                "false keeps the source's order, and prompts.weighting draws by success; leave "
+                "out one of the two",
+            )
+        return self
 
 
 class MeasureSection(PluginSection):
@@ -176,11 +213,16 @@ class RunConfig(Section):
                 raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
         if not any(section.learns for section in listed):
             raise mistake_at((key,), "none of them learns")
+        self._check_shared(key, listed)
+
+    def _check_shared(self, key: str, listed: Sequence[LearnerSection]) -> None:
+        """What stands beside the list, for all in it."""
         for name in ("sampler", "algorithm"):
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
-        if self.train.ahead:
-            raise mistake_at(("train", "ahead"), f"nothing is sampled ahead in a {key}")
+        for name, what in (("ahead", "sampled ahead"), ("replay", "replayed")):
+            if getattr(self.train, name):
+                raise mistake_at(("train", name), f"nothing is {what} in a {key}")
         sized = [n for n, x in enumerate(listed) if "group_size" in x.train.model_fields_set]
         if key == "pool" and sized:
             raise mistake_at(

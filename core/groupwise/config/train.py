@@ -7,6 +7,32 @@ from pydantic import Field, field_validator, model_validator
 from groupwise.config.section import Section, mistake_at
 
 
+class ReplaySection(Section):
+    """Earlier right completions, for prompts of which hardly any is right."""
+
+    at_least: int = Field(
+        default=1,
+        ge=1,
+        description="right completions that a group should have; wrong ones give way to earlier "
+        "right ones of the same prompt where it has fewer",
+    )
+    size: int = Field(
+        default=256,
+        ge=1,
+        description="completions kept, in the memory of every process and in checkpoints",
+    )
+
+    @model_validator(mode="after")
+    def _holds_those_of_a_group(self) -> Self:
+        if self.size < self.at_least:
+            raise mistake_at(
+                ("size",),
+                f"{self.size} kept completions are fewer than the {self.at_least} that a group "
+                "should have (at_least)",
+            )
+        return self
+
+
 class TrainSection(Section):
     steps: int = Field(
         default=100, ge=0, description="training steps, each with rollouts of its own"
@@ -84,6 +110,11 @@ class TrainSection(Section):
     max_refills: int = Field(
         default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
     )
+    replay: ReplaySection | None = Field(
+        default=None,
+        description="learn again from earlier right completions of prompts that are hardly ever "
+        "answered rightly; `{}` takes the defaults ([Data that teaches](data.md))",
+    )
     max_skipped_updates: int = Field(
         default=10,
         ge=0,
@@ -120,6 +151,17 @@ class TrainSection(Section):
                 ("updates_per_rollout",),
                 f"{self.updates_per_rollout} updates cannot share {self.groups_per_step} groups "
                 "evenly: updates_per_rollout must divide groups_per_step",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _wrong_ones_stay(self) -> Self:
+        if self.replay is not None and self.replay.at_least >= self.group_size:
+            raise mistake_at(
+                ("replay", "at_least"),
+                f"{self.replay.at_least} right completions leave no wrong one in a group of "
+                f"{self.group_size}, so that nothing could be learned: it must be less than "
+                "train.group_size",
             )
         return self
 

@@ -13,6 +13,8 @@ from groupwise.prompts.split import as_text, held_out
 
 SCAN = 200_000
 """Rows looked through for the held-out split before giving up; sources may be endless."""
+MOST_RESTS = 100
+"""Rows passed over for a draw before one is taken that should rest."""
 
 
 @dataclass(frozen=True)
@@ -75,29 +77,37 @@ class Prompts:
 
     def take(self, count: int) -> list[Draw]:
         """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
-        draws: list[Draw] = []
-        passed = skipped = 0
-        while len(draws) < count:
-            row = self._row(self.position)
+        return [self._draw(self._in_order()[1]) for _ in range(count)]
+
+    def rests(self, row: Row) -> bool:
+        """Whether a row that may be drawn is passed over this time."""
+        return False
+
+    def _draw(self, row: Row) -> Draw:
+        self.drawn += 1
+        return Draw(self.drawn - 1, row)
+
+    def _in_order(self) -> tuple[int, Row]:
+        """The next row in the seeded order that may be drawn, and its number."""
+        passed = skipped = rested = 0
+        while passed < min(2 * len(self.source), len(self.source) + SCAN):
+            index = self._index(self.position)
+            row = self._row(index)
             self.position += 1
             held = self.is_held_out(row)
             if held or self.skips(row):
                 passed += 1
                 skipped += not held
-                if passed > len(self.source) + SCAN or (
-                    passed >= 2 * len(self.source) and not draws
-                ):
-                    share = skipped / passed
-                    skipping = f", as the policy skips {share:.0%} of them" if skipped else ""
-                    raise UserError(
-                        f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
-                        f"to train on{skipping}"
-                    )
-                continue
-            draws.append(Draw(self.drawn, row))
-            self.drawn += 1
-        self.skipped += skipped
-        return draws
+            elif rested < MOST_RESTS and self.rests(row):
+                rested += 1
+            else:
+                self.skipped += skipped
+                return index, row
+        skipping = f", as the policy skips {skipped / passed:.0%} of them" if skipped else ""
+        raise UserError(
+            f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
+            f"to train on{skipping}"
+        )
 
     def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Draw]:
         """The first `count` held-out prompts, in the source's own order; the same always.
@@ -129,22 +139,30 @@ class Prompts:
             )
         return draws
 
-    def state_dict(self) -> dict[str, int]:
+    @property
+    def place(self) -> dict[str, int]:
+        """Where it stands in the source."""
         return {"position": self.position, "drawn": self.drawn, "skipped": self.skipped}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.place)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position, self.drawn = state["position"], state["drawn"]
         self.skipped = state["skipped"]
 
-    def _row(self, position: int) -> Row:
+    def _index(self, position: int) -> int:
+        """The number of the row that stands there in the seeded order."""
         epoch, offset = divmod(position, len(self.source))
-        index = offset
-        if self.shuffle:
-            if epoch != self._epoch:
-                generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch, 0))
-                self._order = torch.randperm(len(self.source), generator=generator)
-                self._epoch = epoch
-            index = int(self._order[offset])
+        if not self.shuffle:
+            return offset
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch, 0))
+            self._order = torch.randperm(len(self.source), generator=generator)
+            self._epoch = epoch
+        return int(self._order[offset])
+
+    def _row(self, index: int) -> Row:
         row = self.source[index]
         check_row(row, index)
         return row

@@ -166,6 +166,7 @@ def _training(run: Record) -> str:
             Chart(title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth)
         )
     charts[2:2] = _length(run)
+    charts += _teaching(run)
     return _section("How training went", _LOSS, _charts(charts, run))
 
 
@@ -178,6 +179,21 @@ def _length(run: Record) -> list[Chart]:
     ]
     constant = len({length for s in series for _, length in s.points}) == 1
     return [] if constant else [Chart(title="Length", unit=run.unit, series=series)]
+
+
+def _teaching(run: Record) -> list[Chart]:
+    """Where prompts are weighted by success, or right completions replayed."""
+    kinds = ("always right", "never right", "between")
+    known = [
+        Series(name=kind, points=run.points(f"prompts/{kind.replace(' ', '_')}"), colour=number)
+        for number, kind in enumerate(kinds)
+    ]
+    replayed = Series(name="replayed", points=run.points("replay/share"))
+    note = "Shares of the prompts drawn so far; of those between there is something to learn."
+    return [
+        Chart(title="Prompts by success", series=known, percent=True, note=note),
+        Chart(title="Replayed completions", series=[replayed], percent=True),
+    ]
 
 
 def _time(run: Record) -> str:

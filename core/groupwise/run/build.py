@@ -21,6 +21,7 @@ from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Ahead, Experience
 from groupwise.training.learner import Learner
+from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Chain, Pool, Solo, Team
 
@@ -136,6 +137,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     policies, settings, clock = build_policies(parts, accelerator), parts.config.train, Clock()
     with open_team(parts, policies, accelerator) as team:
         evaluator = build_evaluator(parts, team)
+        replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
         learners = {
             label: Learner(
                 policies[label],
@@ -143,6 +145,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 learning.train,
                 accelerator,
                 team.samplings[label].sampler,
+                replay=replay,
             )
             for label, learning in parts.config.learners.items()
             if learning.learns

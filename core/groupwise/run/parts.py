@@ -26,6 +26,7 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
+from groupwise.run.teaching import check_teaching, draws_of
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 
@@ -176,7 +177,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         for label, learning in config.learners.items()
     }
     own = config.evaluation.source
-    prompts = Prompts(
+    prompts = draws_of(config)(
         make("prompts", ("prompts",), config.prompts),
         seed=config.seed,
         fraction=config.prompts.held_out if own is None else 0.0,
@@ -188,7 +189,9 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         source = make("prompts", ("evaluation", "source"), own)
         key = config.prompts.key if config.prompts.key in source[0] else None
         exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
+    rewards = _measures(loaded, objects, "rewards", config.rewards)
     watched = _measures(loaded, objects, "watch", config.watch)
+    check_teaching(loaded, algorithms, rewards[0])
     held_out = held_out_draws(exam, config)
     return Parts(
         loaded=loaded,
@@ -197,7 +200,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         prompts=prompts,
         exam=exam,
         held_out=held_out,
-        rewards=Scorer(_measures(loaded, objects, "rewards", config.rewards)),
+        rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
     )
 

@@ -81,7 +81,8 @@ class Symptoms:
         }
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:
-        self.without_variance = self.without_variance + 1 if metrics["zero_variance"] == 1 else 0
+        learned = metrics["zero_variance"] < 1 or metrics.get("replay/share", 0.0) > 0
+        self.without_variance = 0 if learned else self.without_variance + 1
         if self.without_variance < STEPS_WITHOUT_VARIANCE:
             return None
         return (

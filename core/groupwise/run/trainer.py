@@ -52,7 +52,7 @@ class Trainer:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.place: Mapping[str, int] = self.experience.state_dict()
+        self.place: Mapping[str, Any] = self.experience.state_dict()
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
         # Weights kept before the first step are those a run starts from: a resumed one has them.
@@ -161,7 +161,7 @@ class Trainer:
         with self.clock.time("evaluate"):
             return self.evaluator(self.state, self.averaged)
 
-    def go_on(self, *, step: int, seconds: float, place: Mapping[str, int]) -> None:
+    def go_on(self, *, step: int, seconds: float, place: Mapping[str, Any]) -> None:
         """Take up where a run was."""
         self.step, self.seconds = step, seconds
         self.experience.load_state_dict(place)

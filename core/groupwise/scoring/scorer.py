@@ -15,7 +15,10 @@ from groupwise.scoring.scoring import Answer, Scoring
 from groupwise.scoring.watchdog import watched
 from groupwise.scoring.worker import Worker
 
-FAMILIES = ("alarm", "evaluation", "mismatch", "nan_rewards", "reward_time", "rewards", "time")
+FAMILIES = (
+    *("alarm", "evaluation", "mismatch", "nan_rewards", "prompts", "replay", "reward_time"),
+    *("rewards", "time"),
+)
 """What the names of a run's own metrics begin with, those that have a kind."""
 
 

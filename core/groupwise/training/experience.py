@@ -13,6 +13,7 @@ from groupwise.algorithm import Algorithm
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.weighted import Weighted
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
@@ -91,10 +92,10 @@ class Experience:
     def drop(self) -> None:
         """Let go of what is sampled ahead."""
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         return self.place
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.drop()
         self.prompts.load_state_dict(state)
         self.place = self.prompts.state_dict()
@@ -190,6 +191,8 @@ class Experience:
         self.failures |= processes.first_of(scores.failures)
         right = None if self.judge.measures else self.judge.right(scores)
         metrics = step_metrics.describe(work.judged, scores, right=right, logged=self.team.logged)
+        if isinstance(self.prompts, Weighted):
+            metrics |= self.prompts.observe(step_metrics.outcomes(work.judged, right))
         lessons = work.lessons(scores)
         return metrics | (step_metrics.of_learners(lessons) if len(lessons) > 1 else {})
 
@@ -200,8 +203,9 @@ class Ahead(Experience):
     So they are of weights one step older, and an engine draws them while the update runs; rewards
     of a step are waited for when the next is sampled, or its sampling has begun. Draws and seeds
     are those of `Experience`: where groups are refilled, nothing is sampled ahead until it is known
-    how many. Nothing is sampled ahead where `ahead` is False, as before an evaluation or a
-    checkpoint, so that a resumed run draws by the same weights.
+    how many. Only prompts that are weighted by success are drawn by what is known a step before.
+    Nothing is sampled ahead where `ahead` is False, as before an evaluation or a checkpoint, so
+    that a resumed run draws by the same weights.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -221,11 +225,11 @@ class Ahead(Experience):
             if ahead:
                 self._send(state.global_step)
             return experience
-        first, place = self._first_round(state), self.prompts.state_dict()
+        first, place = self._first_round(state), self.prompts.place
         if ahead:
             self._send(state.global_step)
         experience = self._scored(first, state)
-        self.place = place
+        self.place = {**self.prompts.state_dict(), **place}
         return experience
 
     def _first_round(self, state: RunState) -> Round:

@@ -17,6 +17,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
 from groupwise.training.optimizer import Optimizer
+from groupwise.training.replay import Replay
 from groupwise.training.schedule import schedule
 from groupwise.training.update import Updater
 from groupwise.training.work import Lesson
@@ -30,6 +31,7 @@ class Learner:
 
     sampler: who drew the rollouts; where that is exact, what it said of them stands for what the
         policy would say.
+    replay: gives earlier right completions to groups that have none.
     whole: whether no weight has changed since the last `end_step`, so that what a checkpoint would
         hold is the end of a step. updates: those that changed weights so far.
     """
@@ -41,9 +43,11 @@ class Learner:
         settings: TrainSection,
         accelerator: Accelerator,
         sampler: Sampler,
+        *,
+        replay: Replay | None = None,
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
-        self.settings = settings
+        self.settings, self.replay = settings, replay
         self.whole, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the policy has moved: on some devices its parameters are others by then.
@@ -74,6 +78,10 @@ class Learner:
         processes have more. Metrics are means over the updates, `skipped_updates` a
         count; mismatch is that of the first, before any weight has moved.
         """
+        replayed, further = None, dict[str, float]()
+        if self.replay is not None:
+            rollouts, scores, replayed, further = self.replay.fill(lesson.rollouts, lesson.scores)
+            lesson = Lesson(rollouts=rollouts, scores=scores)
         rollouts = lesson.rollouts
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
@@ -82,8 +90,9 @@ class Learner:
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
-        # A state that `targets` changes is that of no whole step until this one ends.
-        self.whole = self.whole and not isinstance(self.algorithm, HasState)
+        # A state that `targets` changes, or replay, is that of no whole step until this one ends.
+        stateless = self.replay is None and not isinstance(self.algorithm, HasState)
+        self.whole = self.whole and stateless
         measured: list[dict[str, float]] = []
         for number, rows in enumerate(plan):
             part = lesson.select(rows)
@@ -97,12 +106,14 @@ class Learner:
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
+                apart=None if replayed is None else replayed[rows],
             )
             measured.append(metrics | self._apply(step))
         of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
         means = {name: _mean(values) for name, values in of.items()}
         # A policy of a chain may have received no prompt that it can take.
-        return means | {"skipped_updates": math.fsum(of.get("skipped_updates", ()))}
+        skipped = math.fsum(of.get("skipped_updates", ()))
+        return {**means, "skipped_updates": skipped, **further}
 
     def end_step(self, step: int) -> None:
         """After `step` steps: what the algorithm does between them."""
@@ -189,11 +200,12 @@ class Learner:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        algorithm = self.algorithm
+        algorithm, replay = self.algorithm, self.replay
         return {
             "updates": self.updates,
             "optimizer": self.optimizer.state_dict(),
             **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+            **({} if replay is None else {"replay": replay.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -201,6 +213,8 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.algorithm, HasState) and "algorithm" in state:
             self.algorithm.load_state_dict(state["algorithm"])
+        if self.replay is not None:
+            self.replay.load_state_dict(state.get("replay"))
 
 
 def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,11 +4,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise import processes
 from groupwise.advantages import group_std
 from groupwise.errors import UserError
+from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.work import Lesson
@@ -51,6 +53,25 @@ def describe(
     undefined = {name: processes.total(scores.undefined.get(name, 0)) for name in scores.names}
     told |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
     return {**told, **scores.metrics}  # which have their reward's name before their own
+
+
+def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
+    """What came of each draw, by its number, over all processes.
+
+    right: [B] as for `describe`, NaN where it was not judged. Raises UserError for None.
+    """
+    if right is None:
+        raise UserError(
+            "prompts.weighting: the first reward gives other values than 0 and 1, so it does not "
+            "tell right from wrong; name one that does by evaluation.accuracy, or set "
+            "evaluation.threshold"
+        )
+    numbers, index = rollouts.groups.cpu().unique(return_inverse=True)
+    sums = torch.zeros(len(numbers), 2, dtype=torch.float64)
+    sums.index_add_(0, index, torch.stack([right.nan_to_num(), (~right.isnan()).double()], dim=1))
+    rows = zip(numbers.tolist(), sums.tolist(), strict=True)
+    parts = gather_object([{number: Outcome(*counts) for number, counts in rows}])
+    return {number: outcome for part in parts for number, outcome in part.items()}
 
 
 def of_learners(lessons: Mapping[str, Lesson]) -> dict[str, float]:

@@ -45,6 +45,7 @@ class Updater:
         spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
+        apart: Tensor | None = None,
     ) -> dict[str, float]:
         """Accumulate the gradient of the update's loss; returns what was measured on the way.
 
@@ -60,11 +61,14 @@ class Updater:
         first: whether it is the step's first update, in which the old answers are the present ones,
             and the sampler's log-probs are compared with them.
         corrected: whether the loss weighs the rollouts by the sampler's log-probs.
+        apart: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
         targets = self.targets(scores, rollouts, answers, beside=beside)
         everything = {**targets, "mask": rollouts.mask, **answers}
         if rollouts.sampler_log_probs is not None:
             everything["sampler_log_probs"] = rollouts.sampler_log_probs
+        if apart is not None:
+            everything["apart"] = apart
         everything = {name: value.cpu() for name, value in everything.items()}
         active = self.algorithm.active(targets).nonzero().flatten()
         parts = self._parts(rollouts, active)
@@ -83,7 +87,7 @@ class Updater:
                 batch = self._batch(everything, rows, _within(decisions, piece))
                 if first:
                     batch |= {f"old_{name}": _of(current, name) for name in self.algorithm.old}
-                sampled = batch.get("sampler_log_probs")
+                sampled, older = batch.get("sampler_log_probs"), batch.pop("apart", None)
                 if not corrected:
                     batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
@@ -91,7 +95,8 @@ class Updater:
                 backpropagate(loss * self.accelerator.num_processes)
             gap = None
             if first and sampled is not None and current.log_probs is not None:
-                gap = current.log_probs.detach(), sampled
+                ours = current.log_probs.detach()
+                gap = ours, sampled if older is None else sampled.where(~older[:, None], ours)
             sums.add(self.algorithm.measure(current, batch), gap, batch, loss)
             checks.add(current, batch)
         self.suspect = checks.first()

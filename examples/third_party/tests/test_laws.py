@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from groupwise_controller.algorithm import RLOO
+from groupwise_controller.algorithm import Reinforce
 from groupwise_controller.policy import Controller
 from groupwise_controller.rewards import SmoothControl, arrives
 
@@ -17,7 +17,7 @@ def test_policy(policy: Controller, rows: Rows) -> None:
 
 
 def test_algorithm() -> None:
-    testing.check_algorithm(RLOO())
+    testing.check_algorithm(Reinforce())
 
 
 def test_rewards(policy: Controller, rows: Rows) -> None:

@@ -13,7 +13,7 @@ NAMES = {
     ("policies", "controller"),
     ("rewards", "arrives"),
     ("rewards", "smooth_control"),
-    ("algorithms", "rloo"),
+    ("algorithms", "reinforce"),
     ("prompts", "controller_targets"),
     ("callbacks", "exploration_log"),
 }
@@ -32,7 +32,7 @@ def test_a_run_by_name(tmp_path: Path) -> None:
         policy="controller",
         prompts="controller_targets",
         rewards=["arrives", {"name": "smooth_control", "weight": 0.3}],
-        algorithm="rloo",
+        algorithm="reinforce",
         train={"steps": 20, "groups_per_step": 16, "group_size": 16, "learning_rate": 3e-3},
         evaluation={"prompts": 100},
         callbacks=[{"name": "exploration_log", "file": str(tmp_path / "log.csv")}],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from groupwise_controller.algorithm import RLOO
+from groupwise_controller.algorithm import Reinforce
 from groupwise_controller.callback import ExplorationLog
 from groupwise_controller.policy import Controller
 from groupwise_controller.prompts import Targets
@@ -113,17 +113,17 @@ def scored(values: list[float], groups: list[int]) -> tuple[Scores, Rollouts]:
     )
 
 
-def test_rloo_leaves_each_rollout_out_of_its_baseline() -> None:
+def test_reinforce_leaves_each_rollout_out_of_its_baseline() -> None:
     values = [1.0, 0.0, 5.0, 2.0, 2.0, math.nan, 6.0]
-    targets = RLOO().targets(*scored(values, [0, 0, 0, 1, 1, 1, 1]), {})
+    targets = Reinforce().targets(*scored(values, [0, 0, 0, 1, 1, 1, 1]), {})
     expected = [1 - 5 / 2, 0 - 6 / 2, 5 - 1 / 2, 2 - 8 / 2, 2 - 8 / 2, 0.0, 6 - 4 / 2]
     assert targets["advantages"].tolist() == pytest.approx(expected)
 
 
-def test_rloo_gradient_is_that_of_the_log_prob_of_the_rollout() -> None:
+def test_reinforce_gradient_is_that_of_the_log_prob_of_the_rollout() -> None:
     scores, rollouts = scored([1.0, 0.0, 0.0, 3.0], [0, 0, 1, 1])
     log_probs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    algorithm = RLOO()
+    algorithm = Reinforce()
     batch = {
         **algorithm.targets(scores, rollouts, {}),
         "old_log_probs": log_probs.detach() - 1.0,

@@ -43,8 +43,11 @@ PROBED = 16
 
 
 class VLLM(Sampler):
-    """Servers take the weights that are followed, under a tag of their own for every change, and
-    say of each completion by which tags it was drawn: others are drawn anew."""
+    """vLLM servers draw the completions.
+
+    They take the weights that are followed, under a tag of their own for every change, and say of
+    each completion by which tags it was drawn: others are drawn anew.
+    """
 
     policy_class: ClassVar[type] = LanguageModel
     requires: ClassVar[frozenset[str]] = frozenset({"log_probs"})

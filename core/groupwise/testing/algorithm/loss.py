@@ -1,11 +1,15 @@
 """Laws of the loss: what a decision costs."""
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from groupwise import objective
+from groupwise.algorithm import Algorithm
+from groupwise.algorithms.grpo import GRPO
+from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.testing import compare
 from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
@@ -28,7 +32,7 @@ def teaches(case: Case) -> str | None:
     look="`loss`: plain sums of weighted decisions; no mean over a micro-batch, no number of rows",
 )
 def microbatches(case: Case) -> str | None:
-    return _same_gradient(case, cuts=False, budgets=(1, 7, 13))
+    return _same_gradient(case, cuts=False, budgets=(1, 13))
 
 
 @law(
@@ -36,7 +40,7 @@ def microbatches(case: Case) -> str | None:
     look="`couples_decisions`: True where one decision's loss depends on others of its rollout",
 )
 def cut_apart(case: Case) -> str | None:
-    return _same_gradient(case, cuts=True, budgets=(1, 13, WHOLE))
+    return _same_gradient(case, cuts=True, budgets=(13, WHOLE))
 
 
 def _same_gradient(case: Case, *, cuts: bool, budgets: tuple[int, ...]) -> str | None:
@@ -112,13 +116,38 @@ def holes(case: Case) -> str | None:
     return None
 
 
-def _leaves(case: Case, toy: Toy, rollouts: Rollouts) -> dict[str, Tensor]:
-    """What the policy answers in a first update, with the loss's gradient of each answer."""
+def _leaves(
+    case: Case, toy: Toy, rollouts: Rollouts, *, taught: bool = True, said: float | None = None
+) -> dict[str, Tensor]:
+    """What the policy answers in a first update, with the loss's gradient of each answer.
+
+    taught: False for advantages of 0. said: by how much the sampler's log-probs are above the
+    policy's; the batch has none if unset.
+    """
+    leaves, current, batch, algorithm = _batch(case, toy, rollouts, toy_scores(REWARDS))
+    if not taught and "advantages" in batch:
+        batch["advantages"] = torch.zeros_like(batch["advantages"])
+    if said is not None:
+        batch["sampler_log_probs"] = batch["old_log_probs"] + said
+    loss = algorithm.loss(current, batch)
+    if loss.shape != rollouts.mask.shape:
+        raise ValueError(
+            f"the loss is {list(loss.shape)}, expected {list(rollouts.mask.shape)}, one number a "
+            f"decision"
+        )
+    loss.sum().backward()
+    return leaves
+
+
+def _batch(
+    case: Case, toy: Toy, rollouts: Rollouts, scores: Scores
+) -> tuple[dict[str, Tensor], LogProbs, dict[str, Tensor], Algorithm]:
+    """Answers as leaves, the same as the loss takes them, its batch, and the algorithm."""
     algorithm = copy.deepcopy(case.algorithm)
     algorithm.prepare(toy)
     updater = updater_of(toy, algorithm, WHOLE)
     answers = case.answers(updater, toy, rollouts, first=True)
-    targets = updater.targets(toy_scores(REWARDS), rollouts, answers)
+    targets = updater.targets(scores, rollouts, answers)
     with torch.no_grad():
         outputs = compare.answers(toy(rollouts))
     leaves = {name: value.clone().requires_grad_() for name, value in outputs.items()}
@@ -128,14 +157,7 @@ def _leaves(case: Case, toy: Toy, rollouts: Rollouts) -> dict[str, Tensor]:
     )
     batch = {**targets, "mask": rollouts.mask, **answers}
     batch |= {f"old_{name}": outputs[name] for name in algorithm.old}
-    loss = algorithm.loss(current, batch)
-    if loss.shape != rollouts.mask.shape:
-        raise ValueError(
-            f"the loss is {list(loss.shape)}, expected {list(rollouts.mask.shape)}, one number a "
-            f"decision"
-        )
-    loss.sum().backward()
-    return leaves
+    return leaves, current, batch, algorithm
 
 
 def _size(grad: Tensor | None, mask: Tensor) -> Tensor:
@@ -195,4 +217,66 @@ def _likely(toy: Toy, rollouts: Rollouts) -> Tensor:
     return (objective.weights(rollouts.mask, normalize="sequence").double() * log_probs).sum(dim=1)
 
 
-LAWS = (teaches, microbatches, cut_apart, padding, infinite, holes, left_out, improves)
+@law(
+    "an advantage moves the decision that it is of",
+    look="`loss`: at ratio 1 the gradient of a decision's log-prob has the sign of -A, also where "
+    "steps of a completion have rewards of their own",
+)
+def own_advantage(case: Case) -> str | None:
+    if "log_probs" not in case.algorithm.needs:
+        return None
+    toy = case.toy()
+    rollouts = toy_rollouts(toy)
+    every = [toy_scores(REWARDS)]
+    if isinstance(case.algorithm, GRPO):  # whose variants promise process supervision
+        every.append(_with_steps(every[0], rollouts))
+    for scores in every:
+        leaves, current, batch, algorithm = _batch(case, toy, rollouts, scores)
+        if "advantages" not in batch:
+            return None
+        nothing = {**batch, "advantages": torch.zeros_like(batch["advantages"])}
+        pull = algorithm.loss(current, batch) - algorithm.loss(current, nothing)
+        (pull,) = torch.autograd.grad(pull.sum(), leaves["log_probs"], allow_unused=True)
+        if pull is None:
+            continue
+        wrong = pull * objective.per_decision(batch["advantages"]) > 1e-12
+        if bool(wrong.any()):
+            return f"{int(wrong.sum())} decisions are pushed against their advantage"
+    return None
+
+
+def _with_steps(scores: Scores, rollouts: Rollouts) -> Scores:
+    """The same, and a reward of 1 or -1 in turn for each step, of one decision."""
+    places = torch.arange(rollouts.mask.shape[1], dtype=torch.float64)
+    rows = torch.arange(len(rollouts), dtype=torch.float64).unsqueeze(1)
+    steps = (3 * places + rows).cos().masked_fill(~rollouts.mask, torch.nan)
+    return replace(scores, steps=steps)
+
+
+@law(
+    "the sampler weighs what rewards teach, and nothing else",
+    look="`corrects`, `loss`: where it is True, the surrogate is weighed by how likely the policy "
+    "was to take a decision against `sampler_log_probs`; KL and entropy are not",
+)
+def corrected(case: Case) -> str | None:
+    if not (case.algorithm.corrects and "log_probs" in case.algorithm.old):
+        return None
+    toy = case.toy()
+    rollouts = toy_rollouts(toy)
+    apart = {}
+    for taught in (True, False):
+        one, other = (_leaves(case, toy, rollouts, taught=taught, said=by) for by in (0.0, 1.0))
+        pairs = [(one[name].grad, other[name].grad) for name in one]
+        gaps = [a - b for a, b in pairs if a is not None and b is not None]
+        apart[taught] = max((float(gap.abs().max()) for gap in gaps), default=0.0)
+    if not apart[True] > 0:
+        return "decisions that the sampler was likelier to take by a nat have the same gradient"
+    if apart[False] > 1e-12:
+        return f"with advantages of 0 the sampler changes gradients by up to {apart[False]:.3g}"
+    return None
+
+
+LAWS = (
+    *(teaches, microbatches, cut_apart, padding, infinite, holes, left_out, improves),
+    *(own_advantage, corrected),
+)

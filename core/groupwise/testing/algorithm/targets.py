@@ -1,5 +1,6 @@
 """Laws of targets: what an update aims at."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -80,4 +81,47 @@ def equal_rewards(case: Case) -> str | None:
     return f"equal rewards have advantages up to {most:.3g}, expected 0" if most > 1e-6 else None
 
 
-LAWS = (asks, shapes, weights, equal_rewards)
+@law(
+    "a completion without a reward teaches nothing",
+    look="`targets`: NaN among rewards means that none applies; it is no 0 and enters no mean",
+)
+def without_reward(case: Case) -> str | None:
+    toy = case.toy()
+    rollouts = toy_rollouts(toy)
+    some = [math.nan, *REWARDS[1:8], *[math.nan] * 4]  # one of the first group, all of the last
+    targets = case.targets(toy_scores(some), rollouts, toy)
+    for name, value in targets.items():
+        if not bool(value.isfinite().all()):
+            return f"{name} is not finite where a reward is NaN"
+    if "advantages" not in targets or case.algorithm.sees:
+        return None
+    missing = torch.tensor(some).isnan()
+    most = float(targets["advantages"][missing].abs().max())
+    if most > 0:
+        return f"where a reward is NaN there are advantages of up to {most:.3g}"
+    rest = [value for value in some if not math.isnan(value)]
+    without = case.targets(toy_scores(rest), rollouts.select(~missing), toy)["advantages"]
+    apart = float((without - targets["advantages"][~missing]).abs().max())
+    if apart > 1e-5:
+        return f"without the completions that have none, others' advantages differ by {apart:.3g}"
+    return None
+
+
+@law(
+    "rollouts may come in any order",
+    look="`targets`: a group is what has one number in `rollouts.groups`, not so many rows in turn",
+)
+def any_order(case: Case) -> str | None:
+    toy = case.toy()
+    rollouts, values = toy_rollouts(toy), torch.tensor(REWARDS, dtype=torch.float64)
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(0))
+    one = case.targets(toy_scores(values.tolist()), rollouts, toy)
+    other = case.targets(toy_scores(values[order].tolist()), rollouts.select(order), toy)
+    for name, value in one.items():
+        apart = float((value[order] - other[name]).abs().max())
+        if apart > 1e-5:
+            return f"{name} of rollouts in another order differ by up to {apart:.3g}"
+    return None
+
+
+LAWS = (asks, shapes, weights, equal_rewards, without_reward, any_order)

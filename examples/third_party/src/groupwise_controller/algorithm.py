@@ -9,7 +9,7 @@ from groupwise import Algorithm, LogProbs, Rollouts, advantages, objective
 from groupwise.rewards import Scores
 
 
-class RLOO(Algorithm):
+class Reinforce(Algorithm):
     """A = r - mean of the others' r, loss = -A log pi of the whole rollout; arXiv:2402.14740.
 
     No clip and no ratio: it is meant for one update per rollout.

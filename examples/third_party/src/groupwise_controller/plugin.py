@@ -16,7 +16,7 @@ def register_rewards(register: Register) -> None:
 
 @hookimpl
 def register_algorithms(register: Register) -> None:
-    register("rloo", "groupwise_controller.algorithm:RLOO")
+    register("reinforce", "groupwise_controller.algorithm:Reinforce")
 
 
 @hookimpl

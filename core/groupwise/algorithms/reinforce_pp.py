@@ -1,0 +1,80 @@
+"""REINFORCE++: the batch is the baseline.
+
+When to use it: for rewards on one scale over all prompts, as those of a reward model are, and small
+groups; a group of equal rewards still teaches, against the rest of the batch. It assumes that
+prompts are about equally hard: where they are not, an easy prompt's completions look good whatever
+they say. Then take `reinforce_pp_baseline`.
+
+Where implementations differ: the paper subtracts the KL to the reference from the reward, decision
+by decision (k1), and so do we; OpenRLHF and verl do either. All normalise over decisions, so long
+completions count more in the mean; OpenRLHF by the biased std, verl and we by the unbiased. "Batch"
+is an update's here: with several `updates_per_rollout`, each is normalised by itself.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from groupwise import advantages, objective
+from groupwise.algorithms.grpo import GRPO
+from groupwise.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.rewards import Scores
+
+
+class ReinforcePP(GRPO):
+    """REINFORCE++, arXiv:2501.03262: compare with the whole batch, not the group; KL in the reward.
+
+    R = r - beta (sum of log_prob - reference from the decision on)
+    A = (R - mean of the batch) / (std of the batch + epsilon)
+    loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
+    """
+
+    class Config(GRPO.Config):
+        beta: float = Field(
+            0.0, ge=0, description="weight of the KL to the reference in the reward"
+        )
+        kl: ClassVar[objective.Estimator] = "k1"  # type: ignore[misc]
+        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
+        normalize: objective.Normalize = "token"
+        epsilon: float = Field(1e-8, gt=0, description="added to the std")
+
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config or self.Config())
+        self.beta = 0.0  # none in the loss
+        if self.config.beta:
+            self.sees = frozenset({"old_log_probs", "reference_log_probs"})
+
+    def estimate(
+        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Tensor:
+        mask = rollouts.mask
+        returns = self.relative(scores, rollouts).unsqueeze(1).expand(mask.shape)
+        if scores.steps is not None:
+            missing = mask.shape[1] - scores.steps.shape[1]
+            steps = torch.nn.functional.pad(scores.steps, (0, missing))
+            returns = returns + advantages.to_go(steps)
+        if self.sees:
+            apart = objective.token_log_ratio(
+                answers["old_log_probs"], answers["reference_log_probs"], mask
+            )
+            returns = returns - self.config.beta * advantages.to_go(apart.to(returns.dtype))
+        return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
+
+    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B]: the rewards themselves."""
+        return scores.outcome.nan_to_num()
+
+
+def judged(scores: "Scores", mask: Tensor) -> Tensor:
+    """[B, T] bool: the decisions of rollouts that have a reward, of their own or of a step."""
+    has_reward = ~scores.outcome.isnan()
+    if scores.steps is not None:
+        has_reward = has_reward | ~scores.steps.isnan().all(dim=1)
+    return mask & has_reward.unsqueeze(1)

@@ -1,0 +1,48 @@
+"""REINFORCE++ with a baseline: the group's mean, the batch's std.
+
+When to use it: where GRPO is, and groups are small or their std is often tiny: GRPO then blows up
+differences that mean little, and here no group can. It assumes rewards of one scale.
+
+Where implementations differ: ms-swift and RLinf subtract the KL from the reward, slime and we have
+it in the loss (k2 unless set, whose gradient is the KL's). TRL's and our `scale: batch` divides by
+the std of the rewards themselves, with the differences between prompts in it, and over completions,
+not decisions. Since decisions are counted, the mean over the batch is not 0 where long completions
+do better or worse: all of the family subtract it, and a group of equal rewards gets that as
+advantage.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from groupwise import advantages, objective
+from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.reinforce_pp import judged
+from groupwise.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.rewards import Scores
+
+
+class ReinforcePPBaseline(GRPO):
+    """REINFORCE++ with a baseline, arXiv:2501.03262: the group's mean, the std of the whole batch.
+
+    a = r - mean of the group
+    A = (a - mean of the batch) / (std of the batch + epsilon)
+    loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
+    """
+
+    class Config(GRPO.Config):
+        kl: objective.Estimator | Literal["exact"] = "k2"
+        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
+        normalize: objective.Normalize = "token"
+        epsilon: float = Field(1e-8, gt=0, description="added to the std")
+
+    def estimate(
+        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+    ) -> Tensor:
+        centred = objective.per_decision(super().estimate(scores, rollouts, answers))
+        mask = judged(scores, rollouts.mask)
+        return advantages.whitened(centred.expand(mask.shape), mask, epsilon=self.config.epsilon)

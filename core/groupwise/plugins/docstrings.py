@@ -1,0 +1,31 @@
+"""What a registered name says of itself, read without importing it: its module may be heavy."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+
+def docstring(target: str) -> str:
+    """The docstring of "module:attribute", unindented; empty where none is to be found.
+
+    Read from the module's source; only the packages around it are imported.
+    """
+    module, _, attribute = target.partition(":")
+    node: Any = None
+    try:
+        spec = find_spec(module)
+        if spec and spec.origin:
+            node = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    except Exception:  # a stranger's package, of which this is only a description
+        return ""
+    for name in attribute.split("."):
+        inside = getattr(node, "body", ())
+        node = next((each for each in inside if getattr(each, "name", None) == name), None)
+    described = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    return (ast.get_docstring(node) or "") if described else ""
+
+
+def line(target: str) -> str:
+    """Its first line."""
+    return docstring(target).partition("\n")[0]

@@ -1,0 +1,245 @@
+"""Replay: earlier right completions take the place of wrong ones where hardly any is right.
+
+A group of wrong completions alone teaches nothing, and of a prompt that is hardly ever answered
+rightly most groups are such. One earlier right completion makes it comparable. It counts by its
+importance ratio, of the policy to the weights that drew it, and everything else is as for fresh
+ones.
+
+What it does to the gradient: where rewards are 1 for right and 0 for wrong, the expected gradient
+of a prompt keeps its direction, that of the prompt's success rate p, and gets longer. With groups
+of G fresh completions, advantages that are not scaled and sums over whole completions it is
+(G - 1)/G times the gradient of p; with one replayed in each group that has none right,
+
+    (G - 1)/G (1 + (1 - p)^G / G (1/q + 1/(1 - p)))
+
+times, where q is the success rate of the weights that drew it. So prompts that are rarely right
+count more against others, and lead where they led. That holds for importance weights that are
+unbiased themselves (`importance: sequence`, below the cap), and as far as the present weights have
+not learned from what is replayed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from groupwise import processes
+from groupwise.config.train import ReplaySection
+from groupwise.errors import UserError
+from groupwise.prompts.split import as_text
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+from groupwise.training.judge import Judge
+
+
+class Filled(NamedTuple):
+    """A step's rollouts, earlier ones among them; replayed: [B] bool, which; metrics: of them."""
+
+    rollouts: Rollouts
+    scores: Scores
+    replayed: Tensor
+    metrics: dict[str, float]
+
+
+class Kept(NamedTuple):
+    """A right completion of an earlier step, in CPU memory: what is learned from, and no more."""
+
+    rollout: Rollouts
+    scores: Scores
+
+
+class Replay:
+    """Right completions by prompt, the last `at_least` of each, `size` in all.
+
+    They are of prompts of whose completions some were right, and half at most. All processes hold
+    the same ones: a prompt may fall to any of them.
+    """
+
+    def __init__(self, settings: ReplaySection, judge: Judge) -> None:
+        self.settings, self.judge = settings, judge
+        self.kept: dict[str, list[Kept]] = {}
+
+    def fill(self, rollouts: Rollouts, scores: Scores) -> Filled:
+        """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
+
+        Of a group's wrong ones the last give way. All processes must call it alike.
+        """
+        self._check(rollouts)
+        right, groups = self.judge.right(scores), rollouts.groups.cpu()
+        order, earlier = torch.arange(len(rollouts)), list[Kept]()
+        fresh: list[tuple[int, str, list[Kept]]] = []
+        for number in groups.unique().tolist():
+            rows = (groups == number).nonzero().flatten()
+            text = as_text(rollouts.prompts[int(rows[0])]["prompt"])
+            missing = self.settings.at_least - int((right[rows] == 1).sum())
+            wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
+            # A run that is gone on with may have other rewards.
+            known = [k for k in self.kept.get(text, []) if k.scores.names == scores.names]
+            for row, kept in zip(wrong, known, strict=False):
+                order[row] = len(rollouts) + len(earlier)
+                earlier.append(_in_place_of(rollouts, row, kept))
+            fresh += [(number, text, new) for new in self._new(rows, right, rollouts, scores)]
+        self._keep(sorted(gather_object(fresh), key=lambda new: new[0]))
+        replayed = order >= len(rollouts)
+        metrics = self._metrics(len(earlier), len(rollouts))
+        if earlier:
+            rollouts = Rollouts.concat([rollouts, *(kept.rollout for kept in earlier)])
+            scores = Scores.concat([scores, *(kept.scores for kept in earlier)]).select(order)
+            rollouts = rollouts.select(order)
+        return Filled(rollouts, scores, replayed, metrics)
+
+    def _check(self, rollouts: Rollouts) -> None:
+        if self.judge.measures:
+            raise UserError(
+                "train.replay: the first reward gives other values than 0 and 1, so it does not "
+                "tell right from wrong; name one that does by evaluation.accuracy, or set "
+                "evaluation.threshold"
+            )
+        if rollouts.sampler_log_probs is None:
+            raise UserError(
+                "train.replay: the sampler states no log-probs (`Rollouts.sampler_log_probs`), by "
+                "which a completion of older weights is weighed; leave train.replay out"
+            )
+
+    def _new(
+        self, rows: Tensor, right: Tensor, rollouts: Rollouts, scores: Scores
+    ) -> list[list[Kept]]:
+        """What of a group is to be kept instead of what was kept of its prompt; [] for no change.
+
+        Nothing is where most of the group is right.
+        """
+        good = rows[(right[rows] == 1) & ~scores.total[rows].isnan()]
+        if 2 * len(good) > len(rows):
+            return [[]]
+        chosen = good[: self.settings.at_least]
+        return [[_light(rollouts, scores, row) for row in chosen]] if len(chosen) else []
+
+    def _keep(self, fresh: list[tuple[int, str, list[Kept]]]) -> None:
+        """The newest of each prompt, and of all prompts those that had any last."""
+        for _, text, kept in fresh:
+            before = self.kept.pop(text, [])
+            if kept:
+                self.kept[text] = [*kept, *before][: self.settings.at_least]
+        self._drop()
+
+    def _drop(self) -> None:
+        while len(self._all) > self.settings.size:
+            del self.kept[next(iter(self.kept))]
+
+    @property
+    def _all(self) -> list[Kept]:
+        return [kept for of_prompt in self.kept.values() for kept in of_prompt]
+
+    def _metrics(self, replayed: int, count: int) -> dict[str, float]:
+        return {
+            "replay/share": processes.total(replayed) / max(1, processes.total(count)),
+            "replay/kept": float(len(self._all)),
+            "replay/bytes": float(sum(map(_bytes, self._all))),
+        }
+
+    # ---- in checkpoints
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """All kept completions as one padded batch; None where there are none."""
+        if not self.kept:
+            return None
+        rollouts = Rollouts.concat([kept.rollout for kept in self._all])
+        scores = Scores.concat([kept.scores for kept in self._all])
+        return {
+            "prompts": [text for text, of_prompt in self.kept.items() for _ in of_prompt],
+            "mask": rollouts.mask,
+            "truncated": rollouts.truncated,
+            "sampler_log_probs": rollouts.sampler_log_probs,
+            "versions": rollouts.versions,
+            "trajectory": dict(rollouts.trajectory),
+            "rewards": list(scores.names),
+            "values": scores.values,
+            "failed": scores.failed,
+            "steps": scores.steps,
+            "judges_steps": sorted(scores.judges_steps),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        self.kept = {}
+        if state is None:
+            return
+        rollouts = _bare(
+            mask=state["mask"],
+            truncated=state["truncated"],
+            sampler_log_probs=state["sampler_log_probs"],
+            versions=state["versions"],
+            trajectory=state["trajectory"],
+        )
+        scores = Scores(
+            names=tuple(state["rewards"]),
+            weights=(1.0,) * len(state["rewards"]),  # those of the step stand for them
+            values=state["values"],
+            failed=state["failed"],
+            steps=state["steps"],
+            judges_steps=frozenset(state["judges_steps"]),
+        )
+        for row, text in enumerate(state["prompts"]):
+            kept = Kept(rollouts.select([row]), scores.select(torch.tensor([row])))
+            self.kept.setdefault(text, []).append(kept)
+        self._drop()
+
+
+def _bare(**columns: Any) -> Rollouts:
+    """Rollouts without prompts, completions and facts, in CPU memory."""
+    count = len(columns["mask"])
+    nothing: list[Any] = [None] * count
+    groups = torch.zeros(count, dtype=torch.int64)
+    return Rollouts(prompts=nothing, completions=nothing, groups=groups, **columns)
+
+
+def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> Kept:
+    """One of the rollouts, copied, so that the memory of the others can go."""
+    one = rollouts.select([int(row)])
+    assert one.sampler_log_probs is not None
+    assert one.versions is not None
+    bare = _bare(
+        mask=_copied(one.mask),
+        truncated=_copied(one.truncated),
+        sampler_log_probs=_copied(one.sampler_log_probs),
+        versions=_copied(one.versions),
+        trajectory={name: _copied(column) for name, column in one.trajectory.items()},
+    )
+    return Kept(bare, scores.select(row[None]))
+
+
+def _copied(column: Any) -> Any:
+    if not isinstance(column, Tensor):
+        return [_copied(value) for value in column]
+    return column.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _in_place_of(rollouts: Rollouts, row: int, kept: Kept) -> Kept:
+    """It as a rollout of that one's group, its tensors where those of that one are."""
+    here, one = rollouts.trajectory, kept.rollout
+    filled = replace(
+        one,
+        prompts=[rollouts.prompts[row]],
+        groups=rollouts.groups[row : row + 1],
+        mask=one.mask.to(rollouts.mask.device),
+        truncated=one.truncated.to(rollouts.truncated.device),
+        sampler_log_probs=_beside(rollouts.sampler_log_probs, one.sampler_log_probs, row),
+        facts={name: [None] for name in rollouts.facts},
+        trajectory={name: _beside(here[name], c, row) for name, c in one.trajectory.items()},
+    )
+    return Kept(filled, kept.scores)
+
+
+def _beside(here: Any, column: Any, row: int) -> Any:
+    if isinstance(column, Tensor):
+        return column.to(here.device)
+    return [value.to(here[row].device) for value in column]
+
+
+def _bytes(kept: Kept) -> int:
+    one = kept.rollout
+    columns = [one.mask, one.sampler_log_probs, *one.trajectory.values()]
+    tensors = [t for c in columns for t in ([c] if isinstance(c, Tensor) else c or ())]
+    return sum(tensor.nbytes for tensor in tensors)

@@ -1,0 +1,140 @@
+"""Make the writer of `examples/chain.yaml`, and its prompts.
+
+    python examples/chain/make_base.py
+
+A Qwen2 of less than a million parameters is supervised on pairs: a scene in words that the painter
+of `shapes` was never taught, and the same scene said again in one of eight ways. Two of these the
+painter knows; together the writer uses them in a sixth of its answers. Scenes that are held out
+from training are in no pair.
+"""
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import wordings  # noqa: E402
+
+from groupwise.prompts.split import held_out  # noqa: E402
+
+HELD_OUT = 0.2
+"""As in `examples/shapes`: scenes that the painter was never taught are not asked of it, either."""
+END, UNKNOWN = "<|end|>", "<|unknown|>"
+SHOWN = "{scene} =>"
+"""How the writer is asked; the colon of nothing else."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--output", type=Path, default=HERE / "writer")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    scenes = [json.loads(x) for x in (HERE.parent / "shapes/prompts.jsonl").open(encoding="utf-8")]
+    scenes = [row for row in scenes if row["tag"] == "position"]
+    rows = list(prompts(scenes, random.Random(0)))
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (HERE / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
+    seen = [row for row in scenes if not held_out(row["prompt"], HELD_OUT)]
+    print(f"{len(rows)} prompts of {len(scenes)} scenes, {len(seen)} of which are not held out")
+    words = [text for row in scenes for text in wordings.rewritings(row)]
+    tokenizer = make_tokenizer([*words, *(row["prompt"] for row in rows)])
+    model = make_model(tokenizer)
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} words", flush=True)
+    teach(model, tokenizer, seen, steps=options.steps)
+    model.to(torch.bfloat16).save_pretrained(options.output)
+    tokenizer.save_pretrained(options.output)
+
+
+def prompts(scenes: list[dict], chance: random.Random) -> list[dict]:
+    """A row for every scene and wording: what is asked, and the metadata that the judge reads."""
+    return [
+        {"prompt": SHOWN.format(scene=text), "scene": row["prompt"], "include": row["include"]}
+        for row in scenes
+        for text in wordings.foreign(row, chance)
+    ]
+
+
+def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+    """A word is a token."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordLevelTrainer(special_tokens=[END, UNKNOWN], show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, unk_token=UNKNOWN
+    )
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def teach(
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    scenes: list[dict],
+    *,
+    steps: int,
+) -> None:
+    """Supervise on fresh pairs; the rate falls to 0."""
+    chance = random.Random(1)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98))
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-3 * min(1.0, (step + 1) / 50) * (1 - step / steps)
+        rows = chance.choices(scenes, k=128)
+        loss = model(**batch(tokenizer, [pair(row, chance) for row in rows])).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 0:
+            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
+
+
+def pair(row: dict, chance: random.Random) -> tuple[str, str]:
+    """A scene in foreign words, and one way to say it again."""
+    asked = chance.choice(list(wordings.foreign(row, chance)))
+    (answer,) = chance.choices(wordings.rewritings(row), weights=wordings.SHARES)
+    return SHOWN.format(scene=asked), answer
+
+
+def batch(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> dict:
+    """Right-padded ids with labels on the answer and its end token only."""
+    asked = tokenizer([asked for asked, _ in pairs])["input_ids"]
+    answers = tokenizer([f"{answer} {END}" for _, answer in pairs])["input_ids"]
+    both = list(zip(asked, answers, strict=True))
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids = [torch.tensor([*first, *second]) for first, second in both]
+    labels = [torch.tensor([*[-100] * len(first), *second]) for first, second in both]
+    return {
+        "input_ids": pad(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
+        "attention_mask": pad([torch.ones_like(row) for row in ids], batch_first=True),
+        "labels": pad(labels, batch_first=True, padding_value=-100),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Every algorithm on examples/arithmetic.yaml: seconds of training to an accuracy of 0.85.
+
+    python tests/benchmarks/algorithms.py --seeds 0 1 2 --jobs 16 --out runs/algorithms
+    python tests/benchmarks/algorithms.py several --seeds 0 1 2 --jobs 16 --out runs/several
+
+Everything but the algorithm is the example's, and every algorithm has its own published settings.
+The first race makes one update of a step's 256 completions, at which every ratio is 1: clips, gates
+and weights by the ratio do nothing, and what differs is the advantage and what losses are averaged
+over. Those that differ from another one by the ratio alone are left out of it.
+
+The second makes eight updates of a step's completions: two passes over them, four updates each, at
+the example's learning rate, which is thus spent eight times as fast. There the ratio counts.
+"""
+
+import sys
+
+from race import ROOT, Race, main
+
+ADVANTAGES = {
+    "grpo": ["algorithm=grpo"],
+    "bnpo": ["algorithm=bnpo"],
+    "dr_grpo": ["algorithm=dr_grpo"],
+    "dapo": ["algorithm=dapo"],
+    "luspo": ["algorithm=luspo"],
+    "rloo": ["algorithm=rloo"],
+    "reinforce_pp": ["algorithm=reinforce_pp"],
+    "reinforce_pp_baseline": ["algorithm=reinforce_pp_baseline"],
+    "lead": ["algorithm=lead"],
+}
+RATIOS = {
+    "grpo": ["algorithm=grpo"],
+    "grpo, ratio_cap 3": ["algorithm=grpo", "algorithm.ratio_cap=3"],
+    "bnpo": ["algorithm=bnpo"],
+    "bnpo, clip_high 0.28": ["algorithm=bnpo", "algorithm.clip_high=0.28"],
+    "gspo": ["algorithm=gspo"],
+    "luspo": ["algorithm=luspo"],
+    "cispo": ["algorithm=cispo"],
+    "sapo": ["algorithm=sapo"],
+    "vespo": ["algorithm=vespo"],
+}
+RACES = {
+    "once": Race(
+        config=ROOT / "examples" / "arithmetic.yaml",
+        variants=ADVANTAGES,
+        goal=0.85,
+        common=["train.steps=60"],
+    ),
+    "several": Race(
+        config=ROOT / "examples" / "arithmetic.yaml",
+        variants=RATIOS,
+        goal=0.85,
+        common=["train.steps=30", "train.epochs=2", "train.updates_per_rollout=4"],
+    ),
+}
+
+if __name__ == "__main__":
+    name = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in RACES else "once"
+    main(RACES[name])

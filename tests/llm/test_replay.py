@@ -1,0 +1,46 @@
+"""A replayed completion, also one out of a checkpoint, has the log-probs that it had."""
+
+import json
+from dataclasses import replace
+
+import torch
+
+from groupwise.config.sections import EvaluationSection
+from groupwise.config.train import ReplaySection
+from groupwise.rewards import Reward, Scores
+from groupwise.storage.state import decode, encode
+from groupwise.training.judge import Judge
+from groupwise.training.replay import Replay
+
+ROWS = [{"prompt": "two and two"}, {"prompt": "and three"}]
+
+
+def scores_of(values):
+    values = torch.tensor(values, dtype=torch.float64)
+    nothing = torch.zeros(len(values), dtype=torch.bool)
+    return Scores(names=("r",), weights=(1.0,), values=values.unsqueeze(1), failed=nothing)
+
+
+def test_a_replayed_completion_has_its_own_log_probs(make):
+    policy = make()
+    judge = Judge(EvaluationSection(), Reward(name="r", function=len))
+    replay, again = (Replay(ReplaySection(), judge) for _ in range(2))
+
+    def sampled(seeds, version):
+        drawn = policy.sample(ROWS, group_size=3, seeds=seeds)
+        return replace(drawn, versions=torch.full((6,), version))
+
+    first = sampled(range(6), 0)
+    replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]))
+    state, tensors = encode(replay.state_dict(), "replay")
+    again.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    filled = again.fill(sampled(range(6, 12), 1), scores_of([0] * 6))
+    assert filled.replayed.tolist() == [False, False, True] * 2
+    with torch.no_grad():
+        before, now = policy(first).log_probs, policy(filled.rollouts).log_probs
+    for row, came_from in ((2, 1), (5, 5)):
+        length = int(first.extents[came_from])
+        assert int(filled.rollouts.extents[row]) == length
+        torch.testing.assert_close(now[row, :length], before[came_from, :length])
+        sampler = filled.rollouts.sampler_log_probs[row, :length]
+        assert torch.equal(sampler, first.sampler_log_probs[came_from, :length])
