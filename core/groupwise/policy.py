@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -39,11 +40,16 @@ class Policy(nn.Module, Sampler):
         before anything is sampled.
     max_decisions: the most decisions a rollout can have, where there is such a limit.
     notes: what the user should know of how this policy runs; printed once at start.
-    needed: the quantities that the algorithm needs, of those in `provides`; set by the core before
-        anything is sampled, None where it needs all. A policy may leave out the others.
+    needed: the quantities that are needed of it, of those in `provides`; None where all are. The
+        core sets it to those of the algorithm before anything is sampled, and for a pass that
+        fewer are asked of to these. A policy may leave out the others.
     scale_loss: True where gradients are computed in float16 and may underflow: the loss is then
         scaled by torch's GradScaler.
     changes: by name, how often the weights kept under it were kept or blended.
+    rates: by what names of weights begin with, the factor of the learning rate that they are
+        trained at, where that is not 1 (a critic's).
+    unkept: what names of trained weights begin with that `keep` copies in vain, since neither
+        sampling nor a reference asks for them (a critic's, too).
     mesh: the processes that its weights are divided among; None where each has them all.
     """
 
@@ -59,6 +65,8 @@ class Policy(nn.Module, Sampler):
     needed: frozenset[str] | None = None
     scale_loss: bool = False
     mesh: DeviceMesh | None = None
+    rates: Mapping[str, float] = MappingProxyType({})
+    unkept: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +192,7 @@ class Policy(nn.Module, Sampler):
         """Keep a copy of the trained weights as they are now, for `using(name)` and `blend`."""
         if not name.isidentifier():
             raise ValueError(f"keep: a name of weights is also one of a file, received {name!r}")
-        self._kept[name] = {key: p.detach().clone() for key, p in self._trained()}
+        self._kept[name] = {key: p.detach().clone() for key, p in self.keepable().items()}
         self._changed(name)
 
     @torch.no_grad()
@@ -196,14 +204,14 @@ class Policy(nn.Module, Sampler):
                 f"{type(self).__name__} needs no copy of the weights kept as {name!r}, so they "
                 f"cannot be blended; `keep` others by another name"
             )
-        torch._foreach_lerp_(kept, [p for _, p in self._trained()], 1 - decay)
+        torch._foreach_lerp_(kept, [*self.keepable().values()], 1 - decay)
         self._changed(name)
 
     @torch.no_grad()
     def distance(self, name: str) -> float:
         """How far the present weights are from those kept as `name`: the root of the mean squared
         difference. Of a sharded policy all processes must ask."""
-        present = [parameter for _, parameter in self._trained()]
+        present = [*self.keepable().values()]
         pairs = zip(present, self._weights(name).values(), strict=True)
         squares = [(mine - other).float().square().sum() for mine, other in pairs]
         whole = [s.full_tensor() if isinstance(s, DTensor) else s for s in squares]
@@ -228,15 +236,20 @@ class Policy(nn.Module, Sampler):
     @torch.no_grad()
     def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """Take up what `kept(name)` returned in an earlier run, kept in this one before or not."""
-        mine = [(key, p) for key, p in self._trained() if weights]
-        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in mine}
+        mine = self.keepable() if weights else {}
+        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in mine.items()}
         self._changed(name)
 
     def _changed(self, name: str) -> None:
         self.changes[name] = self.changes.get(name, 0) + 1
 
-    def _trained(self) -> list[tuple[str, nn.Parameter]]:
-        return [(key, p) for key, p in self.named_parameters() if p.requires_grad]
+    def keepable(self) -> dict[str, nn.Parameter]:
+        """The trained weights that `keep` copies, by name: all but the `unkept`."""
+        return {
+            key: p
+            for key, p in self.named_parameters()
+            if p.requires_grad and not key.startswith(self.unkept)
+        }
 
     def _weights(self, name: str) -> dict[str, Tensor]:
         if name not in self._kept:
@@ -250,7 +263,7 @@ class Policy(nn.Module, Sampler):
     @torch.no_grad()
     def _exchange(self, kept: Mapping[str, Tensor]) -> None:
         # By copies, not by pointers: whoever watches a parameter's version sees the change.
-        for (_, parameter), other in zip(self._trained(), kept.values(), strict=True):
+        for parameter, other in zip(self.keepable().values(), kept.values(), strict=True):
             own = parameter.clone()
             parameter.copy_(other)
             other.copy_(own)

@@ -1,6 +1,6 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -247,6 +247,21 @@ class LanguageModel(Policy):
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         """Log-probs and entropy [b, t] of decisions; all else only gives them context."""
+        sequences, placed = self.asked(rollouts, decisions)
+        log_probs, entropy = passes.likelihood(
+            self.causal,
+            self.ability.numerics,
+            sequences,
+            groups=rollouts.groups if self.ability.shared_training else None,
+            temperature=self.config.temperature,
+        )
+        return LogProbs(log_probs=placed(log_probs), entropy=placed(entropy))
+
+    def asked(
+        self, rollouts: Rollouts, decisions: slice
+    ) -> tuple[Sequences, Callable[[Tensor], Tensor]]:
+        """What a pass reads to answer about k decisions, and what puts its answers [k] in their
+        places [b, t]."""
         stop = decisions.indices(rollouts.mask.shape[1])[1]
         ids, attention, mask = [
             tensor[:, :stop].to(self.device)
@@ -257,18 +272,12 @@ class LanguageModel(Policy):
             )
         ]
         places = mask.nonzero(as_tuple=True)  # once: a mask as an index is looked at at every use
-        answers = passes.likelihood(
-            self.causal,
-            self.ability.numerics,
-            Sequences.of(list(rollouts.trajectory["prompt_ids"]), ids, attention, places),
-            groups=rollouts.groups if self.ability.shared_training else None,
-            temperature=self.config.temperature,
-        )
-        log_probs, entropy = [
-            torch.zeros(ids.shape, device=ids.device).index_put(places, values)
-            for values in answers
-        ]
-        return LogProbs(log_probs=log_probs[:, decisions], entropy=entropy[:, decisions])
+
+        def placed(values: Tensor) -> Tensor:
+            return values.new_zeros(ids.shape).index_put(places, values)[:, decisions]
+
+        prompts = list(rollouts.trajectory["prompt_ids"])
+        return Sequences.of(prompts, ids, attention, places), placed
 
     def microbatches(
         self,

@@ -32,6 +32,7 @@ GROUP, RATE = 8, 1e-5
 Clock = Callable[[], float]
 Tick = Callable[[float], None]
 """What a side calls at the end of each step, with the seconds of sampling."""
+Side = Callable[[Work, Path, int, Tick, str], None]
 
 
 def main() -> None:
@@ -54,7 +55,13 @@ def main() -> None:
             make(WORKS[name], folder / name, options.device)
     if options.side:
         (name,) = works
-        print(json.dumps(alone(options, WORKS[name], folder / name)))
+        clock = time.process_time if options.cpu_time else time.perf_counter
+        side, work = SIDES[options.side], WORKS[name]
+        print(
+            json.dumps(
+                alone(side, work, folder / name, options.steps, clock, device=options.device)
+            )
+        )
         return
     sides = options.sides or [side for side in SIDES if on_gpu or side != "trl in bf16"]
     note = " Processor time." if options.cpu_time else ""
@@ -128,11 +135,12 @@ def rows(name: str, seen: dict[str, Any]) -> str:
 # ---- the sides
 
 
-def alone(options: Any, work: Work, model: Path) -> dict[str, Any]:
+def alone(
+    side: Side, work: Work, model: Path, steps: int, clock: Clock, *, device: str = "cpu"
+) -> dict[str, Any]:
     """Seconds of each step, from the end of one to the end of the next; its peak in GB, that of
     the GPU's memory or of the process's."""
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    gpu, sampling = options.device == "cuda", []
+    gpu, sampling = device == "cuda", []
     if gpu:
         import torch
     ends = [clock()]
@@ -143,7 +151,7 @@ def alone(options: Any, work: Work, model: Path) -> dict[str, Any]:
         ends.append(clock())
         sampling.append(sampled)
 
-    SIDES[options.side](work, model, options.steps, tick, options.device)
+    side(work, model, steps, tick, device)
     # Linux counts in KB.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     if gpu:

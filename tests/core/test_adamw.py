@@ -24,7 +24,7 @@ SETTINGS = TrainSection(optimizer="adamw_8bit", learning_rate=1e-2, weight_decay
 
 
 class Weights(torch.nn.Module):
-    scale_loss = False
+    scale_loss, rates = False, {}
 
     def __init__(self):
         super().__init__()
@@ -132,14 +132,14 @@ def test_a_device_that_it_has_nothing_for_is_said(monkeypatch):
 
     monkeypatch.setattr(adamw_8bit.AdamW8bit, "step", step)
     with pytest.raises(UserError, match="has no adamw_8bit for cpu: no kernel for this backend"):
-        make_adamw([torch.nn.Parameter(torch.zeros(3))], SETTINGS)
+        make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], SETTINGS)
 
 
 def test_plain_adamw_needs_no_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    assert type(make_adamw([torch.nn.Parameter(torch.zeros(3))], TrainSection())).__module__ == (
-        "torch.optim.adamw"
-    )
+    assert type(
+        make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], TrainSection())
+    ).__module__ == ("torch.optim.adamw")
 
 
 # ---- TF32

@@ -115,7 +115,7 @@ def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
             policy.ends = [-1]
             policy.place("cpu")
             with torch.no_grad():
-                for _, weight in policy._trained():
+                for weight in policy.keepable().values():
                     weight.mul_(1.01)
             for _ in (1, 2):
                 with Casts(policy) as casts:

@@ -54,7 +54,7 @@ def test_all_that_computes_is_bf16(make, rows, monkeypatch, settings):
     assert kinds == {torch.bfloat16}
     if "loading" in settings:  # of what is held in bf16 there is no second copy
         held = {p.data_ptr() for p in policy.parameters() if p.dtype == torch.bfloat16}
-        adapters = sum(p.numel() for _, p in policy._trained())
+        adapters = sum(p.numel() for p in policy.keepable().values())
         policy(policy.sample(rows, group_size=1, seeds=range(3))).log_probs.sum().backward()
         assert sum(t.numel() for t in policy.causal.copies.tensors()) == adapters
         assert not held & {t.data_ptr() for t in policy.causal.copies.tensors()}

@@ -147,7 +147,7 @@ def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> N
         raise UserError("train.ema: the checkpoint has no averaged weights")
     read_weights(policy, checkpoint)
     for name, weights in kept.items():
-        here = trained_weights(policy)
+        here = policy.keepable()
         # A policy may need no copy.
         policy.restore(name, as_here(here, weights) if weights else {})
     learner.optimizer.restore(tensors["optimizer"])

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from groupwise import processes
 from groupwise.errors import UserError
+from groupwise.policy import Policy
 from groupwise.storage.disk import read_json, reason, remove, sync
 from groupwise.storage.inventory import FILES, facts_of, files_in, problem, write_list
 from groupwise.storage.state import decode, encode
@@ -149,7 +150,7 @@ class Checkpoints:
         return sorted(named, key=_step)
 
 
-def read_weights(policy: nn.Module, saved: Saved, *, kept: str | None = None) -> None:
+def read_weights(policy: Policy, saved: Saved, *, kept: str | None = None) -> None:
     """Put its weights, or those kept by that name, into the policy's trained parameters.
 
     Raises UserError where it is of another model, or has no such weights.
@@ -157,7 +158,7 @@ def read_weights(policy: nn.Module, saved: Saved, *, kept: str | None = None) ->
     name = f"{KEPT}{kept}" if kept else "weights"
     if name not in saved.tensors:
         raise UserError(f"the checkpoint has no weights{f' named {kept!r}' if kept else ''}")
-    trained = trained_weights(policy)
+    trained = policy.keepable() if kept else trained_weights(policy)
     with torch.no_grad():
         for key, weight in as_here(trained, saved.tensors[name]).items():
             trained[key].copy_(weight)
@@ -180,7 +181,7 @@ def as_here(here: Mapping[str, Tensor], there: Stored) -> dict[str, Tensor]:
     return {name: there.like(name, tensor) for name, tensor in here.items()}
 
 
-def trained_weights(policy: nn.Module) -> dict[str, Tensor]:
+def trained_weights(policy: nn.Module) -> Mapping[str, Tensor]:
     """The parameters that are trained, by name."""
     return {name: p for name, p in policy.named_parameters() if p.requires_grad}
 

@@ -85,10 +85,17 @@ def rollouts_gap(one: Rollouts, other: Rollouts) -> tuple[float, str]:
 
 
 @contextmanager
-def nudged(policy: Policy, seed: int = 0, size: float = 0.1) -> Iterator[None]:
-    """Other trained weights, apart by `size` of their usual size; the same come back."""
+def nudged(
+    policy: Policy, seed: int = 0, size: float = 0.1, *, kept: bool = False
+) -> Iterator[None]:
+    """Other trained weights, apart by `size` of their usual size; the same come back.
+
+    kept: those alone that `keep` copies.
+    """
     generator = torch.Generator().manual_seed(seed)
     trained = [p for p in policy.parameters() if p.requires_grad]
+    if kept:
+        trained = [*policy.keepable().values()]
     before = [p.detach().clone() for p in trained]
     with torch.no_grad():
         for p in trained:

@@ -11,8 +11,10 @@ from groupwise.config.train import TrainSection
 from groupwise.errors import UserError, first_line
 
 
-def make_adamw(parameters: list[torch.nn.Parameter], settings: TrainSection) -> Any:
+def make_adamw(groups: list[dict[str, Any]], settings: TrainSection) -> Any:
     """torch's AdamW, or that of bitsandbytes, which keeps its moments in 8 bits.
+
+    groups: of parameters, as torch's optimizers take them: `params` and what else is of them.
 
     Raises UserError where bitsandbytes is not installed, or has nothing for the parameters' device.
     """
@@ -22,7 +24,7 @@ def make_adamw(parameters: list[torch.nn.Parameter], settings: TrainSection) -> 
         "weight_decay": settings.weight_decay,
     }
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, **options)
+        return torch.optim.AdamW(groups, **options)
     if importlib.util.find_spec("bitsandbytes") is None:
         raise UserError(
             "train.optimizer: adamw_8bit is that of bitsandbytes, which is not installed: "
@@ -30,8 +32,8 @@ def make_adamw(parameters: list[torch.nn.Parameter], settings: TrainSection) -> 
         )
     from groupwise.training.adamw_8bit import AdamW8bit
 
-    _check_device({p.device for p in parameters}, AdamW8bit)
-    return AdamW8bit(parameters, **options)
+    _check_device({p.device for group in groups for p in group["params"]}, AdamW8bit)
+    return AdamW8bit(groups, **options)
 
 
 def _check_device(devices: Iterable[torch.device], make: Callable[[list[Tensor]], Any]) -> None:

@@ -23,7 +23,7 @@ MOMENTS = {"step", *SHAPED}
 
 
 class Optimizer:
-    """AdamW over what a policy trains.
+    """AdamW over what a policy trains, each weight at its share of the rate (`Policy.rates`).
 
     A policy that computes gradients in float16 (`Policy.scale_loss`) has its loss scaled, so that
     small gradients do not become 0; they are scaled back before they are clipped.
@@ -34,8 +34,22 @@ class Optimizer:
 
     def __init__(self, policy: Policy, settings: TrainSection, accelerator: Accelerator) -> None:
         self.settings, self.accelerator = settings, accelerator
-        self.trained = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-        self.adamw = make_adamw([p for _, p in self.trained], settings)
+        shares = {**policy.rates, "": 1.0}
+        groups: dict[str, list[tuple[str, torch.nn.Parameter]]] = {start: [] for start in shares}
+        for name, parameter in policy.named_parameters():
+            if parameter.requires_grad:
+                start = next(start for start in shares if name.startswith(start))
+                groups[start].append((name, parameter))
+        # In the order of the groups, by which AdamW numbers what it keeps.
+        self.trained = [one for group in groups.values() for one in group]
+        self.adamw = make_adamw(
+            [
+                {"params": [p for _, p in group], "share": shares[start]}
+                for start, group in groups.items()
+                if group
+            ],
+            settings,
+        )
         self.scaler: torch.amp.GradScaler | None = None
         if policy.scale_loss:
             self.scaler = torch.amp.GradScaler(accelerator.device.type)
@@ -56,7 +70,7 @@ class Optimizer:
         a gradient, if anything was.
         """
         for group in self.adamw.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         metrics = {"grad_norm": 0.0, "learning_rate": rate, "skipped_updates": 0.0, "updated": 0.0}
         parameters = [p for _, p in self.trained if p.grad is not None]
         if parameters:

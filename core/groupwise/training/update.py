@@ -1,8 +1,8 @@
 """Update: scored rollouts to a gradient, in micro-batches that do not change it."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -152,6 +152,12 @@ class Updater:
         names: "log_probs" or those of the policy's extras. Nothing for no rollouts.
         spare: as for `backward`; of a sharded policy all processes make equally many passes.
         """
+        with _asked(self.policy, names):
+            return self._answers(rollouts, names, spare=spare)
+
+    def _answers(
+        self, rollouts: Rollouts, names: Iterable[str], *, spare: Rollouts | None
+    ) -> dict[str, Tensor]:
         filled: dict[str, Tensor] = {}
         parts = self._split(rollouts) if len(rollouts) else ()
         if self.policy.mesh is not None:
@@ -279,6 +285,16 @@ class _Checks:
     def first(self) -> str | None:
         good = torch.stack(self.finite).tolist() if self.finite else []
         return next((name for name, fine in zip(self.names, good, strict=True) if not fine), None)
+
+
+@contextmanager
+def _asked(policy: Policy, names: Iterable[str]) -> Iterator[None]:
+    """The context of passes of which nothing else than these answers is needed."""
+    before, policy.needed = policy.needed, frozenset(names)
+    try:
+        yield
+    finally:
+        policy.needed = before
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:

@@ -60,11 +60,15 @@ def likelihood(
 
     groups: [n], the same number for the same prompt, where prompts are shared; else None.
     """
-    run: Run = partial(plain, sequences=sequences)
-    if groups is not None:
-        run = partial(shared, sequences=sequences, groups=groups, cache=model.new_prompt_cache())
     tokens = sequences.ids[sequences.rows, sequences.steps]
-    return model(run, numerics, tokens, temperature=temperature)
+    return model(run_over(model, sequences, groups), numerics, tokens, temperature=temperature)
+
+
+def run_over(model: CausalModel, sequences: Sequences, groups: Tensor | None) -> Run:
+    """The passes that give the hidden states [k, h] from which the decisions are predicted."""
+    if groups is None:
+        return partial(plain, sequences=sequences)
+    return partial(shared, sequences=sequences, groups=groups, cache=model.new_prompt_cache())
 
 
 def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,7 +26,7 @@ def kept(case: Case) -> str | None:
     policy, count = case.policy, len(list(case.policy.parameters()))
     policy.keep(KEPT)
     try:
-        with compare.nudged(policy):
+        with compare.nudged(policy, kept=True):
             wrong = _exchanged(case)
         if wrong is None and len(list(policy.parameters())) != count:
             wrong = "kept weights are among parameters()"

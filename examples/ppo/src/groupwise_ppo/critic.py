@@ -1,0 +1,87 @@
+"""Critic: a body of its own weights and a head of one number."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification
+from transformers.utils import logging
+
+from groupwise.errors import UserError, first_line
+from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.model.copies import Numerics
+from groupwise_llm.training.passes import Sequences, run_over
+
+
+class Critic(nn.Module):
+    """The value of the state before each token, by a sequence classifier of transformers with one
+    label, whose head is asked at every token."""
+
+    def __init__(self, classifier: Any, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.body = CausalModel(classifier, recompute=recompute)
+
+    @property
+    def head(self) -> nn.Linear:
+        head: nn.Linear = self.body.causal.score
+        return head
+
+    def forward(self, sequences: Sequences, numerics: Numerics, groups: Tensor | None) -> Tensor:
+        """Values [k] in float32 of the states that the decisions were taken in.
+
+        groups: [n], the same number for the same prompt, where prompts are shared; else None.
+        """
+        hidden = self.body.hidden(run_over(self.body, sequences, groups), numerics)
+        values: Tensor = self.head(hidden.float()).squeeze(-1)
+        return values
+
+    def save(self, path: Path) -> None:
+        """As transformers saves a classifier; a next run can begin from it."""
+        self.body.model.save_pretrained(path)
+
+
+def load(model: str | Path, options: Mapping[str, Any], *, recompute: bool) -> Critic:
+    """A critic that begins as this model: a reward model, or a language model, whose values are
+    then 0 at first. Raises UserError where it cannot be had.
+
+    options: of transformers' from_pretrained. Weights are held in float32.
+    """
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # it would warn of the head that a language model has not
+    try:
+        classifier, report = AutoModelForSequenceClassification.from_pretrained(
+            model, **{**options, "dtype": torch.float32}, num_labels=1, output_loading_info=True
+        )
+    except Exception as error:  # transformers and safetensors raise a dozen kinds
+        raise UserError(
+            f"policy.critic: cannot load a critic from {str(model)!r}: {first_line(error)}"
+        ) from error
+    finally:
+        logging.set_verbosity(level)
+    if not isinstance(getattr(classifier, "score", None), nn.Linear):
+        raise UserError(
+            f"policy.critic: {type(classifier).__name__} has no linear head `score`, which would "
+            f"be asked at every token; take a model of another architecture"
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        if not all(name.startswith("score.") for name in missing):
+            raise UserError(
+                f"policy.critic: {str(model)!r} has no weights for {missing[0]!r} of the critic"
+            )
+        with torch.no_grad():
+            for parameter in classifier.score.parameters():
+                parameter.zero_()
+    return Critic(classifier, recompute=recompute)
+
+
+def size(config: Any) -> int:
+    """Weights of a critic of this configuration of transformers."""
+    config = deepcopy(config)
+    config.num_labels = 1
+    with torch.device("meta"):
+        classifier = AutoModelForSequenceClassification.from_config(config)
+    return sum(parameter.numel() for parameter in classifier.parameters())

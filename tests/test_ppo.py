@@ -1,0 +1,42 @@
+"""The example of PPO: built as a wheel, unpacked where a process looks, and its own tests pass."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "ppo"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's contents: what installing it would put there, without an environment."""
+    folder = tmp_path_factory.mktemp("ppo")
+    build = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+    name = subprocess.run(
+        [sys.executable, "-c", build, str(folder)],
+        cwd=EXAMPLE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()[-1]
+    with zipfile.ZipFile(folder / name) as wheel:
+        wheel.extractall(folder / "site")
+    return folder / "site"
+
+
+# Some 30 s: two dozen tests with models and runs, in a process that knows the package.
+def test_it_registers_and_its_own_tests_pass(package: Path) -> None:
+    paths = [str(package), *(path for path in sys.path if path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=EXAMPLE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
