@@ -59,7 +59,7 @@ def test_two_steps_of_a_chain(tmp_path):
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 2
     samples = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
-    assert len(samples) == 4
+    assert len(samples) == 8  # of each prompt one, and a greedy one
     assert all(json.loads(line)["extra"]["writer"] for line in samples)
 
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 HERE = Path(__file__).parent
@@ -27,14 +27,14 @@ from groupwise.prompts.split import held_out  # noqa: E402
 
 HELD_OUT = 0.2
 """As in `examples/shapes`: scenes that the painter was never taught are not asked of it, either."""
-END, UNKNOWN = "<|end|>", "<|unknown|>"
+END = "<|end|>"
 SHOWN = "{scene} =>"
 """How the writer is asked; the colon of nothing else."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--output", type=Path, default=HERE / "writer")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -45,10 +45,10 @@ def main() -> None:
     (HERE / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
     seen = [row for row in scenes if not held_out(row["prompt"], HELD_OUT)]
     print(f"{len(rows)} prompts of {len(scenes)} scenes, {len(seen)} of which are not held out")
-    words = [text for row in scenes for text in wordings.rewritings(row)]
+    words = [f" {text}" for row in scenes for text in wordings.rewritings(row)]
     tokenizer = make_tokenizer([*words, *(row["prompt"] for row in rows)])
     model = make_model(tokenizer)
-    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} words", flush=True)
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     teach(model, tokenizer, seen, steps=options.steps)
     model.to(torch.bfloat16).save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
@@ -64,14 +64,18 @@ def prompts(scenes: list[dict], chance: random.Random) -> list[dict]:
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """A word is a token."""
-    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordLevelTrainer(special_tokens=[END, UNKNOWN], show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, unk_token=UNKNOWN
+    """Byte-level BPE, of which every word of the scenes is one token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END],
+        show_progress=False,
     )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
@@ -124,7 +128,7 @@ def pair(row: dict, chance: random.Random) -> tuple[str, str]:
 def batch(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> dict:
     """Right-padded ids with labels on the answer and its end token only."""
     asked = tokenizer([asked for asked, _ in pairs])["input_ids"]
-    answers = tokenizer([f"{answer} {END}" for _, answer in pairs])["input_ids"]
+    answers = tokenizer([f" {answer}{END}" for _, answer in pairs])["input_ids"]
     both = list(zip(asked, answers, strict=True))
     pad = torch.nn.utils.rnn.pad_sequence
     ids = [torch.tensor([*first, *second]) for first, second in both]

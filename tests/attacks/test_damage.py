@@ -218,7 +218,7 @@ PASSED = {
     "NaN seconds": of_state(seconds=float("nan")),
     "no judge": of_state(judge={}),
     "rewards that are a list": of_state(rewards=[1]),
-    "an optimizer that is a number": of_state(learner={"updates": 1, "optimizer": 3}),
+    "an optimizer that is a number": of_state(learners={"policy": {"updates": 1, "optimizer": 3}}),
     "a tensor that is not there": of_state(rewards={"letters": {"<tensor>": "7"}}),
     "no names": of_state(names=None),
     "no weights": lambda folder: (folder / "weights.safetensors").unlink(),

@@ -245,7 +245,11 @@ def test_what_the_next_policy_cannot_take_has_the_stated_value(lab, tmp_path):
 
 
 def test_a_chain_in_which_everything_is_refused_goes_on(lab, tmp_path):
-    result = groupwise.train(**settings(lab, tmp_path, chain=chain(lab, longest=-1)))
+    def reward(completions, **columns):
+        return [float(number) for number in columns["id"]]
+
+    given = settings(lab, tmp_path, chain=chain(lab, longest=-1), rewards=[reward])
+    result = groupwise.train(**given)
     assert result.steps == 2
     assert result.after["reward"] == 0.0
 

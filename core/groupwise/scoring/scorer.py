@@ -80,12 +80,12 @@ class Scorer:
         columns, state = _columns(rollouts), state or RunState()
         counted = weights or self.weights.at(state.global_step)
         wanted = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
-        for number in wanted:
+        for number in wanted if len(rollouts) else ():
             self.rewards[number].check_columns(columns, tuple(rollouts.facts))
         calls = [(r, Call(r, rollouts, columns, state)) for r in (self.rewards[n] for n in wanted)]
         outcomes = [Outcome(reward, call, rollouts) for reward, call in calls]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
-        for outcome in outcomes:
+        for outcome in outcomes if len(rollouts) else ():  # of a chain there may be none to judge
             reward = outcome.reward
             places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
         return Scoring(
