@@ -161,6 +161,20 @@ def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
     assert {json.loads(line)["learner"] for line in samples} == {"one", "two"}
 
 
+def test_a_policy_that_is_always_wrong_learns_from_one_that_is_right(lab, tmp_path):
+    """Its own completions are all of one reward, and those of the group are not."""
+
+    def by_whom(completions, **_):
+        each = TRAIN["group_size"] // 2  # a group is those of the first, and then of the second
+        return [float(number // each % 2) for number in range(len(completions))]
+
+    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[by_whom]))
+    for line in lines(result):
+        assert line["one/reward_std"] == line["two/reward_std"] == 0
+        assert line["zero_variance"] == line["one/zero_variance"] == line["two/zero_variance"] == 0
+        assert line["one/grad_norm"] > 0
+
+
 def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
     """Two policies alike do not sample alike."""
     same = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
@@ -238,9 +252,11 @@ def test_what_the_next_policy_cannot_take_has_the_stated_value(lab, tmp_path):
     assert len(samples) == 4  # none of them is missing
     for sample in samples:
         if len(sample["extra"]["writer"]) > 2:
+            assert sample["refused"] == "painter"
             assert sample["total"] == -2.0
             assert sample["right"] is False
         else:
+            assert "refused" not in sample
             assert sample["right"] is True
 
 
