@@ -175,6 +175,21 @@ def test_a_policy_that_is_always_wrong_learns_from_one_that_is_right(lab, tmp_pa
         assert line["one/grad_norm"] > 0
 
 
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_the_terminal_tells_what_each_policy_earns(lab, tmp_path, capsys, kind):
+    listed = pool(lab) if kind == "pool" else chain(lab)
+    result = groupwise.train(**settings(lab, tmp_path, **{kind: listed, "quiet": False}))
+    shown = " ".join(capsys.readouterr().err.split())
+    for line in lines(result):
+        own = ", ".join(f"{each['label']} {line[each['label'] + '/reward']:.3f}" for each in listed)
+        assert f"reward {line['reward']:.3f} ({own})" in shown
+    after = f"after: reward {result.after['reward']:.3g} "
+    assert after in shown
+    assert (f"{after}(one {result.after.get('reward/one', 0):.3f}, two " in shown) is (
+        kind == "pool"
+    )
+
+
 def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
     """Two policies alike do not sample alike."""
     same = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
