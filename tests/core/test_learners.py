@@ -425,6 +425,13 @@ def test_sections_that_do_not_go_together_are_refused(sections, problem):
         ({"train": {"learning_rate": -1}}, "pool.0.train.learning_rate: expected at least 0"),
         ({"train": {"group_size": 4}}, "pool.0.train.group_size: the policies of a pool share"),
         ({"refused": 1}, "pool.0.refused: unknown key"),
+        ({"label": "time"}, "pool.0.label: 'time' already names metrics or an argument of rewards"),
+        ({"label": "completions"}, "pool.0.label: 'completions' already names"),
+        ({"label": "x"}, "pool.0.label: 'x' already names"),  # the reward's
+        (
+            {"train": {"updates_per_rollout": 3}},
+            "pool.0.train.updates_per_rollout: 3 updates cannot share 8 groups",
+        ),
         ({"learns": False}, "pool: none of them learns"),
     ],
 )
@@ -434,6 +441,13 @@ def test_a_learner_s_own_mistakes_are_told_with_their_place(first, problem):
         listed[1]["learns"] = False
     with pytest.raises(UserError, match=problem):
         parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "pool": listed})
+
+
+def test_a_group_of_one_in_a_chain_is_refused():
+    listed = [{"label": name, "policy": name} for name in ("one", "two")]
+    listed[1]["train"] = {"group_size": 1}
+    with pytest.raises(UserError, match=r"chain.1.train.group_size: a group of 1 has no spread"):
+        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "chain": listed})
 
 
 def test_completions_that_do_not_fit_are_refused(lab, tmp_path):
