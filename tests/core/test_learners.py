@@ -190,6 +190,18 @@ def test_the_terminal_tells_what_each_policy_earns(lab, tmp_path, capsys, kind):
     )
 
 
+def test_a_warning_of_a_reward_is_told_once(lab, tmp_path, capsys):
+    def undefined(completions, **_):
+        return [math.nan] * len(completions)
+
+    rewards = [lab.ones, undefined]
+    members = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)
+    groupwise.train(**members)
+    shown = " ".join(capsys.readouterr().err.split())
+    assert shown.count("returned NaN") == 1
+    assert "step 1: warning: reward 'undefined' returned NaN for 8 completions" in shown
+
+
 def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
     """Two policies alike do not sample alike."""
     same = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
