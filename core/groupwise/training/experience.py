@@ -214,8 +214,15 @@ class Experience:
         lessons = work.lessons(scores)
         if len(lessons) == 1:
             return metrics
-        dead = {n: self._dead(x.scores, x.rollouts.groups.cpu(), n) for n, x in lessons.items()}
+        dead = {label: self._dead_of(label, lesson) for label, lesson in lessons.items()}
         return metrics | step_metrics.of_learners(lessons, dead)
+
+    def _dead_of(self, label: str, lesson: Lesson) -> Tensor:
+        """[B] bool: of a learner's rollouts those that teach it nothing, whoever filled a group."""
+        parts = [lesson, *([lesson.beside] if lesson.beside is not None else [])]
+        scores = Scores.concat([part.scores for part in parts])
+        groups = torch.cat([part.rollouts.groups.cpu() for part in parts])
+        return self._dead(scores, groups, label)[: len(lesson.rollouts)]
 
 
 class Ahead(Experience):

@@ -45,8 +45,11 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """value: what each reward is for it; written: as the facts of a chain, by label."""
+    """value: what each reward is for it; written: as the facts of a chain, by label; by: the label
+    of the policy that could not take it.
+    """
 
+    by: str
     row: Row
     draw: int
     index: int
@@ -313,6 +316,7 @@ def _refusals(work: ChainWork, size: int) -> Iterator[Refusal]:
             first = int(of_first[row])
             origin = work.stages[0].rollouts
             yield Refusal(
+                by=work.stages[number + 1].label,
                 row=origin.prompts[first],
                 draw=int(origin.groups[first]),
                 index=first % size,
