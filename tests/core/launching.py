@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 CONFTEST = Path(__file__).with_name("conftest.py")
+IMPORTS = (
+    *("tests.core.conftest", "groupwise.run.train", "torch.distributed.fsdp"),
+    *("torch._dynamo", "torch._inductor.utils"),
+)
+"""What processes that share a run come to import, torch's own parts among it."""
 
 
 @cache
@@ -38,12 +43,12 @@ def launch(
     count: int,
     *,
     limit: float = 100,
-    imports: Sequence[str] = ("tests.core.conftest",),
+    imports: Sequence[str] = (),
 ) -> Any:
     """What a script writes as JSON to its second argument; its first is the file of `lab`.
 
     limit: in seconds, for all processes.
-    imports: modules that are imported before the processes part.
+    imports: more modules that are imported before the processes part.
     """
     script, out = folder / "child.py", folder / f"{count}.json"
     script.write_text(code)
@@ -57,7 +62,7 @@ def launch(
         "environment": base | place | {"OMP_NUM_THREADS": "1"},
         "count": count,
         "limit": limit,
-        "imports": list(imports),
+        "imports": [*IMPORTS, *imports],
         "terminals": str(folder / "process"),
     }
     process = _nursery()
