@@ -86,10 +86,10 @@ def alone(request, folders, tmp_path_factory):
 def two(folders, tmp_path_factory):
     """The folder that two processes left, of runs by DDP and of sharded ones by the case's name."""
     folder, lab, runs = tmp_path_factory.mktemp("two"), SimpleNamespace(folders=folders), []
-    for case in CASES:
+    for case, made in CASES.items():
         for kind, more in (("ddp", {}), ("sharded", SHARDED[case])):
             home = folder / f"{case} {kind}"
-            write_config(home, lab, *CASES[case])
+            write_config(home, lab, *made)
             runs.append({"config": str(home / "run.yaml"), **more})
     (folder / "runs.json").write_text(json.dumps(runs))
     launch(JOB, folder, 2, limit=230, imports=["groupwise_flow.policy"])
