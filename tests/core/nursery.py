@@ -30,6 +30,8 @@ def child(job: dict[str, Any], rank: int) -> None:
         code = 0
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        if not isinstance(leave.code, int | None):
+            print(leave.code)
     except BaseException:
         traceback.print_exc()
     finally:
