@@ -2,14 +2,12 @@
 uneven shares."""
 
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from tests.core.launching import launch
 
 import groupwise
 from groupwise_flow import reach
@@ -22,6 +20,18 @@ def redness(completions):
     means = [ImageStat.Stat(image).mean for image in completions]
     return [(red - (green + blue) / 2) / 255 for red, green, blue in means]
 """
+JOB = """
+import json, os, sys
+from pathlib import Path
+os.environ["ACCELERATE_USE_CPU"] = "true"
+import groupwise
+from groupwise import processes
+out = Path(sys.argv[2])
+for arguments in json.loads((out.parent / "runs.json").read_text()):
+    groupwise.train(**arguments, quiet=True)
+if processes.accelerator().is_main_process:
+    out.write_text("null")
+"""
 WINDOW = {"kind": "random", "size": 2, "until": 1.0}
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
 
@@ -30,6 +40,7 @@ CASES = {
     "full": ("flux with idle parts", {"gradient_checkpointing": True}),
     "lora": ("sd3", {"lora": {"rank": 2}, "shared_noise": True, "window": WINDOW, "batch": 4}),
 }
+SHARDED = {"full": {"train.shard": True, "train.steps": 2}, "lora": {"train.shard": True}}
 
 
 def losses(folder):
@@ -59,22 +70,6 @@ def outcome(folder):
     return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
 
 
-def on_two(folder, *arguments):
-    command = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    command += ["-m", "groupwise", "train", str(folder / "run.yaml"), *arguments]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module", params=list(CASES))
 def alone(request, folders, tmp_path_factory):
     """A case, and what one process makes of it."""
@@ -85,6 +80,20 @@ def alone(request, folders, tmp_path_factory):
     assert [line["trained_decisions"] for line in steps] == [steps[0]["trained_decisions"]] * 3
     assert steps[-1]["kl"] > 0
     return SimpleNamespace(case=request.param, steps=steps, result=result)
+
+
+@pytest.fixture(scope="module")
+def two(folders, tmp_path_factory):
+    """The folder that two processes left, of runs by DDP and of sharded ones by the case's name."""
+    folder, lab, runs = tmp_path_factory.mktemp("two"), SimpleNamespace(folders=folders), []
+    for case, made in CASES.items():
+        for kind, more in (("ddp", {}), ("sharded", SHARDED[case])):
+            home = folder / f"{case} {kind}"
+            write_config(home, lab, *made)
+            runs.append({"config": str(home / "run.yaml"), **more})
+    (folder / "runs.json").write_text(json.dumps(runs))
+    launch(JOB, folder, 2, limit=230, imports=["groupwise_flow.policy"])
+    return folder
 
 
 def compare(alone, folder):
@@ -110,23 +119,18 @@ def test_parts_that_no_gradient_reaches_get_one_of_zero(lab, monkeypatch):
     assert torch.equal(lab.gradient(policy), alone)
 
 
-def test_two_processes_train_as_one(lab, alone, tmp_path):
-    folder = tmp_path / "two"
-    write_config(folder, lab, *CASES[alone.case])
-    on_two(folder)
+def test_two_processes_train_as_one(alone, two):
+    folder = two / f"{alone.case} ddp"
     compare(alone, folder)
     assert len(list((folder / "run" / "samples" / "after").iterdir())) == 3
 
 
-def test_sharded_they_do_too_and_one_goes_on(lab, alone, tmp_path):
+def test_sharded_they_do_too_and_one_goes_on(alone, two):
     """Groups are two for one process and one for the other, and so are held-out prompts."""
-    folder = tmp_path / "two"
-    write_config(folder, lab, *CASES[alone.case])
+    folder = two / f"{alone.case} sharded"
     if alone.case == "full":
-        on_two(folder, "train.shard=true", "train.steps=2")
+        assert len(losses(folder / "run")) == 2
         groupwise.train(folder / "run.yaml", resume=True, quiet=True)
-    else:
-        on_two(folder, "train.shard=true")
     compare(alone, folder)
     saved = {path.name for path in (folder / "run" / "model").iterdir()}
     assert ("pytorch_lora_weights.safetensors" in saved) == (alone.case == "lora")

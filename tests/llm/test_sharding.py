@@ -24,6 +24,7 @@ from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
 JOB = Path(shard_job.__file__).read_text()
+IMPORTS = ["groupwise_llm.policy"]
 LORA = {"rank": 4, "alpha": 8}
 HEAD = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
 MODELS = {
@@ -84,7 +85,7 @@ def shared(saved, tmp_path_factory):
         if name == "full":
             runs.append({**resumed(home / "to two"), **sharded})
     (folder / "cases.json").write_text(json.dumps({"models": models, "runs": runs}))
-    launch(JOB, folder, 2, limit=200)
+    launch(JOB, folder, 2, limit=200, imports=IMPORTS)
     return folder
 
 
@@ -206,7 +207,7 @@ def test_sizes_that_do_not_divide_and_weights_that_are_fused(tmp_path):
     settings = {"model": str(tmp_path / "experts"), "max_new_tokens": 12}
     cases = {"models": {"odd": settings}, "runs": []}
     (tmp_path / "cases.json").write_text(json.dumps(cases))
-    launch(JOB, tmp_path, 3, limit=200)
+    launch(JOB, tmp_path, 3, limit=200, imports=IMPORTS)
     pair = Pair(tmp_path, "odd", settings, 3)
     check_trained(pair)
     assert [part["passes"] for part in pair.parts] == [12, 1, 1]

@@ -1,7 +1,7 @@
 """How weights get to servers: by files, by vLLM's own transfer, and from several processes."""
 
+import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from tests.core.launching import launch
 
 from groupwise.errors import UserError
 from groupwise_llm.vllm import files
@@ -155,6 +156,7 @@ def test_nccl_without_vllm(make, engine, sampler):
 
 CHILD = """
 import json, sys
+from pathlib import Path
 import torch
 from accelerate import Accelerator
 from groupwise.errors import UserError
@@ -162,7 +164,9 @@ from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.sampler import VLLM
 
 accelerator = Accelerator(cpu=True)
-model, url, folder = sys.argv[1:]
+out = Path(sys.argv[2])
+folder = str(out.parent)
+model, url = json.loads((out.parent / "places.json").read_text())
 policy = LanguageModel(LanguageModel.Config(model=model, max_new_tokens=3))
 policy.place("cpu")
 config = VLLM.Config(servers=[url], folder=folder, patience=0.0, sleep=True)
@@ -184,36 +188,16 @@ else:
     raise AssertionError("a server that is gone is told of on all processes")
 accelerator.wait_for_everyone()
 sampler.close()
+if accelerator.is_main_process:
+    out.write_text("null")
 accelerator.end_training()
 """
 
 
 def test_of_several_processes_the_first_sends(engine, saved, tmp_path):
-    server, script = engine(), tmp_path / "child.py"
-    script.write_text(CHILD)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    children = [
-        subprocess.Popen(
-            [sys.executable, script, saved("llama"), server.url, tmp_path],
-            env={
-                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": os.pathsep.join(sys.path), "ACCELERATE_USE_CPU": "true",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        words = [child.communicate(timeout=220)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert [child.returncode for child in children] == [0, 0], "\n".join(words)
+    server = engine()
+    (tmp_path / "places.json").write_text(json.dumps([str(saved("llama")), server.url]))
+    launch(CHILD, tmp_path, 2, limit=220, imports=["groupwise_llm.policy"])
     told = server.paths()
     assert told.count("collective_rpc") == 2  # for two follows of two processes
     assert told.count("inference/v1/generate") == 8  # 3 in each version, and first one each to see

@@ -1,0 +1,75 @@
+"""Forks processes that have imported everything, since imports take longer than what they run.
+
+Jobs come as lines of JSON on stdin, exit codes of a job's processes as a line on stdout. Nothing is
+computed here, so that no thread is lost by a fork.
+"""
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+
+def child(job: dict[str, Any], rank: int) -> None:
+    """In a process of its own: the script, as if it had been started by its name."""
+    terminal = os.open(f"{job['terminals']}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(terminal, 1)
+    os.dup2(terminal, 2)
+    os.environ.clear()
+    os.environ.update(job["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
+    sys.argv = job["command"]
+    code = 1
+    try:
+        runpy.run_path(job["command"][0], run_name="__main__")
+        code = 0
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        if not isinstance(leave.code, int | None):
+            print(leave.code)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run(job: dict[str, Any]) -> list[int]:
+    """The exit codes; the processes that remain when one fails, or in the end, are killed."""
+    for name in job["imports"]:
+        importlib.import_module(name)
+    ranks: dict[int, int] = {}
+    for rank in range(job["count"]):
+        if not (process := os.fork()):
+            child(job, rank)
+        ranks[process] = rank
+    codes, last = [0] * job["count"], time.monotonic() + job["limit"]
+    while ranks:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process:
+            codes[ranks.pop(process)] = os.waitstatus_to_exitcode(status)
+            if status:  # others may wait for it, but should say so where they notice
+                last = min(last, time.monotonic() + 5)
+        elif time.monotonic() > last:
+            for process in ranks:
+                os.kill(process, signal.SIGKILL)
+        else:
+            time.sleep(0.01)
+    return codes
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what imports print is no answer
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
