@@ -161,6 +161,19 @@ def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
     assert {json.loads(line)["learner"] for line in samples} == {"one", "two"}
 
 
+def test_what_a_learner_of_a_pool_learns_from_is_the_whole_group(lab, tmp_path):
+    """Each has one completion in a group of two, which never differs from itself."""
+    members = pool(lab)
+    result = groupwise.train(
+        **settings(lab, tmp_path, pool=members, train={"group_size": len(members)})
+    )
+    for line in lines(result):
+        if "zero_variance" in line:
+            for member in members:
+                assert line[f"{member['label']}/zero_variance"] == line["zero_variance"]
+    assert any(line.get("zero_variance", 1.0) < 1 for line in lines(result))
+
+
 def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
     """Two policies alike do not sample alike."""
     same = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
