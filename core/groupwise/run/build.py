@@ -39,10 +39,11 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     parts.check_policies(policies)
     for label, policy in policies.items():
         policy.needed = parts.algorithms[label].answers
-        policy.requested = policy.optional_facts & parts.named
         _place(policy, config, accelerator)
-    # Of a chain, only the first receives the prompts themselves.
+    # Of a chain, only the first receives the prompts themselves, and only the last is judged.
     receive = list(policies.values())[: 1 if config.chain else None]
+    for policy in list(policies.values())[-1 if config.chain else 0 :]:
+        policy.requested = policy.optional_facts & parts.named
     for policy in receive:
         policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):

@@ -27,6 +27,7 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
+from groupwise.run.labels import check_learner_labels
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
@@ -187,6 +188,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     make = partial(make_part, loaded, objects)
     check_labels(loaded)
     check_schedules(loaded)
+    check_learner_labels(loaded)
     algorithms = {
         label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
         for label, learning in config.learners.items()
