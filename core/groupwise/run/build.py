@@ -14,16 +14,18 @@ from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
-from groupwise.run.parts import Parts, held_out_draws, make_part
+from groupwise.run.making import make_part
+from groupwise.run.parts import Parts, held_out_draws
 from groupwise.run.trainer import Trainer
 from groupwise.training.alarm import Watch
+from groupwise.training.chain import Chain
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Ahead, Experience
 from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
-from groupwise.training.team import Chain, Pool, Solo, Team
+from groupwise.training.team import Pool, Solo, Team
 
 
 def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
