@@ -268,14 +268,16 @@ class RunConfig(Section):
         if self.policy is not None:
             sole = Learning(
                 path=(),
+                group_size=self.train.group_size,
                 policy=self.policy,
                 sampler=self.sampler,
                 algorithm=self.algorithm,
                 train=self.train,
             )
             return {SOLE: sole}
+        sharing = len(self.pool or [SOLE])
         return {
-            section.label: learning(section, (key, number), self.train)
+            section.label: learning(section, (key, number), self.train, sharing=sharing)
             for key in LISTS
             for number, section in enumerate(getattr(self, key) or ())
         }

@@ -85,17 +85,17 @@ def open_team(
             label: samplers.enter_context(_open_sampling(parts, label, policy, accelerator))
             for label, policy in policies.items()
         }
-        size = parts.config.train.group_size
+        sizes = {label: learning.group_size for label, learning in learners.items()}
         if parts.config.chain is not None:
             yield Chain(
                 samplings,
-                sizes={label: learning.train.group_size for label, learning in learners.items()},
+                sizes=sizes,
                 refused={label: learning.refused for label, learning in learners.items()},
             )
         elif parts.config.pool is not None:
-            yield Pool(samplings, size)
+            yield Pool(samplings, min(sizes.values()))
         else:
-            yield Solo(samplings[SOLE], size)
+            yield Solo(samplings[SOLE], sizes[SOLE])
 
 
 @contextmanager

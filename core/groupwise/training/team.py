@@ -85,14 +85,14 @@ class Solo(Team):
 
 
 class Pool(Team):
-    """Several policies that fill the same groups; group_size: rollouts of a prompt by all of them.
+    """Several policies that fill the same groups; each: rollouts of a prompt by one of them.
 
     Each has seeds of its own, and each is evaluated alone.
     """
 
-    def __init__(self, samplings: Mapping[str, Sampling], group_size: int) -> None:
+    def __init__(self, samplings: Mapping[str, Sampling], each: int) -> None:
         super().__init__(samplings)
-        self.each = group_size // len(samplings)
+        self.each = each
 
     @property
     def examinees(self) -> Mapping[str, Examinee]:
