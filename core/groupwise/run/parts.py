@@ -8,11 +8,12 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.config.kinds import plugin_sections
 from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
-from groupwise.config.sections import RunConfig, plugin_sections
+from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
