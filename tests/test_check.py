@@ -178,3 +178,18 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config, monkeypa
     monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
     build_policies(build_parts(parse_config(config), {}), Meta())
     assert calls == [torch.device("meta"), "prompts"]
+
+
+def test_each_policy_of_several_has_its_memory_and_its_warnings(config):
+    policy = config.pop("policy")
+    config["chain"] = [
+        {"label": "first", "policy": policy, "train": {"learning_rate": 0}},
+        {"label": "second", "policy": policy, "algorithm": {"beta": 0.1}},
+    ]
+    result = check(config, "train.learning_rate=1e-4")
+    assert result.exit_code == 0, result.output
+    for label in ("first", "second"):
+        assert f"memory of {label}, estimated for" in result.stdout
+    assert "warning: first: learning_rate 0" in result.stdout
+    assert "warning: second: the algorithm asks a reference" in result.stdout
+    assert result.stdout.count("warning: ") == 2

@@ -162,17 +162,45 @@ def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
     assert {json.loads(line)["learner"] for line in samples} == {"one", "two"}
 
 
-def test_what_a_learner_of_a_pool_learns_from_is_the_whole_group(lab, tmp_path):
-    """Each has one completion in a group of two, which never differs from itself."""
-    members = pool(lab)
-    result = groupwise.train(
-        **settings(lab, tmp_path, pool=members, train={"group_size": len(members)})
-    )
+def test_a_policy_that_is_always_wrong_learns_from_one_that_is_right(lab, tmp_path):
+    """Its own completions are all of one reward, and those of the group are not."""
+
+    def by_whom(completions, **_):
+        each = TRAIN["group_size"] // 2  # a group is those of the first, and then of the second
+        return [float(number // each % 2) for number in range(len(completions))]
+
+    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[by_whom]))
     for line in lines(result):
-        if "zero_variance" in line:
-            for member in members:
-                assert line[f"{member['label']}/zero_variance"] == line["zero_variance"]
-    assert any(line.get("zero_variance", 1.0) < 1 for line in lines(result))
+        assert line["one/reward_std"] == line["two/reward_std"] == 0
+        assert line["zero_variance"] == line["one/zero_variance"] == line["two/zero_variance"] == 0
+        assert line["one/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_the_terminal_tells_what_each_policy_earns(lab, tmp_path, capsys, kind):
+    listed = pool(lab) if kind == "pool" else chain(lab)
+    result = groupwise.train(**settings(lab, tmp_path, **{kind: listed, "quiet": False}))
+    shown = " ".join(capsys.readouterr().err.split())
+    for line in lines(result):
+        own = ", ".join(f"{each['label']} {line[each['label'] + '/reward']:.3f}" for each in listed)
+        assert f"reward {line['reward']:.3f} ({own})" in shown
+    after = f"after: reward {result.after['reward']:.3g} "
+    assert after in shown
+    assert (f"{after}(one {result.after.get('reward/one', 0):.3f}, two " in shown) is (
+        kind == "pool"
+    )
+
+
+def test_a_warning_of_a_reward_is_told_once(lab, tmp_path, capsys):
+    def undefined(completions, **_):
+        return [math.nan] * len(completions)
+
+    rewards = [lab.ones, undefined]
+    members = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)
+    groupwise.train(**members)
+    shown = " ".join(capsys.readouterr().err.split())
+    assert shown.count("returned NaN") == 1
+    assert "step 1: warning: reward 'undefined' returned NaN for 8 completions" in shown
 
 
 def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
@@ -252,9 +280,11 @@ def test_what_the_next_policy_cannot_take_has_the_stated_value(lab, tmp_path):
     assert len(samples) == 4  # none of them is missing
     for sample in samples:
         if len(sample["extra"]["writer"]) > 2:
+            assert sample["refused"] == "painter"
             assert sample["total"] == -2.0
             assert sample["right"] is False
         else:
+            assert "refused" not in sample
             assert sample["right"] is True
 
 
@@ -408,6 +438,13 @@ def test_sections_that_do_not_go_together_are_refused(sections, problem):
         ({"train": {"learning_rate": -1}}, "pool.0.train.learning_rate: expected at least 0"),
         ({"train": {"group_size": 4}}, "pool.0.train.group_size: the policies of a pool share"),
         ({"refused": 1}, "pool.0.refused: unknown key"),
+        ({"label": "time"}, "pool.0.label: 'time' already names metrics or an argument of rewards"),
+        ({"label": "completions"}, "pool.0.label: 'completions' already names"),
+        ({"label": "x"}, "pool.0.label: 'x' already names"),  # the reward's
+        (
+            {"train": {"updates_per_rollout": 3}},
+            "pool.0.train.updates_per_rollout: 3 updates cannot share 8 groups",
+        ),
         ({"learns": False}, "pool: none of them learns"),
     ],
 )
@@ -417,20 +454,6 @@ def test_a_learner_s_own_mistakes_are_told_with_their_place(first, problem):
         listed[1]["learns"] = False
     with pytest.raises(UserError, match=problem):
         parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "pool": listed})
-
-
-@pytest.mark.parametrize(
-    ("label", "problem"),
-    [
-        ("weights", "the run's own metrics are called `weights/"),
-        ("ones", "a reward is named 'ones'"),
-        ("completions", "rewards have an argument 'completions'"),
-    ],
-)
-def test_a_label_is_nobody_else_s_name(lab, tmp_path, label, problem):
-    members = chain(lab, label=label)
-    with pytest.raises(UserError, match=f"label: {problem}"):
-        groupwise.train(**settings(lab, tmp_path, chain=members))
 
 
 def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
@@ -453,6 +476,13 @@ def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
 
     groupwise.train(**settings(lab, tmp_path, chain=[writer, painter], rewards=[worth]))
     assert (writer["policy"].requested, painter["policy"].requested) == (set(), {"costly"})
+
+
+def test_a_group_of_one_in_a_chain_is_refused():
+    listed = [{"label": name, "policy": name} for name in ("one", "two")]
+    listed[1]["train"] = {"group_size": 1}
+    with pytest.raises(UserError, match=r"chain.1.train.group_size: a group of 1 has no spread"):
+        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "chain": listed})
 
 
 def test_completions_that_do_not_fit_are_refused(lab, tmp_path):

@@ -594,3 +594,63 @@ def test_a_step_that_is_none_does_not_stretch_the_axis(tmp_path: Path) -> None:
     for step in (1e99, -5, 1e10):
         html, _ = page_of(write_run(tmp_path, [step_row(1), {"step": step, "reward": 1}]))
         assert '<main data-last="2">' in html
+
+
+def learners_config(kind: str, *labels: str) -> str:
+    other = next(key for key in ("pool", "chain") if key != kind)
+    listed = "".join(f"- label: {label}\n  policy: {{name: toy}}\n" for label in labels)
+    return f"{kind}:\n{listed}{other}: null\n"
+
+
+def test_each_policy_of_several_has_its_line(tmp_path: Path) -> None:
+    both = {"writer/length": 8.0, "painter/length": 3.0, "writer/reward": 0.2}
+    steps = [step_row(step, **both, **{"painter/kl": 0.5}, kl=9.0) for step in (1, 2)]
+    for row in steps:
+        row.update({"painter/reward": 0.4, "evaluation/accuracy/painter": 0.5, "length": 3.0})
+    config = learners_config("chain", "writer", "painter")
+    html, _ = page_of(write_run(tmp_path, steps, config=config))
+    assert titles(html) == [
+        *("Reward", "Reward by policy", "Accuracy by policy, sampled", "KL: painter", "Length")
+    ]
+    spoken = re.findall(r'aria-label="(.*?)"', html)
+    assert "Length. writer: 8 at step 1, 8 at step 2; painter: 3 at step 1, 3 at step 2" in spoken
+    assert "KL: painter. painter: 0.5 at step 1, 0.5 at step 2" in spoken
+    assert "refused ones count" in html
+
+
+def test_completions_of_a_pool_are_compared_with_those_of_the_same_policy(tmp_path: Path) -> None:
+    before = [sample(0, "x", right=False, learner=name) for name in ("one", "two")]
+    after = [
+        sample(0, "x", right=False, learner="one"),
+        sample(0, "y", right=True, learner="two"),
+    ]
+    config = learners_config("pool", "one", "two")
+    html, page = page_of(write_run(tmp_path, [], before=before, after=after, config=config))
+    assert "all 2 evaluated completions" in page.words
+    assert "1 became right0 became wrong0 stayed right1 stayed wrong" in page.words
+    assert page.count("article") == 2
+    assert html.index("<span>two</span>") < html.index("<span>one</span>")  # what changed is first
+    assert "refused ones count" not in html
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_what_the_policies_of_a_chain_wrote_stands_with_what_came_of_it(
+    tmp_path: Path, drawn: bool
+) -> None:
+    run = write_run(tmp_path, [])
+    run.joinpath("samples", "a.png").write_bytes(PNG)
+    made = {"image": "samples/a.png"} if drawn else {}
+    rows = [
+        sample(0, "", right=True, extra={"writer": HOSTILE, "objects": "unshown"}, **made),
+        sample(1, "", right=False, extra={"writer": "too long"}, refused="painter"),
+    ]
+    config = learners_config("chain", "writer", "painter")
+    _, page = page_of(write_run(run, [], after=rows, config=config))
+    assert "writer\ntoo long" in page.words
+    assert "<img onerror=" in page.words
+    assert "unshown" not in page.words
+    assert "wrong · refused by painter" in page.words
+    # One card a prompt, all of them in the grid where pictures are.
+    assert page.count("article") == 2
+    cards = [a["class"] for tag, a in page.tags if tag == "article"]
+    assert cards == ["sample picture" if drawn else "sample"] * 2

@@ -1,13 +1,14 @@
 """describe: what a configuration will do and what it will take, before any weights are loaded."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from groupwise.algorithm import Algorithm
 from groupwise.cli.memory import Sizes, estimate, size, too_much
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, derive, idle_processes
+from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
@@ -55,7 +56,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
-            for text in (idle, too_much(of_all), *warnings(loaded, parts.algorithms.values()))
+            for text in (idle, too_much(of_all), *warnings(loaded, parts.algorithms))
             if text
         ),
     ]
@@ -84,32 +85,36 @@ def _prompts(parts: Parts) -> dict[str, str]:
     }
 
 
-def warnings(loaded: LoadedConfig, algorithms: Iterable[Algorithm]) -> Iterator[str]:
-    """What is allowed and still seldom meant."""
-    train, prompts, evaluation = (
-        loaded.config.train,
-        loaded.config.prompts,
-        loaded.config.evaluation,
-    )
+def warnings(loaded: LoadedConfig, algorithms: Mapping[str, Algorithm]) -> Iterator[str]:
+    """What is allowed and still seldom meant; algorithms: by label of the learner."""
+    config = loaded.config
+    for label, learning in config.learners.items():
+        whose = "" if label == SOLE else f"{label}: "
+        if learning.learns:
+            yield from (whose + each for each in _warnings_of(learning.train, algorithms[label]))
+    train, prompts, evaluation = config.train, config.prompts, config.evaluation
+    if train.ahead and config.sampler is None:
+        yield "ahead 1 without a sampler: the policy draws before the update, which gains no time"
+    if evaluation.count and evaluation.source is None and prompts.held_out == 0:
+        yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
+    if config.watch and not evaluation.count:
+        yield "watch without evaluation.prompts: nothing is measured"
+    elif config.watch and not evaluation.every:
+        yield "watch without evaluation.every: an alarm can come only when training has ended"
+
+
+def _warnings_of(train: TrainSection, algorithm: Algorithm) -> Iterator[str]:
+    """The same of one learner."""
     if train.group_size < 4:
         yield f"group_size {train.group_size}: advantages of so few completions are mostly noise"
     if train.microbatch < train.group_size:
         yield f"microbatch {train.microbatch}: decisions, not rollouts; so few make many passes"
     if train.steps and train.warmup_steps >= train.steps:
         yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
-    if train.ahead and loaded.config.sampler is None:
-        yield "ahead 1 without a sampler: the policy draws before the update, which gains no time"
     if train.learning_rate == 0:
         yield "learning_rate 0: nothing will be learned"
-    if evaluation.count and evaluation.source is None and prompts.held_out == 0:
-        yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
-    if loaded.config.watch and not evaluation.count:
-        yield "watch without evaluation.prompts: nothing is measured"
-    elif loaded.config.watch and not evaluation.every:
-        yield "watch without evaluation.every: an alarm can come only when training has ended"
-    moves = [algorithm.moves_reference for algorithm in algorithms if algorithm.reference]
-    if moves:
-        copied = " a copy" if any(moves) else ", without adapters, a copy"
+    if algorithm.reference:
+        copied = " a copy" if algorithm.moves_reference else ", without adapters, a copy"
         yield (
             f"the algorithm asks a reference: a further pass over every rollout and{copied} of "
             f"what is trained"
@@ -122,11 +127,9 @@ def _memory(sizes: Sizes, parts: Parts, label: str, shards: int) -> str:
     whose = "" if label == SOLE else f" of {label}"
     if not sizes:
         return f"memory{whose}\n  policy {learning.policy.name!r} makes no estimate\n"
-    of = (
-        whose + f" of each of {shards} processes, among which weights are divided"
-        if shards > 1
-        else ""
-    )
+    of = whose
+    if shards > 1:
+        of += f" of each of {shards} processes, among which weights are divided"
     rows = {purpose: size(count) for purpose, count in sizes.all().items()}
     return _table(
         f"memory{of}, estimated for micro-batches of at most "

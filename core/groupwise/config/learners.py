@@ -17,6 +17,17 @@ LISTS = ("pool", "chain")
 """The keys of the configuration that list learners."""
 KINDS: Mapping[str, str] = {"policy": "policies", "sampler": "samplers", "algorithm": "algorithms"}
 """By key of a learner's section, which kind of plugin it names."""
+TAKEN = frozenset(
+    {
+        # Metrics: `time/sample`.
+        *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "reference"),
+        *("replay", "reward_time", "rewards", "time", "watch", "weights"),
+        # Arguments of rewards, to which a writer's text goes by its label.
+        *("completions", "completion_ids", "environments", "log_extra", "log_metric"),
+        "trainer_state",
+    }
+)
+"""What no learner can be labelled, as it already begins names of metrics, or is an argument."""
 _OWN = (
     *("group_size", "updates_per_rollout", "epochs", "optimizer", "learning_rate", "schedule"),
     *("warmup_steps", "weight_decay", "betas", "max_grad_norm", "ema", "ema_every", "microbatch"),

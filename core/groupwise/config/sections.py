@@ -4,12 +4,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
     LISTS,
     SOLE,
+    TAKEN,
     LearnerSection,
     Learning,
     StageSection,
@@ -236,9 +244,23 @@ class RunConfig(Section):
         for number, label in enumerate(labels):
             if label in labels[:number]:
                 raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
+            if label in TAKEN or label in {each.title for each in (*self.rewards, *self.watch)}:
+                raise mistake_at(
+                    (key, number, "label"),
+                    f"{label!r} already names metrics or an argument of rewards; choose another",
+                )
         if not any(section.learns for section in listed):
             raise mistake_at((key,), "none of them learns")
         self._check_shared(key, listed)
+        for number, section in enumerate(listed):
+            try:
+                learning(section, (key, number), self.train)
+            except ValidationError as error:
+                details = error.errors(include_url=False, include_input=False)[0]
+                context = details.get("ctx", {})
+                path = *details["loc"], *context.get("path", ())
+                problem = str(context.get("message") or context.get("error") or details["msg"])
+                raise mistake_at((key, number, "train", *path), problem) from None
 
     def _check_shared(self, key: str, listed: Sequence[LearnerSection]) -> None:
         """What stands beside the list, for all in it."""

@@ -12,6 +12,7 @@ from groupwise.report.completions import (
     scores,
     verdict,
     words,
+    written,
 )
 from groupwise.report.gallery import Images, gallery
 from groupwise.report.wording import brief
@@ -19,40 +20,55 @@ from groupwise.report.wording import brief
 MOST_PROMPTS = 24
 
 
-def compare(run: Path, before: Sequence[Sample], after: Sequence[Sample]) -> str:
-    """The section's inside: the tally, then images in a grid and texts on a card each."""
+def compare(
+    run: Path, before: Sequence[Sample], after: Sequence[Sample], *, writers: Sequence[str] = ()
+) -> str:
+    """The section's inside: the tally, then images in a grid and texts on a card each.
+
+    writers: the policies of a chain before its last, of which it is shown what they wrote.
+    """
     pairs = paired(before, after)
-    pictures = [pair for pair in pairs if _has_image(pair)]
-    texts = [pair for pair in pairs if not _has_image(pair)]
-    cards = "".join(_card(pair) for pair in chosen(texts))
-    return tally(pairs) + gallery(chosen(pictures, len(pictures)), Images(run)) + cards
+    drawn = any(map(_has_image, pairs))
+    # What a painter refused has no image, and stands with those that have.
+    pictures = [pair for pair in pairs if drawn and (_has_image(pair) or _is_refused(pair))]
+    texts = [pair for pair in pairs if pair not in pictures]
+    cards = "".join(_card(pair, writers) for pair in chosen(texts))
+    shown = gallery(chosen(pictures, len(pictures)), Images(run), writers)
+    return tally(pairs) + shown + cards
 
 
 def _has_image(pair: Pair) -> bool:
     return any(sample and sample.get("image") for sample in pair)
 
 
+def _is_refused(pair: Pair) -> bool:
+    return any(sample and sample.get("refused") for sample in pair)
+
+
 def paired(before: Sequence[Sample], after: Sequence[Sample]) -> list[Pair]:
-    """The samples of one draw, index and way of decoding, from either side, in their order."""
+    """The samples of one draw, policy, index and way of decoding, from either side, in order."""
     sides = [{_key(sample): sample for sample in samples} for samples in (before, after)]
     keys = dict.fromkeys([*sides[0], *sides[1]])
     return [(sides[0].get(key), sides[1].get(key)) for key in keys]
 
 
 def _key(sample: Sample) -> tuple[str, ...]:
-    prompt = sample.get("draw", sample.get("prompt"))
-    return (str(prompt), str(sample.get("index")), str(bool(sample.get("greedy"))))
+    return (*_question(sample), str(sample.get("index")), str(bool(sample.get("greedy"))))
+
+
+def _question(sample: Sample) -> tuple[str, str]:
+    """Which prompt, and of a pool which policy answers it."""
+    return str(sample.get("draw", sample.get("prompt"))), str(sample.get("learner", ""))
 
 
 def chosen(pairs: Sequence[Pair], most: int = MOST_PROMPTS) -> list[Pair]:
-    """One pair for each prompt, those that changed first.
+    """One pair for each prompt, and each policy of a pool; those that changed first.
 
     The pair is the greedy one, or the first sampled: picking by outcome would flatter the run.
     """
-    by_prompt: dict[str, Pair] = {}
+    by_prompt: dict[tuple[str, str], Pair] = {}
     for pair in sorted(pairs, key=_decoding):
-        sample = pair[0] or pair[1] or {}
-        by_prompt.setdefault(str(sample.get("draw", sample.get("prompt"))), pair)
+        by_prompt.setdefault(_question(pair[0] or pair[1] or {}), pair)
     order = {id(pair): position for position, pair in enumerate(pairs)}
     return sorted(by_prompt.values(), key=lambda p: (_sameness(p), order[id(p)]))[:most]
 
@@ -84,19 +100,22 @@ def tally(pairs: Sequence[Pair]) -> str:
     return f'<div class="tally">{total}{"".join(parts)}</div>'
 
 
-def _card(pair: Pair) -> str:
+def _card(pair: Pair, writers: Sequence[str]) -> str:
     sample = pair[0] or pair[1] or {}
     greedy = (
         "greedy decoding" if sample.get("greedy") else f"sample {brief(sample.get('index', ''))}"
     )
     sides = zip(("Before", "After"), pair, strict=True)
+    whose = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
+    inside = "".join(_side(side, s, writers) for side, s in sides if s)
     return (
         f'<article class="sample"><header><span>Prompt {brief(sample.get("draw", ""))}</span>'
-        f"<span>{greedy}</span>{verdict(pair)}</header>{words(sample.get('prompt', ''))}"
-        f'<div class="sides">{"".join(_side(side, s) for side, s in sides if s)}</div></article>'
+        f"{whose}<span>{greedy}</span>{verdict(pair)}</header>{words(sample.get('prompt', ''))}"
+        f'<div class="sides">{inside}</div></article>'
     )
 
 
-def _side(side: str, sample: Sample) -> str:
-    output = words(sample.get("completion") or "")
-    return f"<section>{heading(side, sample)}{output}{scores(sample)}</section>"
+def _side(side: str, sample: Sample, writers: Sequence[str]) -> str:
+    output = "" if sample.get("refused") else words(sample.get("completion") or "")
+    above = heading(side, sample) + written(sample, writers)
+    return f"<section>{above}{output}{scores(sample)}</section>"

@@ -3,7 +3,7 @@
 A completion is whatever a model wrote: every character of it is escaped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from groupwise.report.wording import MINUS, brief, text
 
@@ -78,14 +78,28 @@ def output(sample: Sample) -> tuple[object, object]:
 
 
 def heading(side: str, sample: Sample) -> str:
-    """Which side it is, whether it is right, and whether it was cut off."""
+    """Which side it is, whether it is right, and whether it was cut off or refused."""
     marks = [side]
     if isinstance(sample.get("right"), bool):
         right = '<span class="good">✓ right</span>', '<span class="bad">✗ wrong</span>'
         marks.append(right[0] if sample["right"] else right[1])
     if sample.get("truncated"):
         marks.append("cut off by the limit")
+    if sample.get("refused"):
+        marks.append(f"refused by {brief(sample['refused'])}")
     return f"<h4>{' · '.join(marks)}</h4>"
+
+
+def written(sample: Sample, writers: Sequence[str]) -> str:
+    """What the policies of a chain before its last made of the prompt, each by its label."""
+    extra = sample.get("extra")
+    texts = extra if isinstance(extra, Mapping) else {}
+    return "".join(
+        f'<div class="words" dir="auto"><small>{brief(label)}</small>\n'
+        f"{shortened(texts[label])}</div>"
+        for label in writers
+        if label in texts
+    )
 
 
 def scores(sample: Sample, nothing: str = "does not apply") -> str:

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.report.completions import Pair, Sample, heading, scores, verdict, words
+from groupwise.report.completions import Pair, Sample, heading, scores, verdict, words, written
 from groupwise.report.wording import brief
 
 MOST_PICTURED = 60  # prompts
@@ -22,25 +22,29 @@ EN_DASH = "\N{EN DASH}"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def gallery(pairs: Sequence[Pair], images: "Images") -> str:
-    """A card for each pair, until the page has as many images as it may hold."""
+def gallery(pairs: Sequence[Pair], images: "Images", writers: Sequence[str] = ()) -> str:
+    """A card for each pair, until the page has as many images as it may hold.
+
+    writers: the policies of a chain before its last, of which it is shown what they wrote.
+    """
     cards: list[str] = []
     for pair in pairs:
         if images.full or len(cards) == MOST_PICTURED:
             left = f"{len(pairs) - len(cards):,} more are in the run's folder, under samples/."
             return f'<div class="gallery">{"".join(cards)}</div><p class="intro">{left}</p>'
-        cards.append(_card(pair, images))
+        cards.append(_card(pair, images, writers))
     return f'<div class="gallery">{"".join(cards)}</div>' if cards else ""
 
 
-def _card(pair: Pair, images: "Images") -> str:
+def _card(pair: Pair, images: "Images", writers: Sequence[str]) -> str:
     sample = pair[0] or pair[1] or {}
-    greedy = "<span>greedy</span>" if sample.get("greedy") else ""
+    marks = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
+    marks += "<span>greedy</span>" if sample.get("greedy") else ""
     named = zip(("Before", "After"), pair, strict=True)
-    sides = "".join(_side(side, sample, images) for side, sample in named if sample)
+    sides = "".join(_side(side, sample, images, writers) for side, sample in named if sample)
     return (
         f'<article class="sample picture"><header><span>Prompt {brief(sample.get("draw", ""))}'
-        f"</span>{greedy}{verdict(pair)}</header>{_asked(sample.get('prompt', ''))}"
+        f"</span>{marks}{verdict(pair)}</header>{_asked(sample.get('prompt', ''))}"
         f'<div class="pair">{sides}</div></article>'
     )
 
@@ -52,10 +56,11 @@ def _asked(prompt: object) -> str:
     return f'<p class="asked" dir="auto" title="{short}">{short}</p>'
 
 
-def _side(side: str, sample: Sample, images: "Images") -> str:
+def _side(side: str, sample: Sample, images: "Images", writers: Sequence[str]) -> str:
     image = images.embed(sample["image"]) if sample.get("image") else ""
     output = words(sample["completion"]) if sample.get("completion") else ""
-    return f"<section>{heading(side, sample)}{image}{output}{scores(sample, EN_DASH)}</section>"
+    above = heading(side, sample) + written(sample, writers)
+    return f"<section>{above}{image}{output}{scores(sample, EN_DASH)}</section>"
 
 
 class Images:

@@ -20,6 +20,7 @@ from groupwise.report.charts import (
     share_bar,
 )
 from groupwise.report.comparison import compare
+from groupwise.report.learners import learner_charts, of_each
 from groupwise.report.record import Record, read_record, read_text
 from groupwise.report.rewards import note_on_sums, reward_charts
 from groupwise.report.tiles import tiles
@@ -117,7 +118,7 @@ def _learning(run: Record) -> str:
     rewards = [reward, _dots(run, "reward", "held out", 1)]
     note = (note if band else "") + note_on_sums(run)
     charts = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
-    charts += [_accuracy(run), *watched_charts(run), *reward_charts(run)]
+    charts += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
     intro = "Charts run over training steps; point at one to read all of them at that step."
     if run.trained_steps > SMOOTH_FROM:
         intro += " Bold lines smooth the faint ones, which show every step."
@@ -154,9 +155,10 @@ def _training(run: Record) -> str:
     for title, unit, key, name, percent, note in _CHARTS:
         series = [Series(name=name, points=run.points(key), colour=0)]
         smooth = title != "Learning rate"  # a schedule has no noise
-        charts.append(
-            Chart(title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth)
+        chart = Chart(
+            title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth
         )
+        charts.append(of_each(run, chart, key))
     charts[2:2] = _length(run)
     charts += _teaching(run)
     return _section("How training went", _LOSS, _charts(charts, run))
@@ -169,8 +171,9 @@ def _length(run: Record) -> list[Chart]:
         Series(name="longest", points=run.points("length_max"), colour=1),
         _dots(run, "length", "held out, mean", 2),
     ]
-    constant = len({length for s in series for _, length in s.points}) == 1
-    return [] if constant else [Chart(title="Length", unit=run.unit, series=series)]
+    chart = of_each(run, Chart(title="Length", unit=run.unit, series=series), "length")
+    constant = len({length for s in chart.series for _, length in s.points}) == 1
+    return [] if constant else [chart]
 
 
 def _teaching(run: Record) -> list[Chart]:
@@ -262,7 +265,7 @@ def _samples(run: Record) -> str:
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are only watched."
-    return _section("Before and after", intro, compare(run.folder, *sides))
+    return _section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
 
 
 def _config(run: Record) -> str:

@@ -65,6 +65,18 @@ class Record:
             return {}
         return settings if isinstance(settings, Mapping) else {}
 
+    @cached_property
+    def learners(self) -> list[str]:
+        """The labels of several policies; [] in a run of one."""
+        lists = (self.settings.get(key) for key in ("pool", "chain"))
+        sections = next((each for each in lists if isinstance(each, list)), [])
+        return [str(each["label"]) for each in sections if _has_label(each)]
+
+    @property
+    def writers(self) -> list[str]:
+        """Labels of a chain's policies before its last."""
+        return self.learners[:-1] if isinstance(self.settings.get("chain"), list) else []
+
     @property
     def shown_config(self) -> str:
         """The configuration as text; an earlier version may have written secrets in it."""
@@ -95,6 +107,10 @@ class Record:
             return evaluated[min(evaluated)] if evaluated else {}, {}, ""
         last = max(evaluated)
         return evaluated[min(evaluated)], evaluated[last], f"after step {last}"
+
+
+def _has_label(section: object) -> bool:
+    return isinstance(section, Mapping) and "label" in section
 
 
 def _evaluated(row: Row) -> dict[str, object]:
@@ -153,7 +169,7 @@ def _without_verdicts(record: Record) -> Record:
 
 def _is_verdict(key: str) -> bool:
     name = key.removeprefix("evaluation/")
-    return name in ("accuracy", "greedy_accuracy") or name.startswith("pass_at_")
+    return name.split("/")[0] in ("accuracy", "greedy_accuracy") or name.startswith("pass_at_")
 
 
 def read_text(path: Path) -> str:

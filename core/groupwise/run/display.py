@@ -1,7 +1,7 @@
 """Display: a run on the terminal: progress, evaluations in a line, notes and warnings."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from rich.console import Console
@@ -19,6 +19,7 @@ def brief(metrics: Mapping[str, float]) -> str:
     """An evaluation in a line: accuracy where a reward tells right from wrong, else the reward."""
     leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
     watched = {n.removeprefix("watch/"): v for n, v in metrics.items() if n.startswith("watch/")}
+    each = {n.partition("/")[2]: v for n, v in metrics.items() if n.startswith(f"{leading}/")}
     shown = {
         leading: metrics.get(leading),
         "greedy": metrics.get(f"greedy_{leading}"),
@@ -26,18 +27,33 @@ def brief(metrics: Mapping[str, float]) -> str:
         **watched,
     }
     words = [f"{k} {v:.3g}" for k, v in shown.items() if v is not None and not math.isnan(v)]
+    if each and words:
+        words[0] += f" ({_listed(each)})"
     prompts = f"{metrics.get('prompts', 0):.0f} held-out prompts"
     distinct = metrics.get("distinct_prompts")
     different = f", {distinct:.0f} different" if distinct is not None else ""
     return f"{'  '.join(words)}  ({prompts}{different})"
 
 
-class Display:
-    """The bar on the terminal: step, reward, accuracy, tokens per second, time left."""
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{label} {value:{_form(value)}}" for label, value in values.items())
 
-    def __init__(self, *, steps: int, unit: str, quiet: bool, done: int = 0) -> None:
+
+def _form(value: float) -> str:
+    return ".3f" if abs(value) < 1e6 else ".3g"  # 1e300 has three hundred digits
+
+
+class Display:
+    """The bar on the terminal: step, reward, accuracy, tokens per second, time left.
+
+    labels: of several policies, whose rewards stand beside the reward of all.
+    """
+
+    def __init__(
+        self, *, steps: int, unit: str, quiet: bool, done: int = 0, labels: Collection[str] = ()
+    ) -> None:
         self.console = Console(stderr=True, quiet=quiet)
-        self.unit = unit
+        self.unit, self.labels = unit, labels
         self._progress = Progress(
             TextColumn("[bold]step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
@@ -68,8 +84,9 @@ class Display:
         right = "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}  "
         speed = f"{metrics['decisions_per_second']:,.0f} {self.unit}/s"
         reward = metrics["reward"]
-        form = ".3f" if abs(reward) < 1e6 else ".3g"  # 1e300 has three hundred digits
-        summary = f"reward {reward:{form}}  {right}{speed}"
+        own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
+        each = f" ({_listed(own)})" if own else ""
+        summary = f"reward {reward:{_form(reward)}}{each}  {right}{speed}"
         self._progress.update(self._task, completed=step, summary=summary)
         every = max(1, self._steps // 20)
         if not self.console.is_terminal and (step % every == 0 or step == self._steps):

@@ -21,7 +21,6 @@ from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
-from groupwise.run.labels import check_learner_labels
 from groupwise.run.making import make_part
 from groupwise.run.measures import measures
 from groupwise.run.teachers import check_teachers
@@ -184,7 +183,6 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     make = partial(make_part, loaded, objects)
     check_labels(loaded)
     check_schedules(loaded)
-    check_learner_labels(loaded)
     algorithms = {
         label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
         for label, learning in config.learners.items()

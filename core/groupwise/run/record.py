@@ -118,11 +118,14 @@ class Record:
         self.display.step(step, metrics)
         if any(name.startswith("alarm/") for name in metrics):
             self._sound()
+        whose: dict[str, list[str]] = {}
         for label, learner in self.trainer.learners.items():
             own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
             for warning in self.symptoms[label].look(own, learner.optimizer.culprit):
-                of = "" if label == SOLE else f"{label}: "
-                self.display.say(f"step {step}: {of}{warning}")
+                whose.setdefault(warning, []).append(label)
+        for warning, labels in whose.items():  # one that holds for all is told once
+            of = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
+            self.display.say(f"step {step}: {of}{warning}")
         self._tell_failures(self.trainer.experience.failures)
         for callback in self.callbacks:
             callback.on_step(step, metrics)

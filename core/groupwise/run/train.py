@@ -145,6 +145,7 @@ def _train(
             unit=unit(trainer.policies),
             quiet=quiet or not chief,
             done=trainer.step,
+            labels=trainer.policies,
         )
         record = Record(
             loaded,

@@ -161,6 +161,7 @@ def _refusals(work: ChainWork, size: int) -> Iterator[Refusal]:
             first = int(of_first[row])
             origin = work.stages[0].rollouts
             yield Refusal(
+                by=work.stages[number + 1].label,
                 row=origin.prompts[first],
                 draw=int(origin.groups[first]),
                 index=first % size,

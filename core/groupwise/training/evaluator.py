@@ -187,6 +187,7 @@ class Evaluator:
             "draw": refusal.draw,
             "index": refusal.index,
             "length": 0,
+            "refused": refusal.by,
             "extra": dict(refusal.written),
         }
 

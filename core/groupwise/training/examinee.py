@@ -38,8 +38,11 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """value: what each reward is for it; written: as the facts of a chain, by label."""
+    """value: what each reward is for it; written: as the facts of a chain, by label; by: the label
+    of the policy that could not take it.
+    """
 
+    by: str
     row: Row
     draw: int
     index: int

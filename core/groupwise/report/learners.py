@@ -1,0 +1,48 @@
+"""What a run's page says of each policy where several learn: a line for each on common axes."""
+
+from dataclasses import replace
+
+from groupwise.report.charts import Chart, Series
+from groupwise.report.record import Record
+
+_HELD_OUT = {
+    "accuracy": "Accuracy by policy, sampled",
+    "greedy_accuracy": "Accuracy by policy, greedy",
+}
+
+
+def of_each(run: Record, chart: Chart, key: str) -> Chart:
+    """The chart with a line for each policy that has a metric `LABEL/key`, as it is without any."""
+    lines = _lines(run, key)
+    if not lines:
+        return chart
+    # A line alone has no legend.
+    title = f"{chart.title}: {lines[0].name}" if len(lines) == 1 else chart.title
+    return replace(chart, title=title, series=lines)
+
+
+def learner_charts(run: Record) -> list[Chart]:
+    """What each policy earns in training, and how well it does by itself on held-out prompts."""
+    note = "Mean of each policy's own completions."
+    if run.writers:
+        note += " One that writes prompts earns the mean of what came of each; refused ones count."
+    return [
+        Chart(title="Reward by policy", series=_lines(run, "reward"), note=note, wide=True),
+        *(_held_out(run, key, title) for key, title in _HELD_OUT.items()),
+    ]
+
+
+def _held_out(run: Record, key: str, title: str) -> Chart:
+    series = [
+        Series(name=label, points=run.points(f"evaluation/{key}/{label}"), colour=colour, dots=True)
+        for colour, label in enumerate(run.learners)
+    ]
+    return Chart(title=title, series=series, note="Of held-out prompts.", percent=True, wide=True)
+
+
+def _lines(run: Record, key: str) -> list[Series]:
+    lines = [
+        Series(name=label, points=run.points(f"{label}/{key}"), colour=colour)
+        for colour, label in enumerate(run.learners)
+    ]
+    return [line for line in lines if line.points]
