@@ -194,6 +194,11 @@ def process_returns(
     return torch.cat([relative.view(size, most), after_the_last], dim=1).gather(1, number)
 
 
+def groups_without(rows: Tensor, groups: Tensor) -> Tensor:
+    """[B] bool: no rollout of its group is among these rows. rows: [B] bool; groups: [B]."""
+    return ~torch.isin(groups, groups[rows])
+
+
 def zero_variance_of_steps(steps: Tensor, groups: Tensor) -> Tensor:
     """[B] bool: no two step rewards of the rollout's group differ. steps: [B, T], NaN for none."""
     lowest = steps.nan_to_num(nan=torch.inf).amin(dim=1)

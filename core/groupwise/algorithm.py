@@ -74,12 +74,13 @@ class Algorithm(ABC):
         out gets no backward pass.
         """
 
-    def dead(self, scores: "Scores", groups: Tensor) -> Tensor:
-        """[B] bool: nothing in the rollout's group tells this algorithm one of it from another.
+    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B] bool: this algorithm learns nothing from the rollout's group.
 
-        Such groups are what `refills` replaces and the metric `zero_variance` counts.
+        Such groups are what `refills` replaces and the metric `zero_variance` counts. By default
+        those of equal outcomes and steps. rollouts: as in `targets`, those of this process.
         """
-        return scores.dead(groups)
+        return scores.dead(rollouts.groups)
 
     @abstractmethod
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:

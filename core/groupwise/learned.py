@@ -151,15 +151,15 @@ class Learned(ABC):
         with torch.no_grad():
             parts = torch.arange(len(fresh)).split(self.config.examples)
             logits = [self.logits(fresh.take(rows).inputs).cpu() for rows in parts]
-        said = torch.cat(logits).sigmoid()
+        predicted = torch.cat(logits).sigmoid()
         right = fresh.labels > 0.5
         measured = {
-            "agreement": float(((said > 0.5) == right).float().mean()),
-            "overrated": float((said - fresh.labels).mean()),
+            "agreement": float(((predicted > 0.5) == right).float().mean()),
+            "overrated": float((predicted - fresh.labels).mean()),
             "labels": float(fresh.labels.mean()),
         }
         if right.any() and not right.all():
-            apart = said[right].unsqueeze(1) - said[~right]
+            apart = predicted[right].unsqueeze(1) - predicted[~right]
             measured["ranking"] = float(
                 (apart > 0).float().mean() + (apart == 0).float().mean() / 2
             )

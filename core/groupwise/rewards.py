@@ -206,24 +206,18 @@ class Scores:
         return self.values.masked_fill(judges | self.failed.unsqueeze(1), math.nan)
 
     def _sum(self, values: Tensor) -> Tensor:
-        factors = self._tensor(self.weights) / self._tensor(self.scales or [1.0] * len(self.names))
+        factors = self.values.new_tensor(self.weights) / self.units
         nothing = values.isnan().all(dim=1) | self.failed
         return (values * factors).nansum(dim=1).masked_fill(nothing, math.nan)
 
-    def _tensor(self, numbers: Sequence[float]) -> Tensor:
-        return torch.tensor(numbers, dtype=self.values.dtype)
+    @property
+    def units(self) -> Tensor:
+        """[R]: the `scales`, of all rewards."""
+        return self.values.new_tensor(self.scales or [1.0] * len(self.names))
 
-    def dead(self, groups: Tensor, *, apart: bool = False) -> Tensor:
-        """[B] bool: nothing in the rollout's group, outcome or step, differs from the rest.
-
-        apart: whether each reward with a weight counts by itself, and not their sum alone, in which
-        differences may cancel.
-        """
-        weighted = [k for k, weight in enumerate(self.weights) if weight]
-        columns = [self.outcomes[:, k] for k in weighted] if apart else [self.outcome]
-        same = torch.ones(len(groups), dtype=torch.bool)
-        for column in columns:
-            same = same & zero_variance(column, groups)
+    def dead(self, groups: Tensor) -> Tensor:
+        """[B] bool: nothing in the rollout's group, outcome or step, differs from the rest."""
+        same = zero_variance(self.outcome, groups)
         return same if self.steps is None else same & zero_variance_of_steps(self.steps, groups)
 
     def column(self, name: str) -> Tensor:

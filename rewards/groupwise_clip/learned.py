@@ -73,8 +73,8 @@ class LearnedImage(Learned):
         values: list[float | None] = [None] * len(inputs)
         if rows:
             with torch.no_grad():
-                given = self.logits([each for each in inputs if each is not None]).sigmoid()
-            for row, value in zip(rows, given.tolist(), strict=True):
+                probabilities = self.logits([each for each in inputs if each is not None]).sigmoid()
+            for row, value in zip(rows, probabilities.tolist(), strict=True):
                 values[row] = value
         return values
 
@@ -105,6 +105,6 @@ class LearnedImage(Learned):
             if text is None:
                 features.append(None)
                 continue
-            said = self.clip.text_features([text])[0].cpu() * self.clip.width**0.5
-            features.append(torch.cat([image, said, image * said]))
+            words = self.clip.text_features([text])[0].cpu() * self.clip.width**0.5
+            features.append(torch.cat([image, words, image * words]))
         return features

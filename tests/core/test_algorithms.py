@@ -207,6 +207,45 @@ def test_what_lead_is_for():
     assert not all_wrong.any()
 
 
+def test_lead_learns_from_right_answers_of_different_lengths():
+    """Group 0 is right in 3, 1 and 3 decisions; in group 1 all are wrong, by different values."""
+    values = scores([1.0, 0.0, 1.0, 0.5, 0.2, 1.0])
+    algorithm = LEAD()
+    assert algorithm.dead(values, rollouts()).tolist() == (GROUPS == 1).tolist()
+    advantage = algorithm.targets(values, rollouts(), {})["advantages"]
+    assert ((advantage == 0) == algorithm.dead(values, rollouts())).all()
+    equal = rollouts(mask=torch.ones(6, 2, dtype=torch.bool))
+    assert algorithm.dead(values, equal).all()
+
+
+def test_reinforce_pp_learns_from_equal_rewards_that_are_not_the_batchs():
+    values = scores([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
+    algorithm = ReinforcePP(ReinforcePP.Config(beta=0.1))
+    assert GRPO().dead(values, rollouts()).all()
+    assert ReinforcePPBaseline().dead(values, rollouts()).all()
+    assert not algorithm.dead(values, rollouts()).any()
+    assert algorithm.dead(scores([0.3] * 6), rollouts()).all()
+    unscored = scores([1.0, NAN, 0.0, NAN, NAN, 1.0])
+    assert algorithm.dead(unscored, rollouts()).tolist() == (GROUPS == 1).tolist()
+
+
+def test_returns_differ_where_equal_steps_are_of_different_number():
+    """Group 0: one step of 1, or two; group 1: all have a step of 1 and then one of 0."""
+    steps = torch.full(MASK.shape, NAN, dtype=torch.float64)
+    for row in ROWS:
+        steps[row, :2] = torch.tensor([1.0, 0.0] if GROUPS[row] else [1.0, 1.0])
+    steps[2, 1] = NAN
+    values = scores([NAN] * 6, steps=steps)
+    by = {name: GRPO(GRPO.Config(steps=name)) for name in ("rewards", "returns")}
+    dead = {name: algorithm.dead(values, rollouts()) for name, algorithm in by.items()}
+    assert dead["rewards"].tolist() == (GROUPS == 0).tolist()
+    assert dead["returns"].tolist() == (GROUPS == 1).tolist()
+    for name, algorithm in by.items():
+        learns = algorithm.active(algorithm.targets(values, rollouts(), {}))
+        assert not learns[dead[name]].any()
+        assert learns[~dead[name]].any()
+
+
 def test_the_accuracy_of_lead_must_be_a_reward():
     algorithm = LEAD(LEAD.Config(accuracy="acuracy"))
     with pytest.raises(UserError, match="'acuracy' is none of the rewards reward, accuracy, did"):

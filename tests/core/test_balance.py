@@ -222,8 +222,13 @@ def test_state_is_of_the_bounds_that_there_are():
     [3, {"at_most": 0.5}, {"at_most": {"integral": -1.0}}, {"at_most": {"integral": math.nan}}],
 )
 def test_a_state_that_is_none_is_refused(wrong):
-    with pytest.raises(UserError, match="reward 'size': the state of its multiplier"):
+    with pytest.raises(UserError, match=r"reward 'size': .* no state of a multiplier"):
         scorer(at_most=4.0).load_state_dict({"multipliers": {"size": wrong}})
+
+
+def test_a_state_of_no_multipliers_at_all_is_refused():
+    with pytest.raises(UserError, match=r"reward 'size': .* no state of a multiplier"):
+        scorer(at_most=4.0).load_state_dict({"multipliers": [1.0]})
 
 
 def test_a_resumed_run_has_the_same_weights_and_multipliers(lab, tmp_path):

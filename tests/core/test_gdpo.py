@@ -127,34 +127,49 @@ def test_a_rewards_unit_and_its_bound_do_not_matter_but_its_weight_does():
     assert not torch.allclose(heavier, relative, atol=0.1)
 
 
-def test_equal_sums_of_different_rewards_are_told_apart():
-    """A sum has two values here; the rewards that it is made of are four."""
-    values = torch.tensor([[0.0, 1], [1, 0], [1, 1], [0, 0]], dtype=torch.float64)
-    both = Scores(
-        names=("a", "b"), weights=(1.0, 1.0), values=values, failed=torch.zeros(4, dtype=bool)
-    )
-    apart = values[:2].repeat(2, 1)
-    cancelling = Scores(
-        names=("a", "b"), weights=(1.0, 1.0), values=apart, failed=torch.zeros(4, dtype=bool)
-    )
+def test_without_a_std_a_bounded_reward_counts_in_units_of_its_bound():
+    values, rollouts = rewards(), SimpleNamespace(groups=GROUPS)
+    algorithm = GDPO(GDPO.Config(scale="none"))
+    bounded = scores(values * torch.tensor([1.0, 40.0, 1.0]), scales=(1.0, 40.0, 1.0))
+    expected = algorithm.relative(scores(values), rollouts)
+    torch.testing.assert_close(algorithm.relative(bounded, rollouts), expected)
+
+
+def test_equal_sums_of_different_rewards_teach_where_their_weights_differ():
+    """Normalised apart, opposite rewards weigh 1 against 2; alike, they cancel here, too."""
     groups = torch.zeros(4, dtype=torch.int64)
-    assert GRPO().dead(cancelling, groups).tolist() == [True] * 4
-    assert GDPO().dead(cancelling, groups).tolist() == [False] * 4
-    assert GDPO().dead(both, groups).tolist() == GRPO().dead(both, groups).tolist() == [False] * 4
+    rollouts = SimpleNamespace(groups=groups)
+
+    def two(values, weights):
+        return Scores(
+            names=("a", "b"),
+            weights=weights,
+            values=torch.tensor(values, dtype=torch.float64),
+            failed=torch.zeros(4, dtype=bool),
+        )
+
+    unequal = two([[0, 1], [2, 0], [0, 1], [2, 0]], (1.0, 2.0))
+    assert GRPO().dead(unequal, rollouts).tolist() == [True] * 4
+    assert GDPO().dead(unequal, rollouts).tolist() == [False] * 4
+    cancelling = two([[0, 1], [1, 0], [0, 1], [1, 0]], (1.0, 1.0))
+    assert not GDPO().relative(cancelling, rollouts).any()
+    assert GDPO().dead(cancelling, rollouts).tolist() == [True] * 4
 
 
 def test_a_group_is_dead_where_no_reward_with_a_weight_differs():
     values = torch.tensor([[1.0, 5.0, 3], [1.0, 6.0, 3], [1.0, 7.0, 3]], dtype=torch.float64)
-    groups = torch.zeros(3, dtype=torch.int64)
-    assert GDPO().dead(scores(values), groups).tolist() == [False] * 3
-    assert GDPO().dead(scores(values, (1.0, 0.0, 1.0)), groups).tolist() == [True] * 3
+    rollouts = SimpleNamespace(
+        groups=torch.zeros(3, dtype=torch.int64), mask=torch.ones(3, 2, dtype=torch.bool)
+    )
+    assert GDPO().dead(scores(values), rollouts).tolist() == [False] * 3
+    assert GDPO().dead(scores(values, (1.0, 0.0, 1.0)), rollouts).tolist() == [True] * 3
     failed = scores(values, failed=torch.tensor([False, True, True]))
-    assert GDPO().dead(failed, groups).tolist() == [True] * 3
+    assert GDPO().dead(failed, rollouts).tolist() == [True] * 3
     steps = torch.tensor([[1.0, NAN], [2.0, NAN], [1.0, NAN]], dtype=torch.float64)
     by_steps = scores(values, steps=steps, judges_steps=frozenset({"length"}))
-    assert GDPO().dead(by_steps, groups).tolist() == [False] * 3
+    assert GDPO().dead(by_steps, rollouts).tolist() == [False] * 3
     same = scores(values, steps=torch.ones_like(steps), judges_steps=frozenset({"length"}))
-    assert GDPO().dead(same, groups).tolist() == [True] * 3
+    assert GDPO().dead(same, rollouts).tolist() == [True] * 3
 
 
 def test_a_completion_in_which_a_reward_failed_has_no_part_in_the_others():

@@ -1,5 +1,6 @@
 """Several learners in one run: a pool shares its groups, in a chain one prompts the next."""
 
+import dataclasses
 import json
 import math
 
@@ -453,6 +454,28 @@ def test_a_learner_s_own_mistakes_are_told_with_their_place(first, problem):
         listed[1]["learns"] = False
     with pytest.raises(UserError, match=problem):
         parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "pool": listed})
+
+
+def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
+    class Costly:
+        optional_facts = frozenset({"costly"})
+
+    class Writer(Costly, lab.Tabular):
+        pass
+
+    class Painter(Costly, painter_class(lab)):
+        def sample(self, prompts, **how):
+            drawn = super().sample(prompts, **how)
+            return dataclasses.replace(drawn, facts={**drawn.facts, "costly": [1.0] * len(drawn)})
+
+    writer, painter = chain(lab, policy=Writer(seed=1))
+    painter["policy"] = Painter(seed=2)
+
+    def worth(completions, costly, **_):
+        return costly
+
+    groupwise.train(**settings(lab, tmp_path, chain=[writer, painter], rewards=[worth]))
+    assert (writer["policy"].requested, painter["policy"].requested) == (set(), {"costly"})
 
 
 def test_a_group_of_one_in_a_chain_is_refused():

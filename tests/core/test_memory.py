@@ -90,6 +90,17 @@ def test_a_process_has_its_share(tmp_path: Path) -> None:
     }
 
 
+def test_a_policy_of_a_pool_draws_its_share_of_a_group(tmp_path: Path) -> None:
+    members = [{"label": label, "policy": CONFIG["policy"]} for label in ("one", "two")]
+    path = tmp_path / "pool.yaml"
+    path.write_text(yaml.safe_dump({**CONFIG, "policy": None, "pool": members}))
+    result = CliRunner().invoke(app, ["check", str(path)])
+    lines = [line for line in result.stdout.splitlines() if line.endswith(" GiB")]
+    sizes = [float(line.split()[-2]) for line in lines if "rollouts" in line]
+    assert rows(check(tmp_path))["rollouts"] == 20.0
+    assert sizes == [10.0, 10.0], result.output
+
+
 def test_shards_divide_where_the_run_does(tmp_path: Path) -> None:
     output = check(tmp_path, "--processes", 4, "train.shard=true")
     assert rows(output)["weights"] == 16

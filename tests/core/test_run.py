@@ -238,3 +238,13 @@ def test_a_reward_that_fails_in_the_last_evaluation_says_what_is_saved(lab, tmp_
         train(lab, tmp_path, rewards=[reward], quiet=False)
     text = " ".join(capsys.readouterr().err.split())
     assert "step 4 is saved; `groupwise resume" in text
+
+
+def test_a_metric_that_is_logged_twice_costs_no_step_that_was_made(lab, tmp_path):
+    class Clashing(GRPO):
+        def end_step(self, policy, step):
+            return {"reward": 1.0} if step == 2 else {}
+
+    with pytest.raises(UserError, match="the metric 'reward' is logged twice"):
+        train(lab, tmp_path, algorithm=Clashing())
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_2"]

@@ -42,13 +42,9 @@ class GDPO(GRPO):
         """[B]: the advantages of whole completions."""
         config = self.config
         return advantages.normalise_then_sum(
-            scores.outcomes,
+            scores.outcomes / scores.units,
             rollouts.groups,
             weights=scores.outcomes.new_tensor(scores.weights),
             scale=config.scale,
             epsilon=config.epsilon,
         )
-
-    def dead(self, scores: "Scores", groups: Tensor) -> Tensor:
-        """[B] bool: no reward differs in the rollout's group, not even where their sum is equal."""
-        return scores.dead(groups, apart=True)

@@ -185,7 +185,16 @@ class GRPO(Algorithm):
     def estimate(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
     ) -> Tensor:
-        """[B], or [B, T] with process rewards: the advantages of completions and of their steps."""
+        """[B], or [B, T] with process rewards: the advantages; variants override this."""
+        return self._compared(scores, rollouts)
+
+    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B] bool: what `relative` and steps say is 0 in all of the rollout's group."""
+        compared = objective.per_decision(self._compared(scores, rollouts))
+        return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
+
+    def _compared(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B], or [B, T]: the advantages of completions, and of their steps where there are any."""
         relative = self.relative(scores, rollouts)
         if scores.steps is None:
             return relative

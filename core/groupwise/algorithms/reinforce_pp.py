@@ -55,12 +55,7 @@ class ReinforcePP(GRPO):
     def estimate(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
     ) -> Tensor:
-        mask = rollouts.mask
-        returns = self.relative(scores, rollouts).unsqueeze(1).expand(mask.shape)
-        if scores.steps is not None:
-            missing = mask.shape[1] - scores.steps.shape[1]
-            steps = torch.nn.functional.pad(scores.steps, (0, missing))
-            returns = returns + advantages.to_go(steps)
+        mask, returns = rollouts.mask, self._returns(scores, rollouts)
         if self.sees:
             apart = objective.token_log_ratio(
                 answers["old_log_probs"], answers["reference_log_probs"], mask
@@ -71,6 +66,22 @@ class ReinforcePP(GRPO):
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B]: the rewards themselves."""
         return scores.outcome.nan_to_num()
+
+    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B] bool: nothing in the group differs from the batch, or none of it has a reward."""
+        compared = advantages.whitened(
+            self._returns(scores, rollouts), judged(scores, rollouts.mask)
+        )
+        return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
+
+    def _returns(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B, T]: what each decision earns from there on, the KL apart."""
+        mask = rollouts.mask
+        returns = self.relative(scores, rollouts).unsqueeze(1).expand(mask.shape)
+        if scores.steps is None:
+            return returns
+        missing = mask.shape[1] - scores.steps.shape[1]
+        return returns + advantages.to_go(torch.nn.functional.pad(scores.steps, (0, missing)))
 
 
 def judged(scores: "Scores", mask: Tensor) -> Tensor:

@@ -43,14 +43,14 @@ def estimate(
     # Groups are never split between processes.
     updated = _share(groups // train.updates_per_rollout, processes)
     drawn = max(
-        _share(groups, processes) * train.group_size,
+        _share(groups, processes) * learning.group_size,
         _share(evaluation.count, processes) * evaluation.samples,
     )
     estimated = partial(
         policy.estimate,
         settings,
-        rollouts=updated * train.group_size,
-        group_size=train.group_size,
+        rollouts=updated * learning.group_size,
+        group_size=learning.group_size,
         training=True,
         reference=bool(algorithm.reference) and not algorithm.moves_reference,
         # One that moves is kept as an average is, of adapters, too.
@@ -73,7 +73,7 @@ def groups_of(config: RunConfig, label: str) -> int:
         for other, learning in config.learners.items():
             if other == label:
                 break
-            groups *= learning.train.group_size
+            groups *= learning.group_size
     return groups
 
 

@@ -96,14 +96,14 @@ def _draw(
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with progress, target or nullcontext():
         task = progress.add_task("", total=selection.prompts)
-        said = time.monotonic()
+        printed = time.monotonic()
         for answered in answers(run, selection):
             if target is not None:
                 target.write(answered.kept)
             tally.add(answered)
             progress.update(task, completed=tally.prompts, description=str(tally))
-            if not console.is_terminal and time.monotonic() - said > EVERY:
-                said = time.monotonic()
+            if not console.is_terminal and time.monotonic() - printed > EVERY:
+                printed = time.monotonic()
                 console.print(str(tally), highlight=False, markup=False)
 
 

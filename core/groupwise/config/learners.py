@@ -86,10 +86,14 @@ class StageSection(LearnerSection):
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What holds for one learner of a run; path: of the section that its keys lie in, () at the
-    top."""
+    """What holds for one learner of a run.
+
+    path: of the section that its keys lie in, () at the top; group_size: how many completions of a
+    prompt it draws, in a pool its share of the group.
+    """
 
     path: KeyPath
+    group_size: int
     policy: PluginSection
     sampler: PluginSection | None
     algorithm: PluginSection
@@ -98,15 +102,20 @@ class Learning:
     refused: float = 0.0
 
 
-def learning(section: LearnerSection, path: KeyPath, train: TrainSection) -> Learning:
-    """A learner's section with what it leaves to the run's `train`."""
-    own = section.train.model_dump(exclude_none=True)
+def learning(
+    section: LearnerSection, path: KeyPath, train: TrainSection, *, sharing: int = 1
+) -> Learning:
+    """A learner's section with what it leaves to the run's `train`; sharing: as many a group."""
+    own = TrainSection.model_validate(
+        {**train.model_dump(), **section.train.model_dump(exclude_none=True)}
+    )
     return Learning(
         path=path,
+        group_size=own.group_size // sharing,
         policy=section.policy,
         sampler=section.sampler,
         algorithm=section.algorithm,
-        train=TrainSection.model_validate({**train.model_dump(), **own}),
+        train=own,
         learns=section.learns,
         refused=section.refused if isinstance(section, StageSection) else 0.0,
     )

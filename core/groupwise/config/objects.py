@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise.config.kinds import LISTED, SINGLE, kind_at
 from groupwise.config.learners import KINDS, LISTS
-from groupwise.config.sections import LISTED, SINGLE, kind_at
 from groupwise.config.yaml_lines import KeyPath
 
 Objects = Mapping[KeyPath, Any]

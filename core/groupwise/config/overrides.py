@@ -6,8 +6,8 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
+from groupwise.config.kinds import LISTED, kind_at
 from groupwise.config.mistakes import found
-from groupwise.config.sections import LISTED, kind_at
 from groupwise.config.yaml_lines import KeyPath, Lines
 from groupwise.errors import UserError
 

@@ -1,6 +1,6 @@
 """The sections of a run's configuration: every key with its type, default and meaning."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,6 @@ from pydantic import (
 
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
-    KINDS,
     LISTS,
     SOLE,
     TAKEN,
@@ -27,7 +26,6 @@ from groupwise.config.learners import (
 )
 from groupwise.config.section import PluginSection, Section, mistake_at
 from groupwise.config.train import TrainSection
-from groupwise.config.yaml_lines import KeyPath
 
 
 class WeightingSection(Section):
@@ -290,53 +288,16 @@ class RunConfig(Section):
         if self.policy is not None:
             sole = Learning(
                 path=(),
+                group_size=self.train.group_size,
                 policy=self.policy,
                 sampler=self.sampler,
                 algorithm=self.algorithm,
                 train=self.train,
             )
             return {SOLE: sole}
+        sharing = len(self.pool or [SOLE])
         return {
-            section.label: learning(section, (key, number), self.train)
+            section.label: learning(section, (key, number), self.train, sharing=sharing)
             for key in LISTS
             for number, section in enumerate(getattr(self, key) or ())
         }
-
-
-SINGLE: Mapping[KeyPath, str] = {
-    ("algorithm",): "algorithms",
-    ("prompts",): "prompts",
-    ("evaluation", "source"): "prompts",
-    ("policy",): "policies",
-    ("sampler",): "samplers",
-}
-"""Which kind of plugin the section at a path names."""
-LISTED: Mapping[str, str] = {
-    "rewards": "rewards",
-    "watch": "rewards",
-    "callbacks": "callbacks",
-}
-"""The same of each section in a list."""
-
-
-def kind_at(path: KeyPath) -> str | None:
-    """The kind of plugin that the section at this path names; None where there is no such one."""
-    if len(path) == 3 and path[0] in LISTS:
-        return KINDS.get(str(path[2]))
-    of_list = LISTED.get(str(path[0])) if len(path) == 2 else None
-    return of_list or SINGLE.get(path)
-
-
-def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSection]]:
-    """Kind, path and section of every plugin that is named, those that load little first."""
-    for key, kind in LISTED.items():
-        for number, section in enumerate(getattr(config, key)):
-            yield kind, (key, number), section
-    yield "prompts", ("prompts",), config.prompts
-    if config.evaluation.source is not None:
-        yield "prompts", ("evaluation", "source"), config.evaluation.source
-    for key in ("algorithm", "policy", "sampler"):
-        for learner in config.learners.values():
-            named = getattr(learner, key)
-            if named is not None:
-                yield KINDS[key], (*learner.path, key), named

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from groupwise import secrets
+from groupwise.config.kinds import kind_at, plugin_sections
 from groupwise.config.mistakes import below, explain, found, unknown_key
-from groupwise.config.sections import kind_at, plugin_sections
 from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
 from groupwise.plugins import registry as plugins

@@ -14,16 +14,18 @@ from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
-from groupwise.run.parts import Parts, held_out_draws, make_part
+from groupwise.run.making import make_part
+from groupwise.run.parts import Parts, held_out_draws
 from groupwise.run.trainer import Trainer
 from groupwise.training.alarm import Watch
+from groupwise.training.chain import Chain
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Ahead, Experience
 from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
-from groupwise.training.team import Chain, Pool, Solo, Team
+from groupwise.training.team import Pool, Solo, Team
 
 
 def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
@@ -39,10 +41,11 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     parts.check_policies(policies)
     for label, policy in policies.items():
         policy.needed = parts.algorithms[label].answers
-        policy.requested = policy.optional_facts & parts.named
         _place(policy, config, accelerator)
-    # Of a chain, only the first receives the prompts themselves.
+    # Of a chain, only the first receives the prompts themselves, and only the last is judged.
     receive = list(policies.values())[: 1 if config.chain else None]
+    for policy in list(policies.values())[-1 if config.chain else 0 :]:
+        policy.requested = policy.optional_facts & parts.named
     for policy in receive:
         policy.check_prompts(parts.rows())
     for prompts in (parts.prompts, parts.exam):
@@ -82,17 +85,17 @@ def open_team(
             label: samplers.enter_context(_open_sampling(parts, label, policy, accelerator))
             for label, policy in policies.items()
         }
-        size = parts.config.train.group_size
+        sizes = {label: learning.group_size for label, learning in learners.items()}
         if parts.config.chain is not None:
             yield Chain(
                 samplings,
-                sizes={label: learning.train.group_size for label, learning in learners.items()},
+                sizes=sizes,
                 refused={label: learning.refused for label, learning in learners.items()},
             )
         elif parts.config.pool is not None:
-            yield Pool(samplings, size)
+            yield Pool(samplings, min(sizes.values()))
         else:
-            yield Solo(samplings[SOLE], size)
+            yield Solo(samplings[SOLE], sizes[SOLE])
 
 
 @contextmanager

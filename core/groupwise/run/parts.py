@@ -1,32 +1,28 @@
 """assemble: what a configuration names, made into the parts of a run that fit together."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
-from groupwise.callback import Callback
+from groupwise.config.kinds import plugin_sections
 from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
-from groupwise.config.section import PluginSection
-from groupwise.config.sections import (
-    RewardSection,
-    RunConfig,
-    WatchSection,
-    plugin_sections,
-)
+from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
-from groupwise.plugins.build import build, check_options, load_target
+from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
+from groupwise.run.making import make_part
+from groupwise.run.measures import measures
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
@@ -204,8 +200,8 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         source = make("prompts", ("evaluation", "source"), own)
         key = config.prompts.key if config.prompts.key in source[0] else None
         exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
-    rewards = _measures(loaded, objects, "rewards", config.rewards)
-    watched = _measures(loaded, objects, "watch", config.watch)
+    rewards = measures(loaded, objects, "rewards", config.rewards)
+    watched = measures(loaded, objects, "watch", config.watch)
     check_weighting(loaded, algorithms, rewards[0])
     check_teachers(loaded, rewards, watched)
     held_out = held_out_draws(exam, config)
@@ -237,86 +233,3 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)
     return targets
-
-
-def _measures(
-    loaded: LoadedConfig,
-    objects: Objects,
-    key: str,
-    sections: Sequence[RewardSection | WatchSection],
-) -> list[Reward]:
-    """The rewards of one list of the configuration: those trained on, or those watched."""
-    return [
-        _reward(loaded, objects, (key, number), section) for number, section in enumerate(sections)
-    ]
-
-
-def make_part(
-    loaded: LoadedConfig,
-    objects: Objects,
-    kind: str,
-    path: KeyPath,
-    section: PluginSection,
-    *beside: Any,
-) -> Any:
-    """What a section names, built of its options; beside: what it is built with, too."""
-    if path in objects:
-        made = objects[path]
-        # Options beside the object, as `{"name": object, "size": 3}`; a class of samplers.
-        if section.options or beside:
-            made = build(loaded, path, made, section.name, section.options, *beside)
-    else:
-        target = load_target(loaded, kind, path, section.name)
-        made = build(loaded, path, target, section.name, section.options, *beside)
-    expected, fits = _EXPECTED[kind]
-    if isinstance(made, type):
-        problem = f"expected {expected}, found the class {made.__name__} itself: give an instance"
-        raise UserError(loaded.origin.message(path, problem))
-    if not fits(made):
-        problem = f"expected {expected}, found {type(made).__name__}"
-        raise UserError(loaded.origin.message(path, problem))
-    return made
-
-
-def _is_source(made: Any) -> bool:
-    return hasattr(made, "__len__") and hasattr(made, "__getitem__")
-
-
-_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "policies": ("a groupwise.Policy", lambda made: isinstance(made, Policy)),
-    "samplers": ("a groupwise.Sampler", lambda made: isinstance(made, Sampler)),
-    "algorithms": ("a groupwise.Algorithm", lambda made: isinstance(made, Algorithm)),
-    "callbacks": ("a groupwise.Callback", lambda made: isinstance(made, Callback)),
-    "rewards": ("something to call", callable),
-    "prompts": ("rows, with len() and [index]", _is_source),
-}
-"""By kind of plugin: what one is, in words and as a question."""
-
-
-def _reward(
-    loaded: LoadedConfig, objects: Objects, path: KeyPath, section: RewardSection | WatchSection
-) -> Reward:
-    function = make_part(loaded, objects, "rewards", path, section)
-    trained = section if isinstance(section, RewardSection) else None
-    reward = Reward(
-        name=section.title,
-        function=function,
-        weight=1.0 if trained is None or trained.weight is None else trained.weight,
-        constraint=trained.constraint if trained else None,
-        deadline=section.deadline or Reward.deadline,
-        on_error=section.on_error,
-        isolate=section.isolate,
-        bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
-        # A worker makes it by its name again: models and locks need not be sent there.
-        remake=None
-        if path in objects
-        else partial(make_part, loaded, {}, "rewards", path, section),
-    )
-    if section.deadline and section.on_error == "skip" and not (reward.is_async or reward.isolate):
-        problem = (
-            "a reward that hangs can be skipped after its deadline where it can be ended, in a "
-            "process of its own or as an async function, and this is a plain one: set "
-            "`isolate: true`, or leave `deadline` out"
-        )
-        raise UserError(loaded.origin.message((*path, "deadline"), problem))
-    return reward

@@ -153,10 +153,10 @@ class Trainer:
         now, before = time.monotonic(), self.place
         counted = self.scorer.end_step(self.step, metrics)
         ended = {label: one.end_step(self.step + 1) for label, one in self.learners.items()}
-        metrics = joined(metrics, flat(ended))
         self.step += 1
         self.place = self.experience.state_dict()
         self.seconds = now - self.started
+        metrics = joined(metrics, flat(ended))
         decisions = metrics["sampled_decisions"]
         skipped = self.place["skipped"] - before["skipped"]
         return {

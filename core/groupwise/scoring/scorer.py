@@ -17,8 +17,8 @@ from groupwise.scoring.weights import Weights
 from groupwise.scoring.worker import Worker
 
 FAMILIES = (
-    *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "replay"),
-    *("reward_time", "rewards", "time", "weights"),
+    *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "reference"),
+    *("replay", "reward_time", "rewards", "time", "watch", "weights"),
 )
 """What the names of a run's own metrics begin with, those that have a kind."""
 MULTIPLIERS = "multipliers"

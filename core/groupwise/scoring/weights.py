@@ -106,8 +106,8 @@ class Weights:
                 continue
             except (TypeError, ValidationError) as error:
                 raise UserError(
-                    f"reward {name!r}: the state of its multiplier in the checkpoint is "
-                    f"{state[name]!r}, which is none"
+                    f"reward {name!r}: the checkpoint has no state of a multiplier for it, but "
+                    f"{state!r}"
                 ) from error
 
     def _at(self, reward: Reward, step: int) -> float:

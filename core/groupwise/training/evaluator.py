@@ -18,9 +18,10 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Watch, alarms
+from groupwise.training.examinee import Examined, Refusal
 from groupwise.training.judge import Judge
 from groupwise.training.summary import mean, summarise
-from groupwise.training.team import Examined, Refusal, Team
+from groupwise.training.team import Team
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
 """What is stated of each policy where several are examined."""
@@ -217,8 +218,8 @@ def _records(
     """shown: facts to put beside what rewards log, as what the policies of a chain wrote."""
     rollouts = batch.examined.rollouts
     written = {name: rollouts.facts[name] for name in shown}
-    said = {**written, **scores.extra, **(watched.extra if watched else {})}
-    extra = {name: v for name, v in said.items() if len(v) == len(rollouts)}
+    logged = {**written, **scores.extra, **(watched.extra if watched else {})}
+    extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
     return [
         {
             **_sample(

@@ -181,21 +181,20 @@ class Experience:
         work = type(parts[0][0]).concat([part for part, _ in parts])
         scores = Scores.concat([part for _, part in parts])
         groups = work.judged.groups.cpu()
-        dead = self._dead(scores, groups)
+        dead = self._dead(work, scores)
         alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
         room = max(0, self.settings.groups_per_step - len(alive))
         kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
         return work.select(kept), scores.select(kept)
 
-    def _dead(self, scores: Scores, groups: Tensor, *labels: str) -> Tensor:
-        """[B] bool: the groups that teach these learners nothing, all of them if none is named."""
-        learners = [self.algorithms[label] for label in labels if label in self.algorithms]
-        each = [a.dead(scores, groups) for a in learners or self.algorithms.values()]
-        return torch.stack(each).all(dim=0)
+    def _dead(self, work: Work, scores: Scores) -> Tensor:
+        """[B] bool: those of groups that no learner learns from."""
+        judged = Lesson(rollouts=work.judged, scores=scores)
+        return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 
     def _alive_groups(self, work: Work, scores: Scores) -> int:
         groups = work.judged.groups.cpu()
-        return len(groups[~self._dead(scores, groups)].unique())
+        return len(groups[~self._dead(work, scores)].unique())
 
     def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
         self.judge.look(scores)
@@ -205,7 +204,7 @@ class Experience:
         metrics = step_metrics.describe(
             work.judged,
             scores,
-            dead=self._dead(scores, work.judged.groups.cpu()),
+            dead=self._dead(work, scores),
             right=right,
             logged=self.team.logged,
         )
@@ -214,15 +213,8 @@ class Experience:
         lessons = work.lessons(scores)
         if len(lessons) == 1:
             return metrics
-        dead = {label: self._dead_of(label, lesson) for label, lesson in lessons.items()}
+        dead = {label: lessons[label].dead(a) for label, a in self.algorithms.items()}
         return metrics | step_metrics.of_learners(lessons, dead)
-
-    def _dead_of(self, label: str, lesson: Lesson) -> Tensor:
-        """[B] bool: of a learner's rollouts those that teach it nothing, whoever filled a group."""
-        parts = [lesson, *([lesson.beside] if lesson.beside is not None else [])]
-        scores = Scores.concat([part.scores for part in parts])
-        groups = torch.cat([part.rollouts.groups.cpu() for part in parts])
-        return self._dead(scores, groups, label)[: len(lesson.rollouts)]
 
 
 class Ahead(Experience):

@@ -82,7 +82,7 @@ def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
 def of_learners(lessons: Mapping[str, Lesson], dead: Mapping[str, Tensor]) -> dict[str, float]:
     """What each of several learners drew, by `LABEL/metric`, and how many decisions it was.
 
-    dead: [B] bool for each, the rollouts of groups that nothing is learned from.
+    dead: [B] bool for each that learns, the rollouts of groups that it learns nothing from.
     """
     metrics: dict[str, float] = {}
     for label, lesson in lessons.items():
@@ -90,7 +90,7 @@ def of_learners(lessons: Mapping[str, Lesson], dead: Mapping[str, Tensor]) -> di
         means = {
             "reward": total,
             "reward_std": group_std(total, groups),
-            "zero_variance": dead[label],
+            **({"zero_variance": dead[label]} if label in dead else {}),
             "length": lesson.rollouts.lengths.cpu().double(),
             "truncated": lesson.rollouts.truncated,
         }

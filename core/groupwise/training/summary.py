@@ -51,7 +51,7 @@ def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
     answers: dict[int, list[bool | None]] = {}
     for sample in drawn:
         answers.setdefault(sample["draw"], []).append(sample["right"])
-    right = [sum(map(bool, said)) for said in answers.values() if None not in said]
+    right = [sum(map(bool, of_prompt)) for of_prompt in answers.values() if None not in of_prompt]
     powers = (2**n for n in range(1, size.bit_length()))
     return {f"pass_at_{k}": mean([pass_at(k, size, correct) for correct in right]) for k in powers}
 

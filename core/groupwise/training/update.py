@@ -15,7 +15,7 @@ from groupwise.algorithm import Algorithm
 from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.training.work import Lesson
+from groupwise.training.work import Lesson, skeleton
 
 
 @dataclass(kw_only=True)
@@ -123,11 +123,11 @@ class Updater:
         """
         nothing = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         seen = {n: answers.get(n, nothing).cpu() for n in sorted(self.algorithm.sees)}
-        shared = gather_object([(_skeleton(rollouts, seen), scores)])
+        shared = gather_object([(replace(skeleton(rollouts), trajectory=seen), scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         targets = self._targets(shared)
         if beside is not None:
-            others = gather_object([(_skeleton(beside.rollouts, {}), beside.scores)])
+            others = gather_object([(skeleton(beside.rollouts), beside.scores)])
             targets = {**self._targets([*shared, *others]), "weights": targets["weights"]}
         decisions = rollouts.mask.shape[1]
         ours = slice(start, start + len(rollouts))
@@ -323,16 +323,3 @@ def _of(current: LogProbs, name: str) -> Tensor:
     value = current.log_probs if name == "log_probs" else current.extra[name]
     assert value is not None
     return value.detach()
-
-
-def _skeleton(rollouts: Rollouts, seen: Mapping[str, Tensor]) -> Rollouts:
-    """What targets are made of, light enough to send: no completions, and `seen` as trajectory."""
-    return Rollouts(
-        prompts=[{}] * len(rollouts),
-        completions=[None] * len(rollouts),
-        groups=rollouts.groups.cpu(),
-        mask=rollouts.mask.cpu(),
-        truncated=rollouts.truncated.cpu(),
-        versions=rollouts.versions,
-        trajectory=seen,
-    )

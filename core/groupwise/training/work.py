@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from groupwise.algorithm import Algorithm
 from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
@@ -33,6 +34,25 @@ class Lesson:
             others = torch.isin(beside.rollouts.groups.cpu(), rollouts.groups.cpu())
             beside = beside.select(others)
         return Lesson(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
+
+    def dead(self, algorithm: Algorithm) -> Tensor:
+        """[B] bool: those of groups that it learns nothing from, all beside them counted."""
+        parts = [self] if self.beside is None else [self, self.beside]
+        rollouts = Rollouts.concat([skeleton(part.rollouts) for part in parts])
+        scores = Scores.concat([part.scores for part in parts])
+        return algorithm.dead(scores, rollouts)[: len(self.rollouts)]
+
+
+def skeleton(rollouts: Rollouts) -> Rollouts:
+    """What algorithms look at, in CPU memory and light enough to send: no completions."""
+    return Rollouts(
+        prompts=[{}] * len(rollouts),
+        completions=[None] * len(rollouts),
+        groups=rollouts.groups.cpu(),
+        mask=rollouts.mask.cpu(),
+        truncated=rollouts.truncated.cpu(),
+        versions=rollouts.versions,
+    )
 
 
 class Work(ABC):

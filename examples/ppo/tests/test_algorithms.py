@@ -142,6 +142,12 @@ def test_the_critic_learns_from_an_advantage_of_nothing() -> None:
     assert PPO().active(targets).all()
 
 
+def test_a_group_of_equal_rewards_is_not_dead() -> None:
+    scores, rollouts = scored([1.0, 1.0, math.nan, math.nan])
+    assert GRPO().dead(scores, rollouts).all()
+    assert PPO().dead(scores, rollouts).tolist() == [False, False, True, True]
+
+
 def test_value_lambda_is_the_critics_alone() -> None:
     scores, rollouts = scored([1.0, 0.0, 0.3, 1.1])
     answers = {"old_value": numbers(0)}

@@ -117,18 +117,18 @@ def holes(case: Case) -> str | None:
 
 
 def _leaves(
-    case: Case, toy: Toy, rollouts: Rollouts, *, taught: bool = True, said: float | None = None
+    case: Case, toy: Toy, rollouts: Rollouts, *, taught: bool = True, shift: float | None = None
 ) -> dict[str, Tensor]:
     """What the policy answers in a first update, with the loss's gradient of each answer.
 
-    taught: False for advantages of 0. said: by how much the sampler's log-probs are above the
+    taught: False for advantages of 0. shift: by how much the sampler's log-probs are above the
     policy's; the batch has none if unset.
     """
     leaves, current, batch, algorithm = _batch(case, toy, rollouts, toy_scores(REWARDS))
     if not taught and "advantages" in batch:
         batch["advantages"] = torch.zeros_like(batch["advantages"])
-    if said is not None:
-        batch["sampler_log_probs"] = batch["old_log_probs"] + said
+    if shift is not None:
+        batch["sampler_log_probs"] = batch["old_log_probs"] + shift
     loss = algorithm.loss(current, batch)
     if loss.shape != rollouts.mask.shape:
         raise ValueError(
@@ -265,7 +265,7 @@ def corrected(case: Case) -> str | None:
     rollouts = toy_rollouts(toy)
     apart = {}
     for taught in (True, False):
-        one, other = (_leaves(case, toy, rollouts, taught=taught, said=by) for by in (0.0, 1.0))
+        one, other = (_leaves(case, toy, rollouts, taught=taught, shift=by) for by in (0.0, 1.0))
         pairs = [(one[name].grad, other[name].grad) for name in one]
         gaps = [a - b for a, b in pairs if a is not None and b is not None]
         apart[taught] = max((float(gap.abs().max()) for gap in gaps), default=0.0)

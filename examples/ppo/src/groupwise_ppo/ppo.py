@@ -99,6 +99,10 @@ class PPO(GRPO):
         """[B, T]: the advantages that GAE gives, as the loss takes them; variants override this."""
         return whitened(better, mask, groups, scale=self.config.scale, epsilon=self.config.epsilon)
 
+    def dead(self, scores: Scores, rollouts: Rollouts) -> Tensor:
+        """[B] bool: no rollout of the group has a reward; from any other the critic learns."""
+        return advantages.groups_without(~scores.total.isnan(), rollouts.groups)
+
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
         """All with weight: the critic learns from an advantage of 0, too."""
         return Algorithm.active(self, targets)

@@ -1,0 +1,53 @@
+"""Measures: the rewards of a configuration, those trained on and those watched."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from groupwise.config.load import LoadedConfig
+from groupwise.config.objects import Objects
+from groupwise.config.sections import RewardSection, WatchSection
+from groupwise.config.yaml_lines import KeyPath
+from groupwise.errors import UserError
+from groupwise.rewards import Reward
+from groupwise.run.making import make_part
+
+
+def measures(
+    loaded: LoadedConfig,
+    objects: Objects,
+    key: str,
+    sections: Sequence[RewardSection | WatchSection],
+) -> list[Reward]:
+    """The rewards of one list of the configuration: those trained on, or those watched."""
+    return [
+        _reward(loaded, objects, (key, number), section) for number, section in enumerate(sections)
+    ]
+
+
+def _reward(
+    loaded: LoadedConfig, objects: Objects, path: KeyPath, section: RewardSection | WatchSection
+) -> Reward:
+    function = make_part(loaded, objects, "rewards", path, section)
+    trained = section if isinstance(section, RewardSection) else None
+    reward = Reward(
+        name=section.title,
+        function=function,
+        weight=1.0 if trained is None or trained.weight is None else trained.weight,
+        constraint=trained.constraint if trained else None,
+        deadline=section.deadline or Reward.deadline,
+        on_error=section.on_error,
+        isolate=section.isolate,
+        bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
+        # A worker makes it by its name again: models and locks need not be sent there.
+        remake=None
+        if path in objects
+        else partial(make_part, loaded, {}, "rewards", path, section),
+    )
+    if section.deadline and section.on_error == "skip" and not (reward.is_async or reward.isolate):
+        problem = (
+            "a reward that hangs can be skipped after its deadline where it can be ended, in a "
+            "process of its own or as an async function, and this is a plain one: set "
+            "`isolate: true`, or leave `deadline` out"
+        )
+        raise UserError(loaded.origin.message((*path, "deadline"), problem))
+    return reward
