@@ -35,7 +35,8 @@ class Race:
     """config: of all runs; variants: by title, what `groupwise train` is called with beside it;
     goal: accuracy to be reached; common: overrides of all variants; held_out: judge by evaluations
     (`evaluation.every`) and not by the training completions, for variants that draw other prompts;
-    shown: by title of a column, what else of the last evaluation the table has.
+    shown: by title of a column, what else of the last evaluation the table has; configs: of
+    variants that have another configuration than `config`.
     """
 
     config: Path
@@ -44,6 +45,7 @@ class Race:
     common: Sequence[str] = field(default_factory=tuple)
     held_out: bool = False
     shown: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> str:
@@ -113,8 +115,9 @@ def train(
     """One run, on a core that is free; its output goes into a file beside its folder."""
     core, output = cores.get(), folder(out, title, seed)
     out.mkdir(parents=True, exist_ok=True)
+    config = race.configs.get(title, race.config)
     command = [
-        *(sys.executable, "-m", "groupwise", "train", str(race.config), "--overwrite"),
+        *(sys.executable, "-m", "groupwise", "train", str(config), "--overwrite"),
         *(f"seed={seed}", f"output={output.resolve()}"),
         *(*race.common, *race.variants[title], *overrides),
     ]

@@ -269,6 +269,10 @@ rewards:
     ("lines", "message"),
     [
         (
+            "    constraint:",
+            "line 6: rewards.0.constraint: a constraint needs a bound: set at_most",
+        ),
+        (
             "    constraint:\n      learning_rate: 0.2",
             "line 6: rewards.0.constraint: a constraint needs a bound: set at_most, at_least",
         ),

@@ -127,6 +127,16 @@ class RewardSection(MeasureSection):
         default=None, description="bounds to hold its mean by, in place of a weight"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_are_not_commented_out(cls, value: Any) -> Any:
+        # What a run writes has a line for each key, unset ones too; a person leaves keys out.
+        keys = value if isinstance(value, Mapping) else {}
+        if "constraint" in keys and keys["constraint"] is None and "weight" not in keys:
+            problem = "a constraint needs a bound: set at_most, at_least"
+            raise mistake_at(("constraint",), problem)
+        return value
+
     @model_validator(mode="after")
     def _has_one_role(self) -> Self:
         if self.weight is not None and self.constraint is not None:
