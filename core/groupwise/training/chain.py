@@ -1,7 +1,7 @@
 """Chain: policies of which each one's completion is the next one's prompt."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,20 @@ from groupwise.training.examinee import Examined, Examinee, Refusal
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Team
 from groupwise.training.work import ChainWork, Stage, Work, firsts
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Due:
+    """A prompt that a policy of the chain is to answer.
+
+    row: that which the first policy received; parent: which rollout of the policy before it is;
+    written: what came of the row on the way, by label.
+    """
+
+    draw: Draw
+    row: Row
+    parent: int = 0
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 class Chain(Team):
@@ -65,42 +79,43 @@ class Chain(Team):
         UserError where completions are no text.
         """
         stages: list[Stage] = []
-        due, parents = list(ours), torch.zeros(len(ours), dtype=torch.int64)
-        rows = [draw.row for draw in ours]
-        written: dict[str, list[Any]] = {}
-        for number, label in enumerate(self.labels):
+        due = [_Due(draw=draw, row=draw.row) for draw in ours]
+        for label in self.labels:
             size = sizes[label]
             rollouts = self._drawn(
-                label, due, size, space=space, purpose=purpose, spare=due[:1] or spare
+                label, [one.draw for one in due], size, space=space, purpose=purpose, spare=spare
             )
+            answered = [one for one in due for _ in range(size)]
+            is_last = label == self.labels[-1]
+            handed_on = answered if is_last else self._handed_on(label, rollouts, answered, size)
             stages.append(
                 Stage(
                     label=label,
                     rollouts=rollouts,
-                    parents=parents.repeat_interleave(size),
-                    refused=torch.zeros(len(rollouts), dtype=torch.bool),
+                    parents=torch.tensor([one.parent for one in answered], dtype=torch.int64),
+                    refused=torch.tensor([one is None for one in handed_on], dtype=torch.bool),
                     value=self.refused[label],
                 )
             )
-            rows = [row for row in rows for _ in range(size)]
-            written = {
-                name: [v for v in texts for _ in range(size)] for name, texts in written.items()
-            }
-            if number == len(self.labels) - 1:
-                break
-            texts = [text_of(completion, label) for completion in rollouts.completions]
-            following = self.samplings[self.labels[number + 1]].policy
-            prompts = [{**row, "prompt": text} for row, text in zip(rows, texts, strict=True)]
-            refused = torch.tensor([following.skips(row) for row in prompts], dtype=torch.bool)
-            stages[-1] = replace(stages[-1], refused=refused)
-            written[label] = texts
-            accepted = (~refused).nonzero().flatten()
-            numbers = [draw.number * size + index for draw in due for index in range(size)]
-            kept = accepted.tolist()
-            due = [Draw(number=numbers[i], row=prompts[i]) for i in kept]
-            rows, parents = [rows[i] for i in kept], accepted
-            written = {name: [texts[i] for i in kept] for name, texts in written.items()}
-        return ChainWork(judged=_judged(stages, rows, written), stages=stages)
+            due = [one for one in handed_on if one is not None]
+        return ChainWork(judged=_judged(stages, due, self.writers), stages=stages)
+
+    def _handed_on(
+        self, label: str, rollouts: Rollouts, answered: Sequence["_Due"], size: int
+    ) -> list["_Due | None"]:
+        """What a policy wrote, as the next one's prompts; None where that one cannot take it."""
+        following = self.samplings[self.labels[self.labels.index(label) + 1]].policy
+        handed_on: list[_Due | None] = []
+        for number, (one, completion) in enumerate(
+            zip(answered, rollouts.completions, strict=True)
+        ):
+            text = text_of(completion, label)
+            row = {**one.row, "prompt": text}
+            draw = Draw(number=one.draw.number * size + number % size, row=row)
+            written = {**one.written, label: text}
+            due = _Due(draw=draw, row=one.row, parent=number, written=written)
+            handed_on.append(None if following.skips(row) else due)
+        return handed_on
 
     def _drawn(
         self,
@@ -118,7 +133,12 @@ class Chain(Team):
             purpose = "evaluate"
         most = processes.largest(len(due))
         drawn = sampling.draw_own(
-            due, size, space=f"{space}/{label}", purpose=purpose, most=most, spare=spare
+            due,
+            size,
+            space=f"{space}/{label}",
+            purpose=purpose,
+            most=most,
+            spare=due[:1] or spare,
         )
         parts = list(drawn)
         return Rollouts.concat(parts) if parts else nothing_drawn()
@@ -170,16 +190,14 @@ def _refusals(work: ChainWork, size: int) -> Iterator[Refusal]:
             )
 
 
-def _judged(
-    stages: Sequence[Stage], rows: Sequence[Row], written: Mapping[str, Sequence[Any]]
-) -> Rollouts:
+def _judged(stages: Sequence[Stage], due: Sequence[_Due], writers: Sequence[str]) -> Rollouts:
     """The last stage's rollouts as answers to the first rows, in their groups."""
     last, of_first = stages[-1].rollouts, stages[0].rollouts.groups.cpu()
-    groups = of_first[firsts(stages)]
+    written = {label: [one.written[label] for one in due] for label in writers}
     return replace(
         last,
-        prompts=rows,
-        groups=groups.to(last.groups.device),
+        prompts=[one.row for one in due],
+        groups=of_first[firsts(stages)].to(last.groups.device),
         facts={**last.facts, **written},
     )
 
