@@ -16,13 +16,18 @@ writes `examples/arithmetic/base/`, loadable by `AutoModelForCausalLM.from_pretr
 
 import argparse
 import random
+import sys
 import time
 from pathlib import Path
 
 import reasoning_gym
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from small_qwen2 import batch, make_model
 
 from groupwise.prompts.split import held_out
 
@@ -79,46 +84,9 @@ def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return Qwen2ForCausalLM(config)
-
-
-def batch(
-    entries: list[dict], tokenizer: PreTrainedTokenizerFast, think_share: float, rng: random.Random
-) -> dict:
-    """Right-padded ids with labels on the completion and its end token only."""
-    pairs = [
-        (entry["question"] + "\n", completion(entry, rng.random() < think_share) + END)
-        for entry in entries
-    ]
-    prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
-    answers = tokenizer([answer for _, answer in pairs])["input_ids"]
-    rows = [torch.tensor(prompt + answer) for prompt, answer in zip(prompts, answers, strict=True)]
-    labels = [
-        torch.tensor([-100] * len(prompt) + answer)
-        for prompt, answer in zip(prompts, answers, strict=True)
-    ]
-    pad = torch.nn.utils.rnn.pad_sequence
-    ids = pad(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
-    mask = pad([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "labels": pad(labels, batch_first=True, padding_value=-100),
-    }
+def pair(entry: dict, think_share: float, rng: random.Random) -> tuple[str, str]:
+    """A question and an answer with its end token."""
+    return entry["question"] + "\n", completion(entry, rng.random() < think_share) + END
 
 
 def main() -> None:
@@ -136,7 +104,7 @@ def main() -> None:
     tokenizer = make_tokenizer(
         [text for e in sample for text in (e["question"] + "\n", completion(e, True))]
     )
-    model = make_model(tokenizer)
+    model = make_model(tokenizer, positions=512)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
     )
@@ -152,7 +120,8 @@ def main() -> None:
             group["lr"] = rate
         # Item i of seed s is drawn from s + i, so spacing the seeds keeps the batches apart.
         entries = problems(seed=2 * 10**9 + step * 1000, size=options.batch_size)
-        loss = model(**batch(entries, tokenizer, options.think_share, rng)).loss
+        pairs = [pair(entry, options.think_share, rng) for entry in entries]
+        loss = model(**batch(tokenizer, pairs)).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

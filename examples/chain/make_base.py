@@ -16,12 +16,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import wordings  # noqa: E402
+from small_qwen2 import batch, make_model  # noqa: E402
 
 from groupwise.prompts.split import held_out  # noqa: E402
 
@@ -47,7 +48,7 @@ def main() -> None:
     print(f"{len(rows)} prompts of {len(scenes)} scenes, {len(seen)} of which are not held out")
     words = [f" {text}" for row in scenes for text in wordings.rewritings(row)]
     tokenizer = make_tokenizer([*words, *(row["prompt"] for row in rows)])
-    model = make_model(tokenizer)
+    model = make_model(tokenizer, positions=128)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     teach(model, tokenizer, seen, steps=options.steps)
     model.to(torch.bfloat16).save_pretrained(options.output)
@@ -78,23 +79,6 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return Qwen2ForCausalLM(config)
-
-
 def teach(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
@@ -119,25 +103,10 @@ def teach(
 
 
 def pair(row: dict, chance: random.Random) -> tuple[str, str]:
-    """A scene in foreign words, and one way to say it again."""
+    """A scene in foreign words, and one way to say it again, with its end token."""
     asked = chance.choice(list(wordings.foreign(row, chance)))
     (answer,) = chance.choices(wordings.rewritings(row), weights=wordings.SHARES)
-    return SHOWN.format(scene=asked), answer
-
-
-def batch(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> dict:
-    """Right-padded ids with labels on the answer and its end token only."""
-    asked = tokenizer([asked for asked, _ in pairs])["input_ids"]
-    answers = tokenizer([f" {answer}{END}" for _, answer in pairs])["input_ids"]
-    both = list(zip(asked, answers, strict=True))
-    pad = torch.nn.utils.rnn.pad_sequence
-    ids = [torch.tensor([*first, *second]) for first, second in both]
-    labels = [torch.tensor([*[-100] * len(first), *second]) for first, second in both]
-    return {
-        "input_ids": pad(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
-        "attention_mask": pad([torch.ones_like(row) for row in ids], batch_first=True),
-        "labels": pad(labels, batch_first=True, padding_value=-100),
-    }
+    return SHOWN.format(scene=asked), f" {answer}{END}"
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ def rollouts_gap(one: Rollouts, other: Rollouts) -> tuple[float, str]:
         "truncated": gap(one.truncated, other.truncated),
     }
     if one.sampler_log_probs is not None and other.sampler_log_probs is not None:
-        said = [at_decisions(r.sampler_log_probs, r.mask) for r in (one, other)]  # type: ignore[arg-type]
-        parts["sampler_log_probs"] = gap(*said)
+        log_probs = [at_decisions(r.sampler_log_probs, r.mask) for r in (one, other)]  # type: ignore[arg-type]
+        parts["sampler_log_probs"] = gap(*log_probs)
     worst = max(parts, key=lambda name: parts[name])
     return parts[worst], worst
 

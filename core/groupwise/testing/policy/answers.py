@@ -39,11 +39,13 @@ def provided(case: Case) -> str | None:
     "behind padding, what is counted as a decision",
 )
 def ratio(case: Case) -> str | None:
-    said = case.rollouts.sampler_log_probs
-    if said is None or "log_probs" not in case.whole:
+    sampled = case.rollouts.sampler_log_probs
+    if sampled is None or "log_probs" not in case.whole:
         return "`exact` is True, and there are no log-probs" if case.policy.exact else None
     mask = case.rollouts.mask
-    ours, theirs = (compare.at_decisions(v, mask).double() for v in (case.whole["log_probs"], said))
+    ours, theirs = (
+        compare.at_decisions(v, mask).double() for v in (case.whole["log_probs"], sampled)
+    )
     apart = (ours - theirs).abs().nan_to_num(nan=math.inf)
     kind = "largest" if case.policy.exact else "mean"
     value = float(apart.max() if case.policy.exact else apart.mean())

@@ -33,8 +33,8 @@ class Case(Draws):
     @torch.no_grad()
     def answers(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
         """What the policy says, by name; copies, as an answer may be a view of a weight."""
-        said = compare.answers(self.policy(rollouts, decisions))
-        return {name: value.clone() for name, value in said.items()}
+        answers = compare.answers(self.policy(rollouts, decisions))
+        return {name: value.clone() for name, value in answers.items()}
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ class Case(Draws):
 
     def apart(
         self,
-        said: Mapping[str, Tensor],
+        answers: Mapping[str, Tensor],
         mask: Tensor | None = None,
         *,
         rows: Any = EVERY,
@@ -54,7 +54,7 @@ class Case(Draws):
         mask: which of them are decisions; that of all rollouts if unset.
         """
         mask = self.rollouts.mask if mask is None else mask
-        for name, value in said.items():
+        for name, value in answers.items():
             expected = self.whole[name].cpu()[rows][:, columns]
             part = value.cpu()[:, : expected.shape[1]]
             apart = compare.gap(*(compare.at_decisions(v, mask) for v in (part, expected)))

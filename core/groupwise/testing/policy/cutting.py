@@ -53,12 +53,12 @@ def holes(case: Case) -> str | None:
 def cut_apart(case: Case) -> str | None:
     rollouts, width = case.rollouts, case.rollouts.mask.shape[1]
     for decisions in (slice(0, (width + 1) // 2), slice((width + 1) // 2, width)):
-        found = case.answers(rollouts, decisions)
-        sizes = {name: value.shape[1] for name, value in found.items()}
+        answers = case.answers(rollouts, decisions)
+        sizes = {name: value.shape[1] for name, value in answers.items()}
         expected = len(range(width)[decisions])
         if any(size != expected for size in sizes.values()):
             return f"of {expected} decisions asked for, answers have {sizes}"
-        wrong = case.apart(found, rollouts.mask[:, decisions], columns=decisions)
+        wrong = case.apart(answers, rollouts.mask[:, decisions], columns=decisions)
         if wrong is not None:
             return f"of decisions {decisions.start} to {decisions.stop} alone, {wrong}"
     return None
@@ -100,9 +100,9 @@ def _gradient(case: Case, parts: Iterable[Microbatch]) -> Tensor:
         ]
         if terms:
             torch.stack([term.float() for term in terms]).sum().backward()
-    found = compare.gradient(policy)
+    gradient = compare.gradient(policy)
     policy.zero_grad()
-    return found
+    return gradient
 
 
 LAWS = (holes, cut_apart, microbatches)

@@ -1,0 +1,41 @@
+"""A Qwen2 of less than a million parameters, and pairs of texts to supervise it on.
+
+`arithmetic/make_base.py` and `chain/make_base.py` teach it what to say.
+"""
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast, *, positions: int) -> Qwen2ForCausalLM:
+    """With random weights; positions: the most tokens of a prompt and its answer together."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def batch(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> dict[str, Tensor]:
+    """Right-padded ids of prompts and answers, with labels on the answers alone."""
+    prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
+    answers = tokenizer([answer for _, answer in pairs])["input_ids"]
+    both = list(zip(prompts, answers, strict=True))
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids = [torch.tensor([*prompt, *answer]) for prompt, answer in both]
+    labels = [torch.tensor([*[-100] * len(prompt), *answer]) for prompt, answer in both]
+    return {
+        "input_ids": pad(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
+        "attention_mask": pad([torch.ones_like(row) for row in ids], batch_first=True),
+        "labels": pad(labels, batch_first=True, padding_value=-100),
+    }
