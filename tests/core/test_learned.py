@@ -200,7 +200,7 @@ def test_it_is_resumed_exactly(lab, tmp_path):
 
 def test_the_state_of_another_network_is_refused():
     state = {**counts().state_dict(), "network": {"other": torch.zeros(1)}}
-    with pytest.raises(ValueError, match="its network has other weights"):
+    with pytest.raises(ValueError, match="the saved network has parameters of other names"):
         counts().load_state_dict(state)
 
 
@@ -279,7 +279,7 @@ def test_labels_that_are_no_probabilities_are_refused(lab, tmp_path):
         return [2.0 * len(text) for text in completions]
 
     with pytest.raises(
-        UserError, match=r"'Counts' cannot learn: expected labels in 0 to 1, .*'ver"
+        UserError, match=r"'Counts' cannot learn: expected labels from 0 to 1, .*'ver"
     ):
         run(lab, tmp_path / "run", counts(), teacher=verifier)
 
