@@ -294,5 +294,5 @@ def test_one_class_is_told_once(lab, tmp_path, capsys):
 
 
 def test_a_learned_reward_is_no_worker(lab):
-    with pytest.raises(UserError, match="has a state, which would end with a worker"):
+    with pytest.raises(UserError, match="has a state, which would be lost if it"):
         Scorer([Reward(name="learned", function=counts(), isolate=True)])

@@ -416,8 +416,8 @@ def test_two_processes_learn_as_one(lab, tmp_path):
         ({"pool": 3}, "train.group_size: 3 policies cannot share groups of 8 evenly"),
         ({"chain": 2, "algorithm": "dapo"}, "algorithm: each policy of a chain has its own"),
         ({"pool": 2, "sampler": "vllm"}, "sampler: each policy of a pool has its own"),
-        ({"pool": 2, "train": {"replay": {}}}, "train.replay: nothing is replayed in a pool"),
-        ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: nothing is sampled ahead in a chain"),
+        ({"pool": 2, "train": {"replay": {}}}, "train.replay: a pool does not support it"),
+        ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: a chain does not support it; leave"),
     ],
 )
 def test_sections_that_do_not_go_together_are_refused(sections, problem):
@@ -481,7 +481,7 @@ def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
 def test_a_group_of_one_in_a_chain_is_refused():
     listed = [{"label": name, "policy": name} for name in ("one", "two")]
     listed[1]["train"] = {"group_size": 1}
-    with pytest.raises(UserError, match=r"chain.1.train.group_size: a group of 1 has no spread"):
+    with pytest.raises(UserError, match=r"chain.1.train.group_size: a group of 1 has nothing t"):
         parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "chain": listed})
 
 
