@@ -75,9 +75,9 @@ def _with_secrets(value: Any) -> Any:
         names = [] if not _ADDRESS.fullmatch(value) else _IN_QUERY.findall(value)
         return _held(value) if _USER.match(value) or any(map(is_secret, names)) else value
     # The object's repr may show the attribute.
-    names = value.keywords if isinstance(value, partial) else getattr(value, "__dict__", ())
+    attributes = value.keywords if isinstance(value, partial) else getattr(value, "__dict__", ())
     is_plain = callable(value) and not isinstance(value, partial)
-    return _held(value) if not is_plain and any(map(is_secret, names)) else value
+    return _held(value) if not is_plain and any(map(is_secret, attributes)) else value
 
 
 def _held(value: Any) -> Any:

@@ -140,7 +140,7 @@ def test_what_a_user_put_into_a_run_is_kept(home, older, tmp_path):
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
     names = ".gitignore, config.until_step_mine.yaml, linked, notes.txt"
-    assert f"note: what no run wrote was moved from run to run.replaced: {names}" in text
+    assert f"note: files that no run wrote were moved from run to run.replaced: {names}" in text
     kept = dict.fromkeys((".gitignore", "config.until_step_mine.yaml", "notes.txt"), b"mine")
     assert everything(home / "run.replaced") == {**kept, "linked": str(target)}
     assert (target / "large.bin").read_text() == "mine"
@@ -217,7 +217,7 @@ def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tr
     result = call("train", "run.yaml")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
-    assert "run.replaced: left of runs that were replaced" in text
+    assert "run.replaced: left over from runs that were replaced" in text
     assert weights.read_bytes() == older
     tries()
 

@@ -282,7 +282,7 @@ def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
     trainer = lab.trainer(algorithm=GRPO(GRPO.Config(importance="none")))
     scored = trainer.experience.next(trainer.state)
     trainer.step = 3
-    with pytest.raises(UserError, match="rollouts of older weights need an algorithm that co"):
+    with pytest.raises(UserError, match="rollouts of older weights need an algorithm with im"):
         trainer.learn(scored)
 
 

@@ -17,7 +17,7 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.weights import Weights
-from groupwise.training.work import Stage, handed_up
+from groupwise.training.work import Stage, parent_scores
 
 
 def ones(completions, **_):
@@ -129,7 +129,7 @@ def test_a_stage_of_a_chain_has_the_units_of_what_it_is_handed(lab):
         parents=torch.zeros(2, dtype=torch.int64),
         refused=torch.zeros(2, dtype=torch.bool),
     )
-    handed = handed_up(scores, torch.tensor([0, 0, 1]), writer)
+    handed = parent_scores(scores, torch.tensor([0, 0, 1]), writer)
     assert handed.total.tolist() == pytest.approx([1 - 0.6 * 2.5 / 4, 2 - 0.6 * 5 / 4])
 
 

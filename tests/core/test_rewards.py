@@ -521,7 +521,7 @@ def test_what_cannot_be_interrupted_ends_the_process_and_is_named():
     assert [process.returncode for process in started] == [1, 1]
     assert "reward 'stubborn' did not answer within 0.2 s and cannot be interrupted" in told
     assert "in reward" in told
-    assert "its last checkpoint stands" in told
+    assert "its last checkpoint is intact" in told
     assert "in reward" in traced
 
 

@@ -125,12 +125,13 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     assert second.seconds > first.seconds / 2
     assert "steps: 4" in (second.folder / "config.until_step_4.yaml").read_text()
     with pytest.raises(
-        UserError, match="seed: a run is resumed and evaluated with its own, 0, not 7"
+        UserError, match="seed: a run must be resumed and evaluated with its own value, 0, found 7"
     ):
         train(lab, tmp_path, seed=7, **again)
     rows = {"name": "rows", "rows": lab.rows(8), "held_out": 0.9}
     with pytest.raises(
-        UserError, match=r"held_out: a run is resumed and evaluated with its own, 0.5, not 0.9"
+        UserError,
+        match=r"held_out: a run must be resumed and evaluated with its own value, 0.5, found 0.9",
     ):
         train(lab, tmp_path, prompts=rows, **again)
     (second.folder / "config.yaml").write_text("")

@@ -294,7 +294,7 @@ class Measures:
             r"prompts\.shuffle: false keeps the source's order, but prompts\.weighting changes",
         ),
         (Measures(), {}, r"prompts\.weighting: needs to know which completions are right, and r"),
-        (graded, {}, r"prompts\.weighting: the first reward gives other values than 0 and 1"),
+        (graded, {}, r"prompts\.weighting: the first reward gives values other than 0 and 1"),
         (
             some_right,
             {"watch": [{"name": graded, "label": "w"}], "evaluation.accuracy": "w"},
