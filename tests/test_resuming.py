@@ -354,4 +354,4 @@ def test_prompts_that_became_more_are_noticed(project):
         file.write('{"prompt": "30 + 2 =", "answer": "32"}\n')
     result = call("resume", project / "runs" / "run", "train.steps=2")
     assert result.exit_code == 0, result.output
-    assert "there are 21 rows of prompts, where there were 20" in result.stderr.replace("\n", " ")
+    assert "there are 21 rows of prompts, before there were 20" in result.stderr.replace("\n", " ")

@@ -350,7 +350,7 @@ def test_a_first_evaluation_that_is_damaged_costs_the_comparison_alone(project):
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 0
     text = " ".join(result.stderr.split())
-    assert "note: there is no before to compare with: " in text
+    assert "note: there is no first evaluation to compare with: " in text
     path = project / "run" / "samples" / "before.jsonl"
     assert f"{path}isdamaged" in text.replace(" ", "")  # which a narrow terminal breaks
 

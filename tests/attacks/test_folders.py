@@ -323,7 +323,7 @@ def test_a_folder_that_goes_away_in_a_step(home, what):
     assert result.exit_code == 2
     text = " ".join(result.stderr.split())
     assert "error: run was moved or removed while the run wrote to it" in text
-    assert "step 2 is saved; it lies in " in text
+    assert "step 2 is saved; it is in " in text
     assert (home / "run" / "model" / "model.safetensors").exists()
 
 
@@ -375,7 +375,7 @@ def test_a_resumed_run_keeps_every_former_configuration(home, older):
 def test_nothing_left_to_train_is_said(home, older):
     result = call("resume", "run")
     assert result.exit_code == 0
-    assert "1 steps are made, and train.steps is 1" in " ".join(result.stderr.split())
+    assert "1 steps are done, and train.steps is 1" in " ".join(result.stderr.split())
 
 
 def test_resume_and_overwrite_is_refused_in_python_too(home, older):

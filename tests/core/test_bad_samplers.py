@@ -61,7 +61,7 @@ MIXED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
         (lambda rollouts: rollouts.select(MIXED), "those of a prompt must be adjacent"),
         (
             lambda rollouts: replace(rollouts, groups=rollouts.groups * 0),
-            "`Rollouts.groups` number the prompts",
+            "`Rollouts.groups` must number the prompts",
         ),
         (
             lambda rollouts: replace(rollouts, prompts=list(rollouts.prompts)[::-1]),

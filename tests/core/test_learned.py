@@ -257,7 +257,7 @@ def test_a_verifier_that_the_policy_sees_is_refused(lab):
     )
     refused(
         lab,
-        r"rewards\.0\.labels: 'verifier' is trained on, so the policy sees it",
+        r"rewards\.0\.labels: expected a watched reward; the policy is trained on 'verifier'",
         rewards=[learns, trained],
         watch=[],
     )
@@ -268,7 +268,7 @@ def test_a_verifier_that_the_policy_sees_is_refused(lab):
     )
     refused(
         lab,
-        r"watch\.1: only rewards that are trained on learn",
+        r"watch\.1: a reward that learns must be trained on",
         watch=[trained, {**learns, "label": "other"}],
     )
     refused(lab, r"rewards\.0\.replay: expected less than 1", rewards=[{**learns, "replay": 1}])

@@ -25,7 +25,7 @@ def test_each_comes_once():
 
     symptoms = Symptoms(Watchful())
     for metrics, words in [
-        ({"mismatch/mean": 0.07}, "0.07 nats from the policy's on average (limit 0.05)"),
+        ({"mismatch/mean": 0.07}, "from the policy's by 0.07 nats on average (limit 0.05)"),
         ({"skipped_updates": 1.0}, "the first tensor that is not is the gradient of 'w'"),
         ({"reward": math.nan}, "no completion of this step has a reward"),
         ({"width": 3.0}, "too wide"),

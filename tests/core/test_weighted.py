@@ -298,7 +298,7 @@ class Measures:
         (
             some_right,
             {"watch": [{"name": graded, "label": "w"}], "evaluation.accuracy": "w"},
-            r"prompts\.weighting: needs .* names 'w', which is watched and not measured in trai",
+            r"prompts\.weighting: needs .* names 'w', which is only watched and not called in t",
         ),
         (
             some_right,
