@@ -266,7 +266,7 @@ def test_skipped_prompts_are_those_of_the_step(lab):
 
 def test_an_algorithm_that_does_not_correct_is_refused(lab, tmp_path):
     plain = {"algorithm": {"name": "grpo", "importance": "none"}}
-    with pytest.raises(UserError, match=r"train\.ahead samples by older weights, and algorithm"):
+    with pytest.raises(UserError, match=r"train\.ahead samples with older weights, and algori"):
         train(
             policy=lab.Tabular(),
             prompts=lab.rows(),

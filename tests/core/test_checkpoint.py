@@ -294,14 +294,20 @@ def test_no_checkpoint_is_told(lab, tmp_path):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (nn.ParameterDict({"table": nn.Parameter(torch.zeros(1))}), r"'table' is \[8, 5, 4, 3\]"),
+        (
+            nn.ParameterDict({"table": nn.Parameter(torch.zeros(1))}),
+            r"'table' has shape \[8, 5, 4, 3\]",
+        ),
         (
             nn.ParameterDict({"other": nn.Parameter(torch.zeros(1))}),
             "only one of the two has 'other'",
         ),
         (nn.Linear(2, 2), "only one of the two has 'bias'"),
         # Copying a [1] into a [3] would succeed.
-        (nn.ParameterDict({"table": nn.Parameter(torch.zeros(8, 5, 4, 1))}), r"'table' is \[8, 5"),
+        (
+            nn.ParameterDict({"table": nn.Parameter(torch.zeros(8, 5, 4, 1))}),
+            r"'table' has shape \[8, 5",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_model_is_named(lab, tmp_path, other, told):

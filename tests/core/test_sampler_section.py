@@ -140,7 +140,7 @@ def test_checked_trained_resumed_and_evaluated(call, tmp_path):
         ("sampler.ulr=x", "did you mean 'url'?"),
         ("sampler=throwing:Engin", "did you mean"),
         ("sampler=engin", "sampler"),
-        ("algorithm.importance=none", "train.ahead samples by older weights"),
+        ("algorithm.importance=none", "train.ahead samples with older weights"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "train"])

@@ -40,7 +40,7 @@ class Draws:
             return "prompts are not the rows, each `group_size` times"
         return None
 
-    def apart_alone(self, together: Rollouts) -> str | None:
+    def difference_alone(self, together: Rollouts) -> str | None:
         """How a row's rollouts change if it is sampled alone; None if they do not."""
         for number, row in enumerate(self.rows):
             first = number * self.size

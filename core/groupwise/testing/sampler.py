@@ -110,7 +110,7 @@ def seeds(case: Case) -> str | None:
     if not case.sampler.seeded:
         return None
     case.follow()
-    return case.apart_alone(case.sample())
+    return case.difference_alone(case.sample())
 
 
 @law(

@@ -75,8 +75,8 @@ class Chain(Team):
     ) -> ChainWork:
         """Sample from each policy in turn; ours: draws of this process.
 
-        spare: a draw to sample and drop if a sharded policy needs this process, too. Raises
-        UserError if a completion that becomes a prompt is no text.
+        spare: a draw to sample and drop, for the collectives of a sharded policy. Raises UserError
+        if a completion that becomes a prompt is no text.
         """
         stages: list[Stage] = []
         prompts = [_Prompt(draw=draw, row=draw.row) for draw in ours]

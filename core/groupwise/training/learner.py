@@ -110,10 +110,10 @@ class Learner:
                 replayed=None if replayed is None else replayed[rows],
             )
             measured.append(metrics | self._apply(step))
-        of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
-        means = {name: _mean(values) for name, values in of.items()}
-        # `of` is empty if a policy of a chain received no prompt that it could take.
-        skipped = math.fsum(of.get("skipped_updates", ()))
+        by_name = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
+        means = {name: _mean(values) for name, values in by_name.items()}
+        # Empty if a policy of a chain received no prompt that it could take.
+        skipped = math.fsum(by_name.get("skipped_updates", ()))
         return {**means, "skipped_updates": skipped, **further}
 
     def end_step(self, step: int) -> Mapping[str, float]:

@@ -196,15 +196,15 @@ def _bare(**columns: Any) -> Rollouts:
 
 def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> Kept:
     """A copy of one rollout, so that the memory of the batch can be freed."""
-    one = rollouts.select([int(row)])
-    assert one.sampler_log_probs is not None
-    assert one.versions is not None
+    rollout = rollouts.select([int(row)])
+    assert rollout.sampler_log_probs is not None
+    assert rollout.versions is not None
     bare = _bare(
-        mask=_copied(one.mask),
-        truncated=_copied(one.truncated),
-        sampler_log_probs=_copied(one.sampler_log_probs),
-        versions=_copied(one.versions),
-        trajectory={name: _copied(column) for name, column in one.trajectory.items()},
+        mask=_copied(rollout.mask),
+        truncated=_copied(rollout.truncated),
+        sampler_log_probs=_copied(rollout.sampler_log_probs),
+        versions=_copied(rollout.versions),
+        trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
     )
     return Kept(bare, scores.select(row[None]))
 
@@ -217,28 +217,29 @@ def _copied(column: Any) -> Any:
 
 def _in_place_of(rollouts: Rollouts, row: int, kept: Kept) -> Kept:
     """The kept completion as a rollout of the group of `row`, on the devices of the batch."""
-    here, one = rollouts.trajectory, kept.rollout
+    columns, old = rollouts.trajectory, kept.rollout
     filled = replace(
-        one,
+        old,
         prompts=[rollouts.prompts[row]],
         groups=rollouts.groups[row : row + 1],
-        mask=one.mask.to(rollouts.mask.device),
-        truncated=one.truncated.to(rollouts.truncated.device),
-        sampler_log_probs=_beside(rollouts.sampler_log_probs, one.sampler_log_probs, row),
+        mask=old.mask.to(rollouts.mask.device),
+        truncated=old.truncated.to(rollouts.truncated.device),
+        sampler_log_probs=_moved(old.sampler_log_probs, rollouts.sampler_log_probs, row),
         facts={name: [None] for name in rollouts.facts},
-        trajectory={name: _beside(here[name], c, row) for name, c in one.trajectory.items()},
+        trajectory={name: _moved(c, columns[name], row) for name, c in old.trajectory.items()},
     )
     return Kept(filled, kept.scores)
 
 
-def _beside(here: Any, column: Any, row: int) -> Any:
+def _moved(column: Any, like: Any, row: int) -> Any:
+    """A column of one rollout on the device of `like`, the column of the batch."""
     if isinstance(column, Tensor):
-        return column.to(here.device)
-    return [value.to(here[row].device) for value in column]
+        return column.to(like.device)
+    return [value.to(like[row].device) for value in column]
 
 
 def _bytes(kept: Kept) -> int:
-    one = kept.rollout
-    columns = [one.mask, one.sampler_log_probs, *one.trajectory.values()]
+    rollout = kept.rollout
+    columns = [rollout.mask, rollout.sampler_log_probs, *rollout.trajectory.values()]
     tensors = [t for c in columns for t in ([c] if isinstance(c, Tensor) else c or ())]
     return sum(tensor.nbytes for tensor in tensors)

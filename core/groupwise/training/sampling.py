@@ -187,7 +187,6 @@ class Sampling:
         if len(odd):
             raise UserError(
                 f"{self._name} sampled with the weights of step {int(odd[0])}, expected those of "
-                f"step {followed}, which it was told to follow; did something else change its "
-                f"weights?"
+                f"step {followed}, passed to `follow`; did something else change its weights?"
             )
         return versions

@@ -93,7 +93,7 @@ def padding(case: Case) -> str | None:
     places = torch.arange(rollouts.mask.shape[1])
     behind = places >= rollouts.extents.cpu().unsqueeze(1)
     trajectory = {name: _refilled(value, behind) for name, value in rollouts.trajectory.items()}
-    return case.apart(case.answers(replace(rollouts, trajectory=trajectory)))
+    return case.difference(case.answers(replace(rollouts, trajectory=trajectory)))
 
 
 def _refilled(column: Any, behind: Tensor) -> Any:
@@ -119,7 +119,7 @@ def selecting(case: Case) -> str | None:
     order = [*range(1, count, 2), *range(0, count, 2)]
     for joined, rows in ((again, order), (case.rollouts.select([count - 1]), [count - 1])):
         width = slice(0, joined.mask.shape[1])
-        wrong = case.apart(case.answers(joined), joined.mask, rows=rows, columns=width)
+        wrong = case.difference(case.answers(joined), joined.mask, rows=rows, columns=width)
         if wrong is not None:
             return f"for rollouts selected{' and joined' if len(rows) > 1 else ''}, {wrong}"
     return None

@@ -41,7 +41,7 @@ class Case(Draws):
         """The policy's outputs for all its rollouts at once."""
         return self.answers(self.rollouts)
 
-    def apart(
+    def difference(
         self,
         answers: Mapping[str, Tensor],
         mask: Tensor | None = None,

@@ -59,7 +59,7 @@ def cut_apart(case: Case) -> str | None:
         expected = len(range(width)[decisions])
         if any(size != expected for size in sizes.values()):
             return f"for {expected} decisions, outputs have {sizes}"
-        wrong = case.apart(answers, rollouts.mask[:, decisions], columns=decisions)
+        wrong = case.difference(answers, rollouts.mask[:, decisions], columns=decisions)
         if wrong is not None:
             return f"for decisions {decisions.start} to {decisions.stop} alone, {wrong}"
     return None

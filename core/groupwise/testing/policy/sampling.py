@@ -49,7 +49,7 @@ def on_request(case: Case) -> str | None:
     "and nothing that depends on the width of a batch",
 )
 def seeds(case: Case) -> str | None:
-    return case.apart_alone(case.rollouts)
+    return case.difference_alone(case.rollouts)
 
 
 @law("other seeds give other samples", look="whether `seeds` are used")

@@ -43,7 +43,7 @@ def _exchanged(case: Case) -> str | None:
         return "changed parameters() give the same outputs; does `forward` use other weights?"
     try:
         with policy.using(KEPT):
-            wrong = case.apart(case.answers(case.rollouts))
+            wrong = case.difference(case.answers(case.rollouts))
             raise _LeftEarly
     except _LeftEarly:
         pass
@@ -82,7 +82,7 @@ def saving(case: Case) -> str | None:
                 loaded = case.answers(case.rollouts)
         else:
             return None
-    wrong = case.apart(loaded)
+    wrong = case.difference(loaded)
     return None if wrong is None else f"with the loaded weights, {wrong}"
 
 
