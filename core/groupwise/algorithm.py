@@ -34,6 +34,8 @@ class Algorithm(ABC):
         pass before the first update, or "reference_" and one of the names in `reference`.
     couples_decisions: True if the loss of a decision depends on others of its rollout (a
         sequence-level ratio); a micro-batch then holds whole rollouts.
+    smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a
+        prompt, else 1.
     refills: True to replace groups of equal reward by fresh ones while sampling.
     corrects: True if the loss multiplies by importance weights, policy / sampler. The batch then
         has `sampler_log_probs`, which a sampler other than the policy must provide. Required for
@@ -49,6 +51,7 @@ class Algorithm(ABC):
     moves_reference: bool = False
     sees: frozenset[str] = frozenset()
     couples_decisions: bool = False
+    smallest_group: int = 2
     refills: bool = False
     corrects: bool = False
     samples_with: str | None = None

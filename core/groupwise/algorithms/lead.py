@@ -7,7 +7,9 @@ length, as images have, the penalty and the weights by difficulty still work.
 
 Where implementations differ: an answer is right here if its reward is at least 1 (`right`), in the
 authors' code if it is above 0; stds are unbiased, as everywhere here. `penalty: 0` gives wrong
-answers a reward of 0, without the paper's penalty. The constants of the weights are the paper's.
+answers a reward of 0, without the paper's penalty. The constants of the weights are the paper's;
+alpha is that of the authors' code, which ignores lengths if the three shortest completions of a
+group have at most 4,000 tokens on average.
 """
 
 from dataclasses import replace
