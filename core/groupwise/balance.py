@@ -53,14 +53,13 @@ class Constraint(BaseModel):
     learning_rate: float = Field(
         default=0.1,
         gt=0,
-        description="per step, the multiplier rises by this times the violation as a share of the "
-        "bound",
+        description="per step, the multiplier rises by learning_rate x violation / bound",
     )
     damping: float = Field(
         default=4.0,
         ge=0,
-        description="this times the last violation is added to the multiplier, for the next step "
-        "only, which damps oscillation; 0 is plain dual ascent",
+        description="damping x violation / bound is added to the multiplier for the next step "
+        "only, against oscillation; 0 is plain dual ascent",
     )
     start: float = Field(default=0.0, ge=0, description="the multiplier of the first step")
     largest: float = Field(default=10.0, gt=0, description="upper limit of the multiplier")

@@ -75,8 +75,8 @@ class GRPO(Algorithm):
         )
         normalize: objective.Normalize = Field(
             "sequence",
-            description="how losses are averaged: over each completion, then over completions; "
-            "over all decisions (token); or divided by a constant length",
+            description="how losses are averaged: over each completion, then over completions "
+            "(sequence); over all decisions (token); or divided by a constant length (constant)",
         )
         length: int | None = Field(
             None,
@@ -85,7 +85,7 @@ class GRPO(Algorithm):
         )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
         advantage_clip: float | None = Field(
-            None, gt=0, description="limit of |advantage|, as is usual for images; none if unset"
+            None, gt=0, description="clip advantages to [-this, this], as usual for images"
         )
         refill: bool = Field(
             False,

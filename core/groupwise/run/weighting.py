@@ -72,6 +72,6 @@ def _check_replay(loaded: LoadedConfig, algorithm: Algorithm) -> None:
     if algorithm.refills:
         problem = (
             "fills groups without right completions, but algorithm.refill replaces them by groups "
-            "of other prompts; leave one of them out (algorithm.refill: false)"
+            "of other prompts; leave it out, or set algorithm.refill: false"
         )
         raise UserError(loaded.origin.message(path, problem))
