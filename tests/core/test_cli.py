@@ -20,11 +20,11 @@ from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.plugins import registry as plugins
 
-GONE = "another process of this run has ended or does not answer, so that this one cannot go on:"
+GONE = "another process of this run has ended or does not answer, so this one cannot go on:"
 CLOSED = "[/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer"
 AGAIN = (
-    "Why it ended it says itself, or its launcher does. Started again with --auto-resume the run "
-    "goes on from its last checkpoint"
+    "The reason is in that process's output, or in its launcher's. Started again with "
+    "--auto-resume, the run goes on from its last checkpoint"
 )
 CONFIG = """\
 policy: {name: toy, width: 3}

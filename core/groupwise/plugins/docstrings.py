@@ -1,4 +1,4 @@
-"""What a registered name says of itself, read without importing it: its module may be heavy."""
+"""Read the docstring of a registered name without importing its module, which may be heavy."""
 
 import ast
 from importlib.util import find_spec
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def docstring(target: str) -> str:
-    """The docstring of "module:attribute", unindented; empty where none is to be found.
+    """The docstring of "module:attribute", unindented; "" if there is none.
 
     Read from the module's source; only the packages around it are imported.
     """
@@ -17,15 +17,15 @@ def docstring(target: str) -> str:
         spec = find_spec(module)
         if spec and spec.origin:
             node = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    except Exception:  # a stranger's package, of which this is only a description
+    except Exception:  # third-party code: a missing description must not break the listing
         return ""
     for name in attribute.split("."):
         inside = getattr(node, "body", ())
         node = next((each for each in inside if getattr(each, "name", None) == name), None)
-    described = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    return (ast.get_docstring(node) or "") if described else ""
+    has_docstring = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    return (ast.get_docstring(node) or "") if has_docstring else ""
 
 
 def line(target: str) -> str:
-    """Its first line."""
+    """The first line of its docstring."""
     return docstring(target).partition("\n")[0]

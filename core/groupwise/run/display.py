@@ -1,4 +1,4 @@
-"""Display: a run on the terminal: progress, evaluations in a line, notes and warnings."""
+"""Display: a run on the terminal: progress, one line per evaluation, notes and warnings."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -16,7 +16,7 @@ from rich.progress import (
 
 
 def brief(metrics: Mapping[str, float]) -> str:
-    """An evaluation in a line: accuracy where a reward tells right from wrong, else the reward."""
+    """An evaluation in one line: accuracy if a reward tells right from wrong, else the reward."""
     leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
     watched = {n.removeprefix("watch/"): v for n, v in metrics.items() if n.startswith("watch/")}
     each = {n.partition("/")[2]: v for n, v in metrics.items() if n.startswith(f"{leading}/")}
@@ -40,13 +40,13 @@ def _listed(values: Mapping[str, float]) -> str:
 
 
 def _form(value: float) -> str:
-    return ".3f" if abs(value) < 1e6 else ".3g"  # 1e300 has three hundred digits
+    return ".3f" if abs(value) < 1e6 else ".3g"  # .3f of 1e300 has 300 digits
 
 
 class Display:
-    """The bar on the terminal: step, reward, accuracy, tokens per second, time left.
+    """The progress bar: step, reward, accuracy, tokens per second, time left.
 
-    labels: of several policies, whose rewards stand beside the reward of all.
+    labels: of several policies, whose own rewards are shown beside the mean.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Display:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        # A label with brackets in it is no markup.
+        # markup=False: brackets in a label are plain text.
         self.console.print(message, highlight=False, markup=False)
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
