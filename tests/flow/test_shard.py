@@ -16,7 +16,7 @@ from groupwise_flow.lora import add_lora
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Lora
 from groupwise_flow.sharding import blocks, read, weightless
-from groupwise_flow.skeleton import hollow, weight_files
+from groupwise_flow.skeleton import weight_files, without_weights
 
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts")
@@ -85,7 +85,7 @@ def test_rounding_is_measured_alike(three):
 def test_no_process_makes_all_of_it(lab):
     """The structure takes no memory, though adapters beside it are made for real."""
     part = ["diffusers", "SD3Transformer2DModel"]
-    model = hollow(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
+    model = without_weights(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
     bare = list(model.parameters())
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in bare)
     assert not any(buffer.is_meta for buffer in model.buffers())
