@@ -117,8 +117,8 @@ def test_grey_and_transparent_pil_images(pictures, pil):
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("a text", "image 1: expected PIL's or a tensor, found str"),
-        (None, "image 1: expected PIL's or a tensor, found NoneType"),
+        ("a text", "image 1: expected a PIL image or a tensor, found str"),
+        (None, "image 1: expected a PIL image or a tensor, found NoneType"),
         (torch.zeros(3, 8, 8, dtype=torch.uint8), r"found \[3, 8, 8\] uint8"),
         (torch.zeros(8, 8, 3), r"found \[8, 8, 3\] float32"),
         (torch.zeros(1, 3, 8, 8), r"found \[1, 3, 8, 8\] float32"),

@@ -205,7 +205,7 @@ def test_files(tmp_path):
     with pytest.raises(ValueError, match="`head`: the file 'nothing' does not exist"):
         fetched("nothing", setting="head")
     torch.save([torch.zeros(1)], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="does not hold weights, that is names with tensors"):
+    with pytest.raises(ValueError, match="does not hold weights: expected a dict of named tensors"):
         read_tensors(str(tmp_path / "list.pt"))
     (tmp_path / "text.pt").write_text("text")
     with pytest.raises(ValueError, match="cannot read weights from"):

@@ -97,7 +97,7 @@ def test_texts_are_computed_once(folder, texts, monkeypatch):
 
 
 def test_the_texts_used_longest_ago_are_forgotten(folder, monkeypatch):
-    monkeypatch.setattr(module, "_REMEMBERED", 3)
+    monkeypatch.setattr(module, "_CACHED", 3)
     ours = clip(folder)
     asked = counted(ours, monkeypatch)
     ours.text_features(["a", "b", "c"])
