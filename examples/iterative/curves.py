@@ -22,9 +22,9 @@ from queue import SimpleQueue
 HERE = Path(__file__).parent
 VARIANTS = {"left_alone": "rewards.0.every=0", "each_step": "rewards.0.every=1"}
 CURVES = (
-    ("left_alone", "evaluation/reward", "fixed judge", "#9a6700"),
-    ("left_alone", "evaluation/watch/verifier", "verifier, with the fixed judge", "#cf222e"),
-    ("each_step", "evaluation/watch/verifier", "verifier, with a trained judge", "#1a7f37"),
+    ("left_alone", "evaluation/reward", "the judge, left alone", "#9a6700"),
+    ("left_alone", "evaluation/watch/verifier", "the verifier; the judge left alone", "#cf222e"),
+    ("each_step", "evaluation/watch/verifier", "the verifier; the judge learns", "#1a7f37"),
 )
 
 
@@ -65,7 +65,7 @@ def alarm(folder: Path) -> int | None:
 def table(out: Path, seeds: Sequence[int]) -> str:
     """Markdown, one line per variant, with the values of all seeds in order."""
     lines = [
-        "| judge | its reward, before -> after | verifier, before -> after | first alarm at step |",
+        "| judge | its reward, before and after | verifier, the same | first alarm at step |",
         "|---|---|---|---|",
     ]
     for variant in VARIANTS:
@@ -77,7 +77,7 @@ def table(out: Path, seeds: Sequence[int]) -> str:
         ]
         alarms = ", ".join(str(alarm(folder) or "-") for folder in folders)
         lines.append(f"| {variant.replace('_', ' ')} | {' | '.join(changes)} | {alarms} |")
-    return "\n".join([*lines, f"\nSeeds {', '.join(map(str, seeds))}; a dash: no alarm.\n"])
+    return "\n".join([*lines, f"\nSeeds {', '.join(map(str, seeds))}; a dash: none.\n"])
 
 
 def draw(out: Path, seeds: Sequence[int]) -> None:

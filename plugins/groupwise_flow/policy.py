@@ -83,7 +83,7 @@ class FlowPolicy(Policy):
         self.mesh = mesh
 
     def place(self, device: torch.device | str) -> None:
-        """Read the weights, and move them to the device; called again, it only moves them."""
+        """Load the weights and move them to the device; later calls only move them."""
         if not self._loaded:
             self._load()
         super().place(device)

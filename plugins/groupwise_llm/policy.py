@@ -353,7 +353,7 @@ class LanguageModel(Policy):
         return plain_weights(self.causal.causal, dtype)
 
     def save_pretrained(self, path: Path) -> None:
-        """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""
+        """Write a folder that transformers' (with LoRA peft's) `from_pretrained` reads."""
         if self._loaded is None:
             raise RuntimeError("LanguageModel: place(device) comes before its use")
         save(self._loaded, path)

@@ -125,7 +125,7 @@ class Prompts:
         }
         try:
             text: str = self.tokenizer.apply_chat_template(messages, **options)
-        except Exception as error:  # a template is a program
+        except Exception as error:  # templates are code, and raise anything
             raise UserError(
                 f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
             ) from error
@@ -155,7 +155,7 @@ class Prompts:
         messages = [{"role": "user", "content": [part]}]
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except Exception:  # a template is a program
+        except Exception:  # templates are code, and raise anything
             return False
         return "word" in text and "'word'" not in text and '"word"' not in text
 

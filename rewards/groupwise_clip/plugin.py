@@ -1,4 +1,4 @@
-"""What this package registers. Imports nothing heavy: names point at `module:attribute`."""
+"""Registers this package's plugins as `module:attribute`, so nothing heavy is imported."""
 
 from groupwise import hookimpl
 from groupwise.hookspecs import Register

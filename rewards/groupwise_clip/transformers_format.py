@@ -45,7 +45,7 @@ class Transformers(Encoder):
                     source, trust_remote_code=False
                 )
                 images = transformers.CLIPImageProcessor.from_pretrained(source)
-        except Exception as error:  # as many kinds
+        except Exception as error:  # as above
             raise ValueError(
                 f"no tokenizer and image processor can be loaded from {source!r}, "
                 f"set `processor` to another folder or hub name: {reason(error)}"

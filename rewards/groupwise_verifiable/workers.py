@@ -34,7 +34,7 @@ _ATTEMPTS = 3  # when a pool breaks between two items, unfinished items go to a 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """Why an item has no value, for code (`kind`) and for people (`reason`)."""
+    """Why an item has no value: `kind` for code, `reason` for messages."""
 
     kind: Literal["hung", "crashed", "memory", "raised"]
     reason: str
@@ -172,14 +172,14 @@ class _Context(SpawnContext):
 
 
 class _Shared:
-    """The pool of this process, and the lock under which it is made."""
+    """The pool of this process, and the lock that guards its creation."""
 
     pool: ProcessPool | None = None
     lock = threading.Lock()
 
 
 def _pool() -> ProcessPool:
-    """The pool of this process, started if there is none that works."""
+    """The pool of this process, started if needed."""
     with _Shared.lock:
         if _Shared.pool is None or not _Shared.pool.active:
             _close()

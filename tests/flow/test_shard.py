@@ -103,7 +103,7 @@ def test_no_process_makes_all_of_it(lab):
 
 def test_what_cannot_be_divided_is_refused(lab, tmp_path):
     dora = {"rank": 2, "options": {"use_dora": True}}
-    refused(lab, "use_dora starts from the norms of whole weights", lora=dora)
+    refused(lab, "use_dora is initialised from the norms of whole weights", lora=dora)
     refused(lab, "policy.loading sets device_map", loading={"device_map": "balanced"})
     folder = tmp_path / "model"
     shutil.copytree(lab.folders["sd3"], folder)
@@ -145,5 +145,5 @@ def test_weights_that_do_not_fit_are_told_by_name(lab):
 
 
 def test_it_is_divided_before_its_weights_are_read(lab):
-    with pytest.raises(ValueError, match="`place`; it comes after this"):
+    with pytest.raises(ValueError, match="call it before `place`"):
         lab.policy().shard(None)

@@ -73,7 +73,7 @@ def logits_are_the_product(model: CausalModel) -> bool:
     `probes` checks the same with the loaded model.
     """
     causal, head = model.causal, model.causal.get_output_embeddings()
-    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
+    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second directly
     with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         # Logits with a standard deviation of 10 make a cap or scale visible.

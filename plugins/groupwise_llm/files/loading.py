@@ -115,7 +115,7 @@ def outline(settings: Settings, config: Any) -> Any:
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trusted)
-    except Exception as error:  # as many kinds
+    except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot build a causal language model from {settings.model!r}: "
             f"{_reason(error)}"
@@ -216,7 +216,7 @@ def _refuse_unknown(error: Exception) -> None:
 def tokenizer_of(settings: Settings) -> Any:
     try:
         return AutoTokenizer.from_pretrained(settings.model, **_file_arguments(settings))
-    except Exception as error:  # as many kinds
+    except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
             f"tokenizer: {_reason(error)}"
@@ -237,7 +237,7 @@ def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
     try:
         return AutoConfig.from_pretrained(settings.model, **_file_arguments(settings))
-    except Exception as error:  # as many kinds
+    except Exception as error:  # as above
         reason = _reason(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
 

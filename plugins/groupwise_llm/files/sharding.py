@@ -42,7 +42,7 @@ FROM_WEIGHTS = (
 WRAPPED = re.compile(
     r"^base_model\.model\.|\b(?:base_layer|original_module|modules_to_save\.default)\."
 )
-"""What peft adds to the names of a model's own weights."""
+"""The parts that peft adds to the names of a model's own weights."""
 
 
 def check(settings: Settings) -> None:
@@ -139,7 +139,7 @@ class Share:
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype,
                 reduce_dtype=torch.float32,
-                cast_forward_inputs=False,  # as in a model that is held in that dtype
+                cast_forward_inputs=False,  # inputs stay as in an unsharded bf16 model
             ),
         }
         layers = list(_layers(causal))
@@ -236,7 +236,7 @@ def _plainly_called(parts: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of the outermost lists of modules."""
+    """The modules in the outermost ModuleLists."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from (layer for layer in child if any(True for _ in layer.parameters()))
@@ -245,7 +245,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _plain(name: str) -> str:
-    """A weight's name in the model as transformers made it."""
+    """A weight's name in the transformers model, without peft's parts."""
     return WRAPPED.sub("", name)
 
 

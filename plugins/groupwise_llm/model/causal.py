@@ -104,7 +104,7 @@ class CausalModel(nn.Module):
 
     def recover(self) -> None:
         """Reset FSDP's state after a pass that raised an error halfway."""
-        reset = getattr(self, "reset_iter_state", None)  # of FSDP, since torch 2.14
+        reset = getattr(self, "reset_iter_state", None)  # FSDP has it since torch 2.14
         if reset is not None:
             reset()
 

@@ -96,7 +96,7 @@ class Copies:
 
     @contextmanager
     def swap(self, places: Sequence[Place]) -> Iterator[None]:
-        """The context in which these places hold the values given with them."""
+        """The context in which each (dict, key, value) of `places` is swapped in."""
         outer, self.swapped = self.swapped, places
         before = [(table, key, table[key]) for table, key, _ in places]
         try:
@@ -111,7 +111,9 @@ class Copies:
     def _copy(self, numerics: Numerics) -> list[Place]:
         """Copy each weight whose dtype differs from that of the computation."""
         casts = list(self._to_cast(numerics))
-        weights = {(id(weight), dtype): weight for _, _, weight, dtype in casts}  # tied ones once
+        weights = {
+            (id(weight), dtype): weight for _, _, weight, dtype in casts
+        }  # tied weights once
         copies: dict[tuple[int, torch.dtype], _Copy] = {}
         stale: list[tuple[Tensor, Tensor]] = []
         for key, weight in weights.items():

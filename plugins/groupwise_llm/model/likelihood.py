@@ -96,7 +96,7 @@ class _ChunkedLikelihood(torch.autograd.Function):
         entropy = normaliser - state.weighted / state.total
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
         ctx.temperature = temperature
-        ctx.set_materialize_grads(False)  # most losses have no use for the entropy
+        ctx.set_materialize_grads(False)  # most losses do not use the entropy
         return state.chosen - normaliser, entropy
 
     @staticmethod

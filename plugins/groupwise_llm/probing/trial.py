@@ -20,7 +20,10 @@ TOLERANCE = (1e-4, 1e-3)
 
 @dataclass(frozen=True)
 class Trial:
-    """Two short prompts of different length, each with two completions [4, t] of random tokens."""
+    """Two short prompts of different lengths, each with two completions of random tokens.
+
+    ids, mask: [4, t] of the completions.
+    """
 
     model: CausalModel
     prompts: Sequence[Tensor]

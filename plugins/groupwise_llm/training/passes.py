@@ -73,7 +73,7 @@ def run_over(model: CausalModel, sequences: Sequences, groups: Tensor | None) ->
 
 
 def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids, attention mask, positions), each [P, L], padded on the left with 0."""
+    """(ids, attention mask, positions) of P prompts, each [P, L], padded on the left with 0."""
     longest = max(len(prompt) for prompt in prompts)
     ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -111,8 +111,8 @@ def shared(hidden: Hidden, sequences: Sequences, *, groups: Tensor, cache: Dynam
     states = states[which]
     if ids.shape[1] > 1:
         cache.reorder_cache(which)
-        seen = sequences.attention[:, :-1].to(attention.dtype)
-        attention = torch.cat([attention[which], seen], dim=1)
+        tokens = sequences.attention[:, :-1].to(attention.dtype)
+        attention = torch.cat([attention[which], tokens], dim=1)
         steps = torch.arange(1, ids.shape[1], device=ids.device)
         positions = positions[which, -1:] + steps
         rest = hidden(ids[:, :-1], attention=attention, positions=positions, cache=cache)

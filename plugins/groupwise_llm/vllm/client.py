@@ -25,7 +25,7 @@ class RefusedError(Exception):
 
 
 class Client:
-    """url: of the server, without a path."""
+    """One server's HTTP client; url: http://host:port, without a path."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.url, self.settings = url, settings

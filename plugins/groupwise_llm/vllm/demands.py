@@ -38,7 +38,7 @@ def _needs(facts: Facts, policy: LanguageModel, settings: Settings, backend: str
             '\'{"backend": "nccl"}\', or set transfer: files'
         )
     if facts.device == "cpu" and facts.chunked_prefill:
-        # vLLM 0.32: "CPU Generator does not use offset", which ends the engine.
+        # vLLM 0.32 then fails with "CPU Generator does not use offset", and the engine ends.
         yield (
             "runs on a CPU with chunked prefill, where a request with a seed makes it fail; start "
             "it with --no-enable-chunked-prefill"

@@ -96,7 +96,7 @@ def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
 
 
 def _colors(pixels: Floats, background: Floats) -> list[Floats]:
-    """The mean differences of the palette's colours that have a share of the pixels [n, 3]."""
+    """Mean differences from the background of the palette's colours that occur in pixels [n, 3]."""
     palette = COLORS - background
     lengths = np.linalg.norm(palette, axis=1)
     visible = lengths > _CONTRAST

@@ -21,7 +21,9 @@ UNKNOWN = "?"
 # Templates. A cross's arm is this share of its width; a triangle points up, down, left or right.
 _ARMS = (0.24, 0.3, 0.36, 0.42)
 _TEMPLATES = np.array(["disk", "square", *["cross"] * len(_ARMS), *["triangle"] * 4])
-_ARM = np.array([1.0, 1.0, *_ARMS, 1.0, 1.0, 1.0, 1.0])  # a square is a cross all arm
+_ARM = np.array(
+    [1.0, 1.0, *_ARMS, 1.0, 1.0, 1.0, 1.0]
+)  # a square is a cross with arms of full width
 _IS_DISK, _IS_TRIANGLE = _TEMPLATES == "disk", _TEMPLATES == "triangle"
 # The share of its box that each template covers.
 _FILL = np.select([_IS_DISK, _IS_TRIANGLE], [np.pi / 4, 0.5], 1 - (1 - _ARM) ** 2)

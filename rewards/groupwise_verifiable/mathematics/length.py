@@ -162,7 +162,7 @@ class CosineLength:
 
 
 def _slopes(prompts: Sequence[Any], lengths: Sequence[int]) -> list[float]:
-    """0.5 for the shortest to -0.5 for the longest of each run of equal prompts."""
+    """From 0.5 for the shortest to -0.5 for the longest completion of each run of equal prompts."""
     slopes: list[float] = []
     for _, run in groupby(zip(prompts, lengths, strict=True), key=lambda pair: pair[0]):
         group = [length for _, length in run]

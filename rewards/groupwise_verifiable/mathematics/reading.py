@@ -88,5 +88,5 @@ def parsed(text: str, **options: Any) -> list[Any]:  # math-verify's options
 
 
 def names_in(value: Any) -> set[str]:
-    """Returns the unknowns of a value."""
+    """Returns the names of a value's unknowns."""
     return {str(symbol) for symbol in getattr(value, "free_symbols", ())}
