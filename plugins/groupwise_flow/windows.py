@@ -37,7 +37,7 @@ class Window(BaseModel):
     size: int | None = Field(None, ge=1, description="decisions in the window; not for `all`")
     start: int = Field(0, ge=0, description="first step of a fixed or sliding window")
     until: float = Field(
-        0.5, gt=0, le=1, description="a random window starts within the first until * steps steps"
+        0.5, gt=0, le=1, description="a random window starts before step until * steps"
     )
     stride: int = Field(1, ge=1, description="steps by which a sliding window moves")
     every: int = Field(25, ge=1, description="training steps after which a sliding window moves")

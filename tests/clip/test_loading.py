@@ -187,7 +187,9 @@ def test_the_tokenizer_may_be_elsewhere_but_must_fit(transformers_folder, tmp_pa
     for file in bare.glob("tokenizer*"):
         file.unlink()
     # transformers then makes a tokenizer that knows nothing, and says nothing.
-    with pytest.raises(ValueError, match=r"has 2 entries, but the model .* has \d+: `processor`"):
+    with pytest.raises(
+        ValueError, match=r"has 2 entries, but the model .* has \d+: set `processor`"
+    ):
         load(str(bare))
     cpu = torch.device("cpu")
     whole = load(str(transformers_folder)).encode_texts(texts, cpu)

@@ -104,7 +104,7 @@ def test_no_process_makes_all_of_it(lab):
 def test_what_cannot_be_divided_is_refused(lab, tmp_path):
     dora = {"rank": 2, "options": {"use_dora": True}}
     refused(lab, "use_dora is initialised from the norms of whole weights", lora=dora)
-    refused(lab, "policy.loading sets device_map", loading={"device_map": "balanced"})
+    refused(lab, "policy.loading.device_map", loading={"device_map": "balanced"})
     folder = tmp_path / "model"
     shutil.copytree(lab.folders["sd3"], folder)
     path = folder / "transformer" / "config.json"
@@ -123,7 +123,7 @@ def refused(lab, message, **settings):
 
 
 def test_a_model_without_blocks_is_refused():
-    with pytest.raises(UserError, match="Sequential has no blocks to divide it by"):
+    with pytest.raises(UserError, match="Sequential has no blocks to shard"):
         blocks(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])))
 
 

@@ -300,7 +300,7 @@ def test_a_cache_that_refuses_leaves_nothing_behind(mesh, make_of, tmp_path, row
     policy.shard(mesh)
     policy.place("cpu")
     (note,) = policy.notes
-    assert "prompts are not shared in training: this model's cache refuses" in note
+    assert "prompts are not shared in training: a pass with this model's cache fails" in note
     rollouts = plain.sample(rows, group_size=1, seeds=range(3))
     policy(rollouts).log_probs.sum().backward()
     plain(rollouts).log_probs.sum().backward()
