@@ -17,7 +17,7 @@ longest."""
 
 
 class RefusedError(Exception):
-    """The server refused the request (status 4xx); repeating it is no use."""
+    """The server refused the request, or failed at one that must not be repeated."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)

@@ -65,7 +65,7 @@ def left_to_compute(latex: str, value: Any) -> Counter[str]:
     for above, below, whole in _quotients(latex):
         improper = whole and abs(above) >= abs(below)
         left["quotient"] += below == 0 or above % below == 0 or improper
-    # "2 3" is parsed as a number, as is 2(3): count the text's numbers missing in the expression.
+    # "2 3" and 2(3) are parsed as one number: count the text's numbers that the expression lacks.
     numbers = len(_NUMBER.findall(_QUOTIENT.sub(" 1 ", latex)))
     left["number"] += max(0, numbers - sum(_numbers(node) for node in _preorder(value)))
     left["sign"] += len(_SIGNS.findall(latex))
