@@ -37,6 +37,8 @@ class HybridGRPO(PPO):
             1.0, ge=0, le=1, description="lambda of the critic's targets; gae_lambda if unset"
         )
 
+    smallest_group = 2
+
     def rewards(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B, T]: GRPO's advantage at the last decision; step rewards are part of the total."""
         relative = advantages.group_relative(
