@@ -22,3 +22,11 @@ def plugin_names(incomplete: str) -> list[str]:
     from groupwise.plugins.registry import installed
 
     return sorted({e.name for e in installed().entries if e.name.startswith(incomplete)})
+
+
+def tasks(incomplete: str) -> list[str]:
+    """Tasks of `groupwise init`."""
+    from groupwise.cli import draft
+
+    names = {task for modality in draft.MODALITIES for task in draft.tasks(modality)}
+    return sorted(name for name in names if name.startswith(incomplete))

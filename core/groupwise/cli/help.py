@@ -48,7 +48,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command: Any = super().get_command(ctx, cmd_name)
-        if cmd_name in PANELS:
+        if command is not None and cmd_name in PANELS:
             command.rich_help_panel = PANELS[cmd_name]
         return command
 
