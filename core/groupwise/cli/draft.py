@@ -75,16 +75,8 @@ def _task(choice: Choice, path: Path) -> tuple[str, Mapping[str, Any]]:
             raise UserError(f"--task {PUZZLES}: name one of its tasks, as {PUZZLES}:chain_sum")
         return task, {"puzzle": _scalar(puzzle)}
     if choice.dataset is None:
-        usual = yaml_lines.read(_text("data.yaml"), "data.yaml")[0]
-        if task not in usual:
-            raise UserError(
-                f"--dataset FILE is needed where the task is not one of {', '.join(usual)} or "
-                f"{PUZZLES}:TASK"
-            )
-        data = {"answer": "", **usual[task]}
-        source = {key: data[key] for key in ("path", "subset", "prompt") if key in data}
-        return task, {"data": _prompts(source), "answer": data["answer"]}
-    data = _columns(choice)
+        return task, _of_usual_data(task)
+    data = _columns(choice, choice.dataset)
     task = task or (data.task if choice.modality == "text" else _of_pictures(data))
     if choice.modality == "text" and not data.answer:
         raise UserError(
@@ -96,14 +88,26 @@ def _task(choice: Choice, path: Path) -> tuple[str, Mapping[str, Any]]:
     return task, {"data": _prompts(source), "answer": _scalar(data.answer)}
 
 
-def _columns(choice: Choice) -> Columns:
+def _of_usual_data(task: str) -> Mapping[str, Any]:
+    """The same of a task that has data of its own. Raises UserError for one that has none."""
+    usual = yaml_lines.read(_text("data.yaml"), "data.yaml")[0]
+    if task not in usual:
+        raise UserError(
+            f"give --dataset FILE, or a --task that has prompts of its own: {', '.join(usual)} or "
+            f"{PUZZLES}:TASK"
+        )
+    data = dict(usual[task])
+    answer = data.pop("answer", "")
+    return {"data": _prompts(data), "answer": answer}
+
+
+def _columns(choice: Choice, dataset: str) -> Columns:
     """Those of the data; of a dataset of the hub, which is not fetched here, as they were named."""
-    assert choice.dataset is not None
-    if Path(choice.dataset).exists():
-        return columns(Path(choice.dataset), choice.prompt, choice.answer)
+    if Path(dataset).exists():
+        return columns(Path(dataset), choice.prompt, choice.answer)
     if choice.task is None and choice.modality == "text":
         raise UserError(
-            f"{choice.dataset}: no such file; of a dataset of the hub say which answers it has, by "
+            f"{dataset}: no such file; of a dataset of the hub say which answers it has, by "
             f"--task math, numbers or words"
         )
     return Columns(prompt=choice.prompt or "prompt", answer=choice.answer or "answer")
