@@ -280,6 +280,8 @@ def test_a_name_shows_its_options() -> None:
     assert f"  beta: {field.default}  (number, ≥ 0)\n      {field.description}\n" in text
     assert "algorithm: {name: grpo}" in text
     assert "source: groupwise.algorithms.grpo:GRPO, of plugin groupwise" in text
+    (advice,) = [line for line in text.splitlines() if line.startswith("  When to use it: ")]
+    assert text.count(advice) == 1
 
 
 def test_a_function_shows_its_arguments() -> None:
@@ -338,6 +340,7 @@ def test_plugins_as_json() -> None:
         "plugin": "good",
         "distribution": "?",
         "line": "",
+        "when": "",
         "missing": ["sympy"],
     }
     assert heavy in record["entries"]
@@ -351,6 +354,12 @@ def test_report_of_no_run(tmp_path: Path) -> None:
     result = call("report", tmp_path)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
+
+
+def test_an_unknown_command_gets_a_suggestion() -> None:
+    result = call("tain")
+    assert result.exit_code == 2
+    assert "Did you mean 'train'?" in result.stderr
 
 
 def test_version() -> None:

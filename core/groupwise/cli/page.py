@@ -11,7 +11,7 @@ from groupwise.cli.layout import heading, paragraph
 from groupwise.cli.options import REQUIRED, UNSET, Option, of_arguments, of_model
 from groupwise.errors import UserError
 from groupwise.plugins.build import arguments, has_config
-from groupwise.plugins.docstrings import docstring
+from groupwise.plugins.docstrings import docstring, when
 from groupwise.plugins.registry import SINGULAR, Entry, target_of
 
 SECTIONS: Mapping[str, str] = {
@@ -44,7 +44,8 @@ def page(entries: Sequence[Entry], width: int | None) -> Text:
 
 def _of_entry(entry: Entry, width: int | None) -> Text:
     text = heading(entry.name, SINGULAR[entry.kind])
-    for part in docstring(entry.target).split("\n\n"):
+    parts = [*docstring(entry.target).split("\n\n"), when(entry.target)]
+    for part in filter(None, dict.fromkeys(parts)):
         text.append("\n")
         text.append(_described(part, width))
     text.append("\n")

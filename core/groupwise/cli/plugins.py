@@ -54,14 +54,15 @@ def plugins(
 
 def _record(registry: "Registry", entries: "Sequence[Entry]") -> dict[str, Any]:
     from groupwise.cli.catalog import duplicates
-    from groupwise.plugins.docstrings import line
+    from groupwise.plugins.docstrings import WHEN, line, when
     from groupwise.plugins.registry import missing_requirements
 
     keys = ("kind", "name", "target", "extra", "plugin", "distribution")
     return {
         "entries": [
             {key: getattr(entry, key) for key in keys}
-            | {"line": line(entry.target), "missing": missing_requirements(entry)}
+            | {"line": line(entry.target), "when": when(entry.target).removeprefix(WHEN)}
+            | {"missing": missing_requirements(entry)}
             for entry in entries
         ],
         "failures": dict(registry.failures),
