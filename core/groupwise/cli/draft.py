@@ -18,8 +18,13 @@ TEMPLATES = files("groupwise.cli") / "templates"
 MODALITIES = ("text", "image")
 PUZZLES = "reasoning_gym"
 COMMENT = re.compile(r"^(.*\S) {2,}# ", re.MULTILINE)
-COMMENTS_AT = 34
-"""The column of comments that stand beside a key."""
+COMMENTS_AT = 32
+"""Columns of a key and its value, before two blanks and its comment."""
+MEANINGS = {
+    "path": "a file, a folder or a hub name",
+    "subset": "of what the hub has under that name",
+    "prompt": "the column of prompts",
+}
 TOKENS = 1024
 """Of a completion, where the model's positions allow as many."""
 
@@ -53,7 +58,7 @@ def draft(choice: Choice, path: Path) -> str:
     task, filled = _task(choice, path)
     part = _template(f"{choice.modality}/{task}.yaml").substitute({**values, **filled})
     whole = _template(f"{choice.modality}.yaml").substitute({**values, "task": part})
-    return COMMENT.sub(lambda line: f"{line[1]:<{COMMENTS_AT}}# ", whole)
+    return COMMENT.sub(lambda line: f"{line[1]:<{COMMENTS_AT}}  # ", whole)
 
 
 def tasks(modality: str) -> list[str]:
@@ -119,8 +124,8 @@ def _of_pictures(data: Columns) -> str:
 
 def _prompts(source: Mapping[str, str]) -> str:
     """The lines of a section `prompts` that name a data set."""
-    lines = yaml_lines.write({"name": "dataset", **source}).splitlines()
-    return "\n".join(f"  {line}" for line in lines)
+    keys = [f"  {key}: {_scalar(value)}  # {MEANINGS[key]}" for key, value in source.items()]
+    return "\n".join(["  name: dataset", *keys])
 
 
 def _of_language_model(model: str) -> dict[str, Any]:
@@ -159,8 +164,9 @@ def _from(path: Path, name: str) -> str:
     return os.path.relpath(name, path.parent)
 
 
-def _scalar(value: Any) -> str:
-    return yaml_lines.write({"value": value}).removeprefix("value: ").strip()
+def _scalar(value: str) -> str:
+    text = yaml_lines.write({"value": value}).removeprefix("value: ").strip()
+    return json.dumps(value) if "\n" in text else text  # a long one with spaces is folded
 
 
 def _template(name: str) -> Template:

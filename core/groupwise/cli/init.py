@@ -46,13 +46,16 @@ def init(
 ) -> None:
     """Write a configuration to begin with, for a model and a task.
 
-    Asks nothing and downloads nothing: every line has a comment, to be edited afterwards.
+    Asks nothing and downloads nothing. Edit the file afterwards: a comment beside each key says
+    what it is for.
 
-    groupwise init run.yaml --model Qwen/Qwen2.5-0.5B-Instruct --task math
+    groupwise init run.yaml --model MODEL --task math
 
-    groupwise init run.yaml --model Qwen/Qwen2.5-0.5B-Instruct --dataset questions.csv
+    groupwise init run.yaml --model MODEL --task reasoning_gym:chain_sum
 
-    groupwise init run.yaml --image stabilityai/stable-diffusion-3.5-medium --task preference
+    groupwise init run.yaml --model MODEL --dataset questions.csv
+
+    groupwise init run.yaml --image MODEL --task preference
     """
     if (model is None) == (image is None):
         raise UserError("give one of --model, a language model, and --image, an image model")
