@@ -108,6 +108,12 @@ def test_mistakes_write_nothing(folder: Path, arguments: list[str], message: str
     assert not Path("run.yaml").exists()
 
 
+def test_a_folder_is_no_file(folder: Path) -> None:
+    result = call("init", ".", "--model", "some/model", "--task", "math", "--force")
+    assert result.exit_code == 2
+    assert ". is a folder: name a file in it, as run.yaml" in result.stderr
+
+
 def test_a_file_is_replaced_by_force_alone(folder: Path) -> None:
     Path("run.yaml").write_text("mine", "utf-8")
     line = ("init", "run.yaml", "--model", "some/model", "--task", "math")

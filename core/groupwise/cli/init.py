@@ -59,10 +59,13 @@ def init(
     """
     if (model is None) == (image is None):
         raise UserError("give one of --model, a language model, and --image, an image model")
+    if config.is_dir():
+        raise UserError(f"{config} is a folder: name a file in it, as {config / 'run.yaml'}")
     if config.exists() and not force:
         raise UserError(f"{config} is there already; --force replaces it")
     from groupwise.cli.draft import Choice, draft
     from groupwise.config.load import load_text
+    from groupwise.storage import disk
 
     choice = Choice(
         model=str(model or image),
@@ -75,7 +78,7 @@ def init(
     text = draft(choice, config)
     _check(load_text(text, config))
     config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(text, encoding="utf-8")
+    disk.write(config, text)
     typer.echo(f"wrote {config}; next:\n  groupwise check {config}\n  groupwise train {config}")
 
 
