@@ -34,7 +34,7 @@ from groupwise_flow.weights import Weights
 
 
 class FlowPolicy(Policy):
-    """A flow-matching pipeline of diffusers; its decisions are denoising steps.
+    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are denoising steps.
 
     Trajectories hold, for each rollout, its samples x from the first decision on.
 

@@ -14,7 +14,7 @@ TEXT_ATTENTION = ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 
 
 class SD3Adapter(Adapter):
-    """diffusers' `StableDiffusion3Pipeline`; guidance is classifier-free."""
+    """Stable Diffusion 3 and 3.5; guidance is classifier-free, a second pass of the model."""
 
     pipelines = ("StableDiffusion3Pipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))

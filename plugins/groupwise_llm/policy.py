@@ -44,7 +44,7 @@ CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
 
 class LanguageModel(Policy):
-    """A causal language model of transformers; its decisions are tokens.
+    """Causal language models of transformers; decisions are tokens.
 
     Log-probs are log softmax(logits / temperature)[token] over the full vocabulary, in sampling as
     in training.

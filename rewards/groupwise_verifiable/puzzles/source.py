@@ -16,7 +16,7 @@ _PATIENCE = 5.0  # seconds
 
 
 class ReasoningGym:
-    """The rows of one reasoning-gym task: `prompt`, `question`, `answer` and `metadata`.
+    """Puzzles of a reasoning-gym task, made as they are needed: `question` and `answer`.
 
     Rows are generated on demand; row i of a seed is always the same. The reward `reasoning_gym`
     scores their completions by the task's own verifier. With the task `composite`, each row's

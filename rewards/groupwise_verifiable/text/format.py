@@ -73,7 +73,7 @@ class ThinkFormat(_Format):
 
 
 class TagCount(_Format):
-    r"""A quarter for each of four tags that occurs exactly once: 0.0 to 1.0.
+    r"""0.25 for each of the tags of `think_answer_format` that occurs once: a slope towards it.
 
     The tags are `<think>\n`, `\n</think>\n`, `\n<answer>\n` and `\n</answer>`, at any place. It
     gives partial credit while a policy learns `think_answer_format`. open-r1's `tag_count_reward`.
