@@ -315,7 +315,7 @@ def test_an_unknown_name_gets_a_suggestion(arguments: list[str]) -> None:
     result = call("plugins", *arguments)
     assert result.exit_code == 2
     assert "no plugin registers 'gpro', did you mean 'grpo'?" in result.stderr
-    assert "plugin 'broken' could not be loaded and may bring it" in result.stderr
+    assert "plugin 'broken' may register it, but could not be loaded" in result.stderr
 
 
 def test_plugins_that_are_switched_off_are_named(registry: plugins.Registry) -> None:
