@@ -84,7 +84,7 @@ def check(prompts, *, policy=TEXT, reward="length"):
     [
         (
             {"template": "Q: {qestion}"},
-            "'qestion', did you mean 'question'? (there are question, context, answer); for the text",
+            "'qestion', did you mean 'question'? (there are question, context, answer); for",
         ),
         ({"template": "{q}", "prompt": "question"}, "there are prompt, context, answer"),
         ({"prompt": "question", "system": "Hi."}, "prompts.system: `system` needs `chat: true`"),
