@@ -66,14 +66,13 @@ def test_messages_stay_and_have_one_system_message():
 
 
 TEXT = {"name": "language_model", "model": str(BASES / "arithmetic" / "base"), "max_new_tokens": 4}
-IMAGES = {"name": "flow", "model": str(BASES / "shapes" / "base")}
 
 
-def check(prompts, *, policy=TEXT, reward="length"):
+def check(prompts, *, policy=TEXT):
     config = {
         "policy": policy,
         "prompts": {"name": "dataset", "path": "rows.csv", "held_out": 0, **prompts},
-        "rewards": [reward],
+        "rewards": ["length"],
     }
     Path("run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     return CliRunner().invoke(app, ["check", "run.yaml"])
@@ -109,9 +108,3 @@ def test_messages_for_a_model_without_a_chat_template(table, tmp_path):
     assert result.exit_code == 2
     assert "tokenizer has no chat template; give plain text (no `chat: true`" in result.stderr
     assert check({"prompt": "question", "chat": True}).exit_code == 0
-
-
-def test_messages_for_an_image_model(table):
-    result = check({"prompt": "question", "chat": True}, policy=IMAGES, reward="jpeg_size")
-    assert result.exit_code == 2
-    assert "a prompt for images must be a text, found" in result.stderr
