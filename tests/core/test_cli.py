@@ -131,10 +131,7 @@ def run_module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return SimpleNamespace(interrupted=loaded.config.seed == 13)
 
     module = ModuleType("groupwise.run.train")
-    vars(module).update(
-        train_from_config=train_from_config,
-        evaluate_run=lambda run, overrides: {"accuracy": 0.5, "length": 12.0},
-    )
+    vars(module).update(train_from_config=train_from_config)
     monkeypatch.setitem(sys.modules, "groupwise.run.train", module)
     return SimpleNamespace(calls=calls, module=module)
 
@@ -197,10 +194,6 @@ def test_mistakes_in_the_configuration_exit_2(config: Path, run_module: SimpleNa
         "error: override 'train.stesp=5': train.stesp: unknown key, did you mean 'steps'?\n"
     )
     assert not run_module.calls
-
-
-def test_eval_prints_metrics(tmp_path: Path, run_module: SimpleNamespace) -> None:
-    assert call("eval", tmp_path).stdout == "accuracy  0.5\nlength    12\n"
 
 
 def test_check_describes_the_run(config: Path) -> None:
