@@ -110,15 +110,12 @@ def content(path: str) -> str:
     if name := module(path):
         return f"# {name}\n\n::: {name}\n"
     if file.is_dir():
-        return folder_page(file)
+        return UNSEARCHED + folder_page(file)
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".md":
-        return text
-    fence = "~" * 8
-    return (
-        f"{UNSEARCHED}# {file.name}\n\n`{path}`\n\n"
-        f"{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
-    )
+        return UNSEARCHED + text
+    fence, language = "~" * 8, LANGUAGES.get(file.suffix, "text")
+    return f"{UNSEARCHED}# {file.name}\n\n`{path}`\n\n{fence}{language}\n{text}\n{fence}\n"
 
 
 def folder_page(folder: Path) -> str:
