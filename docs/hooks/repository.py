@@ -2,13 +2,16 @@
 
 On a git forge a link such as `../core/groupwise/policy.py` opens the file. In the site it opens a
 page that is made here, so that it works from a disk, too: of a module of our packages its reference
-(by mkdocstrings), of another file its text, of a folder its README and a list of its files.
+(by mkdocstrings), of a notebook its cells, of another file its text, of a folder its README and a
+list of its files.
 """
 
+import json
 import os.path
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -26,12 +29,12 @@ paths_of_pages: dict[str, str] = {}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put a page for each module that api.md links to behind it in the navigation."""
-    sections = [entries for part in config.nav or [] for entries in part.values()]
-    for entries in (entry for section in sections for entry in section if isinstance(entry, dict)):
-        if entries.get("API") == ["api.md"]:
-            paths = links("docs/api.md", (ROOT / "docs/api.md").read_text(encoding="utf-8"))
-            entries["API"] += [{module(path): page_uri(path)} for path in paths if module(path)]
+    """Put a page for each module that api.md links to into the navigation."""
+    paths = links("docs/api.md", (ROOT / "docs/api.md").read_text(encoding="utf-8"))
+    (reference,) = (part["Reference"] for part in config.nav or [] if "Reference" in part)
+    reference.append(
+        {"Modules": [{module(path): page_uri(path)} for path in paths if module(path)]}
+    )
     return config
 
 
@@ -91,7 +94,7 @@ def resolved(source: str, link: str) -> str | None:
 
 
 def has_links(path: str) -> bool:
-    return path.endswith(".md") or (ROOT / path).is_dir()
+    return path.endswith((".md", ".ipynb")) or (ROOT / path).is_dir()
 
 
 def page_uri(path: str) -> str:
@@ -114,8 +117,18 @@ def content(path: str) -> str:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".md":
         return UNSEARCHED + text
+    if file.suffix == ".ipynb":
+        return notebook_page(json.loads(text))
     fence, language = "~" * 8, LANGUAGES.get(file.suffix, "text")
     return f"{UNSEARCHED}# {file.name}\n\n`{path}`\n\n{fence}{language}\n{text}\n{fence}\n"
+
+
+def notebook_page(notebook: dict[str, Any]) -> str:
+    """The cells one after the other; outputs are not kept in the repository."""
+    cells = ((cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"])
+    return "\n\n".join(
+        f"```python\n{text}\n```" if kind == "code" else text for kind, text in cells
+    )
 
 
 def folder_page(folder: Path) -> str:

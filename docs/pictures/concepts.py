@@ -138,13 +138,13 @@ def decision() -> str:
     ]
     drawn = ""
     for number, (name, before, decisions, after, unit) in enumerate(tracks):
-        y, x = 12 + 74 * number, 130
+        y, x = 12 + 74 * number, 140
         drawn += text(10, y + 22, name, weight=600)
         for words in [*before, *decisions, *after]:
             colour = ORANGE if words in decisions else SOFT
             drawn += box(x, y, 52, 34, words, colour=colour)
             x += 57
-        start = 130 + 57 * len(before)
+        start = 140 + 57 * len(before)
         drawn += text(start, y + 52, f"decisions: {unit}", size=11, fill=ORANGE)
     return drawn
 
