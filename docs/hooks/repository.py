@@ -20,6 +20,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)")
 NO_RUN = re.compile(r"(?<=\w) no-run$", re.MULTILINE)  # a mark for tests/test_docs.py alone
+BADGE = re.compile(r"\[!\[[^]]*\]\(https?:[^)]*\)\]\([^)]*\)|!\[[^]]*\]\(https?:[^)]*\)")
 PICTURES = (".png", ".svg")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".sbatch": "bash"}
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
@@ -60,7 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Let links lead to the pages instead of the files."""
+    """Let links lead to the pages instead of the files, and leave out pictures of a network."""
     uri = page.file.src_uri
     source = paths_of_pages.get(uri, f"docs/{uri}")
     if not has_links(source):
@@ -73,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         target = path.removeprefix("docs/") if path.startswith("docs/") else page_uri(path)
         return f"]({os.path.relpath(target, PurePosixPath(uri).parent)}{link['anchor'] or ''})"
 
-    return NO_RUN.sub("", LINK.sub(in_site, markdown))
+    return NO_RUN.sub("", LINK.sub(in_site, BADGE.sub("", markdown)))
 
 
 def links(source: str, text: str) -> Iterator[str]:
