@@ -1,6 +1,7 @@
 """Going on with a run, from wherever one stands, with what it was begun with; and after kills."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monk
     result = call("resume", project / "runs" / "run", "train.steps=2")
     assert result.exit_code == 0, result.output
     assert "note: resumed with train.steps: 1 -> 2" in result.stderr
+    assert re.search(r"step 2/2  reward .*tokens/s  left 0:00:0", result.stderr)
     assert "prompts.path" not in result.stderr
     assert not list(elsewhere.iterdir())
     assert json.loads((project / "runs/run/result.json").read_text())["steps"] == 2

@@ -46,7 +46,14 @@ def load_config(
     folder: the base of relative paths; the file's own folder if unset.
     """
     path = Path(path)
-    data, lines = yaml_lines.read(_text(path), str(path))
+    return load_text(_text(path), path, overrides, folder=folder)
+
+
+def load_text(
+    text: str, path: Path, overrides: Sequence[str] = (), *, folder: Path | None = None
+) -> LoadedConfig:
+    """The same from the text of a file, which may not have been written yet."""
+    data, lines = yaml_lines.read(text, str(path))
     if data is None:
         raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
     if not isinstance(data, Mapping):

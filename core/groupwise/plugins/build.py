@@ -174,14 +174,11 @@ def _check_arguments(
     the dataset, so an option must be a parameter by name.
     """
     try:
+        named = arguments(kind_at(section_path), target)
         parameters = inspect.signature(target).parameters.values()
     except ValueError:  # some built-in types have no signature
         return
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if kind_at(section_path) == "samplers":
-        named = named[1:]  # the policy, which the core passes
-    reserved = () if whole else _reward_arguments()
-    known = [p.name for p in named if p.name not in reserved]
+    known = [p.name for p in named]
     takes_any = whole and any(p.kind is p.VAR_KEYWORD for p in parameters)
     missing = [p.name for p in named if whole and p.default is p.empty and p.name not in options]
     suggested = known + _section_names(loaded, section_path)
@@ -194,6 +191,20 @@ def _check_arguments(
     ]
     if problems:
         raise UserError("\n".join(problems))
+
+
+def arguments(kind: str | None, target: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The arguments that a configuration may give to a target without a `Config`.
+
+    Raises ValueError for built-in types that have no signature.
+    """
+    parameters = inspect.signature(target).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if kind == "samplers":
+        return named[1:]  # the policy, which the core gives
+    if kind == "rewards" and not isinstance(target, type):
+        return [p for p in named if p.name not in _reward_arguments()]
+    return named
 
 
 def _reward_arguments() -> tuple[str, ...]:

@@ -69,6 +69,17 @@ class Registry:
             entry for entry in entries if f"{entry.plugin}/{entry.name}" == name
         ]
 
+    def of_name(self, name: str) -> list[Entry]:
+        """The entries of any kind that a name may mean. Raises UserError where there are none."""
+        entries = [entry for kind in KINDS for entry in self.named(kind, name)]
+        if not entries:
+            known = sorted({entry.name for entry in self.entries})
+            raise UserError(
+                f"no plugin registers {name!r}{did_you_mean(name, known)}; `groupwise plugins` "
+                f"lists all names{self.may_bring}"
+            )
+        return entries
+
     def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.
 
@@ -89,9 +100,7 @@ class Registry:
                 f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}; "
                 f"name one of them as {choices}"
             )
-        entry = entries[0]
-        extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
-        return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
+        return target_of(entries[0])
 
     def _unknown(self, kind: str, name: str) -> str:
         entries = [entry for entry in self.entries if entry.kind == kind]
@@ -106,18 +115,29 @@ class Registry:
                 f"that calls it, with the model as its option: {{name: REWARD, model: {name}}}. "
                 f"docs/rewards.md, Reward models, lists such rewards"
             )
-        broken = "".join(
-            f"\n  plugin {plugin!r} may register it, but could not be loaded: {reason}"
-            for plugin, reason in self.failures.items()
-        )
-        absent = "".join(
-            f"\n  plugin {plugin!r} may register it, but is switched off by {SWITCHED_OFF}"
-            for plugin in self.switched_off
-        )
         return (
             f"unknown {SINGULAR[kind]} {name!r}{hint}; "
-            f"registered are {', '.join(known) or 'none'}{broken}{absent}"
+            f"registered are {', '.join(known) or 'none'}{self.may_bring}"
         )
+
+    @property
+    def may_bring(self) -> str:
+        """A line for each plugin that was not loaded, for messages about a name that is missing."""
+        broken = [
+            f"\n  plugin {plugin!r} may register it, but could not be loaded: {reason}"
+            for plugin, reason in self.failures.items()
+        ]
+        absent = [
+            f"\n  plugin {plugin!r} may register it, but is switched off by {SWITCHED_OFF}"
+            for plugin in self.switched_off
+        ]
+        return "".join([*broken, *absent])
+
+
+def target_of(entry: Entry) -> Any:
+    """What a registered name stands for. Raises UserError where it, or its extra, is missing."""
+    extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
+    return _import(entry.target, f"{SINGULAR[entry.kind]} {entry.name!r}", extra)
 
 
 def look_in(*folders: Path) -> None:

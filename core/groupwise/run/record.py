@@ -19,6 +19,7 @@ from groupwise.run import snapshot
 from groupwise.run.card import write_card
 from groupwise.run.display import Display, brief
 from groupwise.run.symptoms import Symptoms
+from groupwise.run.time_left import TimeLeft
 from groupwise.run.trainer import Trainer
 from groupwise.storage import disk
 from groupwise.storage.checkpoint import Checkpoints
@@ -74,6 +75,7 @@ class Record:
         self.checkpoints, self.callbacks = checkpoints, callbacks
         self.metrics = MetricsFile(place.folder / "metrics.jsonl")
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
+        self.time_left = TimeLeft(loaded.config)
         self.new_config = ""
 
     # ---- while it runs
@@ -85,6 +87,7 @@ class Record:
 
     def before(self, evaluation: Evaluation) -> None:
         """The evaluation before the first step."""
+        self.time_left.evaluated(self.trainer.clock.seconds.get("evaluate", 0.0))
         self._samples("before", evaluation)
         if self.folder is not None:
             disk.write(self._known, as_json(evaluation.metrics))
@@ -115,7 +118,7 @@ class Record:
             self.metrics.write(step, metrics)
             self._keep_config()
         self._has_begun()
-        self.display.step(step, metrics)
+        self.display.step(step, metrics, left=self._left(step, metrics))
         if any(name.startswith("alarm/") for name in metrics):
             self._sound()
         whose: dict[str, list[str]] = {}
@@ -129,6 +132,15 @@ class Record:
         self._tell_failures(self.trainer.experience.failures)
         for callback in self.callbacks:
             callback.on_step(step, metrics)
+
+    def _left(self, step: int, metrics: Mapping[str, Any]) -> float:
+        """Seconds until the run ends, after a step and the evaluation that followed it."""
+        now, evaluated = time.monotonic(), metrics.get("time/evaluate", 0.0)
+        if evaluated:
+            self.time_left.evaluated(evaluated)
+        trainer = self.trainer
+        spent, elapsed = now - trainer.began - evaluated, now - trainer.started
+        return self.time_left.after(step, spent, elapsed=elapsed)
 
     def evaluation(self, step: int, evaluation: Evaluation) -> dict[str, float]:
         """Pass an evaluation to callbacks; returns its metrics for the step's line."""
