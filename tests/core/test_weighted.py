@@ -293,7 +293,7 @@ class Measures:
             {"prompts.shuffle": False},
             r"prompts\.shuffle: false keeps the source's order, but prompts\.weighting changes",
         ),
-        (Measures(), {}, r"prompts\.weighting: needs to know which completions are right, and r"),
+        (Measures(), {}, r"prompts\.weighting: needs to know which completions are right, but r"),
         (graded, {}, r"prompts\.weighting: the first reward gives values other than 0 and 1"),
         (
             some_right,
