@@ -28,7 +28,7 @@ def labelled(judge: LearnedText, count: int) -> Examples:
     """Sampled answers to `count` prompts that are not held out, with label 1 if right, else 0."""
     policy = LanguageModel(Settings(model=str(BASE), max_new_tokens=88))
     policy.place("cpu")
-    settings = {"task": "chain_sum", "options": TASK, "instruction": "\n", "seed": 1}
+    settings = {"task": "chain_sum", "options": TASK, "template": "{question}\n", "seed": 1}
     source = ReasoningGym(ReasoningGym.Config(**settings))
     rows = [source[number] for number in range(2 * count)]
     rows = [row for row in rows if not held_out(row["question"], 0.1)][:count]

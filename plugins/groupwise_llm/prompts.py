@@ -110,7 +110,8 @@ class Prompts:
         if self.tokenizer.chat_template is None:
             raise UserError(
                 f"{model}: the prompt is a list of messages, but this model's "
-                f"tokenizer has no chat template; use a plain string"
+                f"tokenizer has no chat template; use plain text (no `chat: true` in prompts), or "
+                f"a model that was trained on chats"
             )
         if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
             shown = shorten(repr(messages), 200, placeholder=" ...")

@@ -173,11 +173,23 @@ def check(
 
 @app.command("eval")
 @telling()
-def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
-    """Evaluate the last checkpoint of a run again."""
-    from groupwise.run.train import evaluate_run
+def evaluate(
+    run: RunFolder,
+    overrides: Overrides = None,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="a new folder; RUN/evaluations/step_N if unset"),
+    ] = None,
+) -> None:
+    """Evaluate the last checkpoint of a run again; metrics, samples and a page have a folder."""
+    from groupwise.run.evaluate import evaluate_run
 
-    _print_metrics(evaluate_run(run, overrides or ()))
+    evaluated = evaluate_run(run, overrides or (), output=output)
+    for name, why in evaluated.failures.items():
+        typer.secho(f"warning: reward {name!r} failed: {why}", err=True)
+    _print_metrics(evaluated.metrics)
+    typer.echo(f"report: {evaluated.folder / 'report.html'}", err=True)
 
 
 @app.command()

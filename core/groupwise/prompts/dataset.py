@@ -7,25 +7,29 @@ from typing import Any
 
 from datasets import Dataset as HuggingFaceDataset
 from datasets import disable_progress_bars, load_dataset
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from groupwise.errors import UserError, first_line
 from groupwise.options import PathOrName
 from groupwise.prompts.source import is_chat
+from groupwise.prompts.wording import Wording
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 class Dataset:
-    """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub."""
+    """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
 
-    class Config(BaseModel):
-        model_config = ConfigDict(extra="forbid", frozen=True)
+    Columns are renamed first, so the template names them as rewards do.
+    """
 
+    class Config(Wording):
         path: PathOrName = Field(description="a file, a folder or a hub name")
         split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
         subset: str | None = Field(None, description="the hub dataset's configuration")
-        prompt: str = Field("prompt", description="the column that holds the prompt")
+        prompt: str = Field(
+            "prompt", description="column that holds the prompt, renamed to `prompt`"
+        )
         columns: dict[str, str] = Field(
             default_factory=dict, description="columns to rename, old name to new name"
         )
@@ -34,9 +38,12 @@ class Dataset:
         )
 
     def __init__(self, config: Config) -> None:
+        self.wording = config
         self.data = _rename(_load(config), config)
-        self.is_csv = Path(config.path).suffix == ".csv"
-        if self.is_csv:
+        config.check(self.data.column_names)
+        # A cell of a CSV file can hold messages only as text.
+        self.has_json = Path(config.path).suffix == ".csv" and config.template is None
+        if self.has_json:
             _check_cells(self.data["prompt"], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
@@ -46,8 +53,9 @@ class Dataset:
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
         row: Mapping[str, Any] = self.data[index]
-        # A cell of a CSV file can hold messages only as text.
-        return {**row, "prompt": _messages(row["prompt"])} if self.is_csv else row
+        own = row.get("prompt")
+        own = _messages(own) if self.has_json else own
+        return {**row, "prompt": self.wording.worded(row, own)}
 
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
@@ -125,9 +133,10 @@ def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceData
                 f"{', '.join(data.column_names)})"
             )
         data = data.rename_column(old, new)
-    if "prompt" not in data.column_names:
+    if "prompt" not in data.column_names and config.template is None:
         raise UserError(
             f"prompts: {config.path} has no column 'prompt' (it has "
-            f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`"
+            f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`, or make the prompt "
+            f"of several columns with `template: ...`"
         )
     return data

@@ -83,7 +83,7 @@ class Display:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        # markup=False: brackets in a label are plain text; soft_wrap: in a file a line stays a line.
+        # markup=False: brackets are plain text; soft_wrap: in a file a line stays a line.
         piped = not self.console.is_terminal
         self.console.print(message, highlight=False, markup=False, soft_wrap=piped)
 

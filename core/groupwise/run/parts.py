@@ -68,9 +68,8 @@ class Parts:
 
     def rows(self) -> Iterator[Row]:
         """The rows of all sources, for checks; of an endless source the first ones."""
-        sources = [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
         started = time.monotonic()
-        for prompts in sources:
+        for prompts in self._sources:
             for number, row in enumerate(islice(prompts.rows(), looked_at(prompts.source))):
                 yield row
                 if time.monotonic() - started > SECONDS_OF_LOOKING:
@@ -93,10 +92,16 @@ class Parts:
             if not isinstance(policy, type | Policy):
                 return  # a function that builds a policy: checked when it is built
             self._check_algorithm(self.algorithms[label], learning, policy)
-        columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
         facts = facts_of(self.config, policies, self.named)
-        for reward in self._measures:
-            reward.check_columns(columns, facts)
+        for prompts in self._sources:
+            columns = {name: None for name in prompts.source[0] if name != "prompt"}
+            for reward in self._measures:
+                reward.check_columns(columns, facts)
+
+    @property
+    def _sources(self) -> Sequence[Prompts]:
+        """The prompts of training and, where they are others, of evaluations."""
+        return [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
 
     @property
     def _measures(self) -> Sequence[Reward]:

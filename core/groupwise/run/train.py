@@ -1,7 +1,7 @@
 """train(config): builds the parts of a run, runs it and writes its folder."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
 from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult, unit
-from groupwise.run.reopening import check_of, reopened
+from groupwise.run.reopening import check_of
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import Checkpoints
@@ -184,14 +184,3 @@ def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> 
             f"{trainer.step} steps are done, and train.steps is {steps}: nothing is left to train; "
             f"set a higher train.steps to continue"
         )
-
-
-def evaluate_run(
-    run: Path, overrides: Sequence[str] = (), *, objects: Objects | None = None
-) -> Mapping[str, float]:
-    """Evaluate a run's last checkpoint again, with its own configuration and overrides.
-
-    objects: the Python objects that were passed to the run, by the key path of their section.
-    """
-    with reopened(run, overrides, objects) as opened:
-        return opened.evaluator(opened.state).metrics

@@ -10,14 +10,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from groupwise.prompts.wording import Wording
 from groupwise_verifiable.puzzles.tasks import check_task
 
+COLUMNS = ("question", "answer", "metadata")
 _PATIENCE = 5.0  # seconds
 
 
 class ReasoningGym:
     """Puzzles of a reasoning-gym task, made as they are needed: `question` and `answer`.
 
+    The prompt is the question, unless a template makes it of the question and other text.
     Rows are generated on demand; row i of a seed is always the same. The reward `reasoning_gym`
     scores their completions by the task's own verifier. With the task `composite`, each row's
     metadata names its task.
@@ -27,26 +30,17 @@ class ReasoningGym:
 
     key = "question"
 
-    class Config(BaseModel):
+    class Config(Wording):
         """Settings of the prompt source `reasoning_gym`."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         task: str = Field(description="The task's name in reasoning-gym, such as chain_sum.")
         size: int = Field(default=1_000_000, ge=1, description="Number of rows.")
         seed: int = Field(default=0, ge=0, description="Seed of the rows.")
         options: dict[str, Any] = Field(default={}, description="The task's own settings.")
-        prefix: str = Field(default="", description="Text before the question.")
-        instruction: str = Field(default="", description="Text after the question.")
-        chat: bool = Field(
-            default=False, description="Whether prompts are chat messages instead of text."
-        )
-        system: str | None = Field(default=None, description="System message, for `chat: true`.")
 
     def __init__(self, config: Config) -> None:
         """Checks the task and its options; generates no row yet."""
-        if config.system is not None and not config.chat:
-            raise ValueError("`system` needs `chat: true`: a text prompt has no messages")
+        config.check(COLUMNS)
         self.config = config
         self._rows = _dataset(config)
 
@@ -62,26 +56,12 @@ class ReasoningGym:
         if not 0 <= number < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         row = self._rows[number]
-        question = str(row["question"])
-        return {
-            "prompt": self._prompt(question),
-            "question": question,
-            "answer": row["answer"],
-            "metadata": row["metadata"],
-        }
+        columns = {name: row[name] for name in COLUMNS} | {"question": str(row["question"])}
+        return {"prompt": self.config.worded(columns, columns["question"]), **columns}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows in order."""
         return (self[index] for index in range(len(self)))
-
-    def _prompt(self, question: str) -> str | list[dict[str, str]]:
-        text = self.config.prefix + question + self.config.instruction
-        if not self.config.chat:
-            return text
-        messages = [{"role": "user", "content": text}]
-        if self.config.system is not None:
-            messages.insert(0, {"role": "system", "content": self.config.system})
-        return messages
 
 
 class _Part(BaseModel):
