@@ -17,7 +17,7 @@ range."""
 
 
 class FlowGRPO(GRPO):
-    """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, exact KL.
+    """Flow-GRPO, arXiv:2505.05470: GRPO for images, with tiny clip ranges and an exact KL.
 
         A = (r - mean of the group) / (std of the group + epsilon), clipped to [-5, 5]
         loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A)

@@ -14,7 +14,7 @@ from groupwise_flow.sd3 import ATTENTION, TEXT_ATTENTION, decoded
 
 
 class FluxAdapter(Adapter):
-    """diffusers' `FluxPipeline`: 2 x 2 latent pixels per token, guidance as a model input."""
+    """FLUX.1: 2 x 2 latent pixels per token, guidance as a model input."""
 
     pipelines = ("FluxPipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))

@@ -9,7 +9,7 @@ from groupwise_flow.algorithm import FlowGRPO
 
 
 class FlowGuard(Guard, FlowGRPO):
-    """GRPO-Guard for flow models, arXiv:2510.22319: `flow_grpo` against reward hacking.
+    """GRPO-Guard for images, arXiv:2510.22319: `flow_grpo`, clipped alike at every step.
 
         rho = exp((log-ratio + |mean - old mean|^2 / (2 std^2)) std)
         loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A) / (sigma - sigma_next)

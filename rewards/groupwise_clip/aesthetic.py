@@ -20,7 +20,9 @@ _NAME = re.compile(r"(?:(?:\w+\.)*?(\d+)\.)?(weight|bias)")
 
 
 class Aesthetic:
-    """The output of a linear or multi-layer head for the image's CLIP features of unit length.
+    """How beautiful a picture is: a head, such as LAION's, on its CLIP features.
+
+    The head is linear or of several layers, and its features have unit length.
 
     LAION's improved aesthetic predictor has five layers, 768 -> 1024 -> 128 -> 64 -> 16 -> 1,
     with only dropout between them, on OpenAI's ViT-L/14, trained on ratings from 1 to 10

@@ -16,7 +16,7 @@ from groupwise_clip.texts import texts
 
 
 class LearnedImage(Learned):
-    """The probability that a verifier would accept an image, predicted from CLIP features.
+    """The probability that a verifier accepts a picture, learned while the policy trains.
 
     A network with one hidden layer on (image, prompt, image * prompt) features. The CLIP is frozen.
     Before training the network gives 0.5.

@@ -27,7 +27,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Preference:
-    """scale * cosine of the image's and the text's features.
+    """How much people would like a picture for its prompt, by PickScore or HPS.
+
+    scale * cosine of the image's and the text's features.
 
     PickScore (arXiv:2305.01569) is exp(logit_scale) * cosine, values about 20: `scale: model`.
     Flow-GRPO's authors train on that divided by 26.

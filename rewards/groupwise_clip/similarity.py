@@ -12,7 +12,7 @@ from groupwise_clip.texts import texts
 
 
 class ClipSimilarity:
-    """scale * cosine of the image's and the text's CLIP features; None without a text.
+    """How well a picture fits its text: scale * cosine of CLIP features; None without a text.
 
     CLIPScore (arXiv:2104.08718) is 2.5 * max(cosine, 0) with ViT-B/32 and "A photo depicts " before
     each caption. The plain cosine ranks the images of a prompt in the same order, and a group has

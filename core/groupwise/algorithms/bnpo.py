@@ -15,7 +15,7 @@ from groupwise.algorithms.grpo import GRPO
 
 
 class BNPO(GRPO):
-    """BNPO, from TRL: GRPO averaged over the decisions of the batch, not over completions.
+    """BNPO, from TRL: GRPO averaged over decisions, for completions of very different length.
 
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """

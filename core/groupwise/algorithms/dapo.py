@@ -12,7 +12,7 @@ from groupwise.algorithms.grpo import GRPO
 
 
 class DAPO(GRPO):
-    """DAPO, arXiv:2503.14476: clip higher above, average over decisions, refill dead groups.
+    """DAPO, arXiv:2503.14476: clip higher, redraw groups that are all right or all wrong.
 
         loss = -min(rho A, clip(rho, 1 - 0.2, 1 + 0.28) A)
 

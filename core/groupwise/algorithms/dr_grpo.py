@@ -10,7 +10,7 @@ from groupwise.algorithms.grpo import GRPO
 
 
 class DrGRPO(GRPO):
-    """Dr. GRPO, arXiv:2503.20783: no division by std or own length, the two sources of GRPO's bias.
+    """Dr. GRPO, arXiv:2503.20783: not divided by std or own length, if wrong answers keep growing.
 
         A = r - mean of the group
 

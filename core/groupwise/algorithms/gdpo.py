@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class GDPO(GRPO):
-    """GDPO, arXiv:2601.05242: normalise each reward by itself, then sum.
+    """GDPO, arXiv:2601.05242: for several rewards; normalise each by itself, then sum.
 
         S = sum of w_k (r_k - mean of the group) / (std of the group + epsilon)
         A = S / (std of the batch + epsilon)

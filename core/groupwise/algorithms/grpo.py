@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class GRPO(Algorithm):
-    """GRPO, arXiv:2402.03300: no critic, the group is the baseline.
+    """GRPO, arXiv:2402.03300: no critic, the group is the baseline; the one to begin with.
 
         A = (r - mean of the group) / (std of the group + epsilon)
         loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)

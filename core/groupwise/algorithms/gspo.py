@@ -15,7 +15,7 @@ from groupwise.rollouts import LogProbs
 
 
 class GSPO(GRPO):
-    """GSPO, arXiv:2507.18071: one importance ratio per completion, and a clip range to match.
+    """GSPO, arXiv:2507.18071: one ratio per completion, for long ones and mixtures of experts.
 
         rho = exp(mean of the completion's log-ratios)
         loss = -min(rho A, clip(rho, 1 - 3e-4, 1 + 4e-4) A)

@@ -17,7 +17,7 @@ from groupwise.algorithms.gspo import GSPO
 
 
 class LUSPO(GSPO):
-    """LUSPO, arXiv:2602.05261: GSPO times the completion's length, so every decision counts alike.
+    """LUSPO, arXiv:2602.05261: GSPO times the length, if completions must not get shorter.
 
     rho = exp(mean of the completion's log-ratios)
     loss = -min(rho A, clip(rho, 1 - 2e-3, 1 + 2.5e-3) A)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReinforcePP(GRPO):
-    """REINFORCE++, arXiv:2501.03262: the batch is the baseline, not the group; KL in the reward.
+    """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 
     R = r - beta (sum of log_prob - reference from the decision on)
     A = (R - mean of the batch) / (std of the batch + epsilon)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReinforcePPBaseline(GRPO):
-    """REINFORCE++ with a baseline, arXiv:2501.03262: the group's mean, the std of the whole batch.
+    """REINFORCE++ with a baseline, arXiv:2501.03262: group mean, std of the batch; small groups.
 
     a = r - mean of the group
     A = (a - mean of the batch) / (std of the batch + epsilon)

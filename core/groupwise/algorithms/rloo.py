@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RLOO(DrGRPO):
-    """RLOO, arXiv:2402.14740: each completion is compared with the others of its group.
+    """RLOO, arXiv:2402.14740: compare with the others of the group, for groups of 2 to 4.
 
     A = r - mean of the others of the group
     """

@@ -23,7 +23,7 @@ from groupwise.rollouts import LogProbs
 
 
 class SAPO(GRPO):
-    """SAPO, arXiv:2511.20347: a soft gate in place of the clip, narrower for negative advantages.
+    """SAPO, arXiv:2511.20347: a soft gate in place of the clip, for several updates per step.
 
         loss = -A sigmoid(tau (rho - 1)) 4 / tau
 

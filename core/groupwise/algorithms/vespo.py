@@ -26,7 +26,7 @@ from groupwise.rollouts import LogProbs
 
 
 class VESPO(GRPO):
-    """VESPO, arXiv:2602.10693: weight a completion smoothly by its likelihood ratio as a whole.
+    """VESPO, arXiv:2602.10693: weight whole completions by their ratio, for old rollouts.
 
         W = exp(sum of the completion's log-ratios, policy to sampler)
         loss = -stopgrad(W^k exp(lambda (1 - W))) A log_prob

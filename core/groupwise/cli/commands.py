@@ -182,7 +182,10 @@ def evaluate(
         typer.Option("--output", help="a new folder; RUN/evaluations/step_N if unset"),
     ] = None,
 ) -> None:
-    """Evaluate the last checkpoint of a run again; metrics, samples and a page have a folder."""
+    """Evaluate the last checkpoint of a run again.
+
+    Metrics, samples and a page get a folder of their own; the run stays as it was.
+    """
     from groupwise.run.evaluate import evaluate_run
 
     evaluated = evaluate_run(run, overrides or (), output=output)

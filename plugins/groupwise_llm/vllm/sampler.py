@@ -42,7 +42,7 @@ PROBE_TOKENS = 16
 
 
 class VLLM(Sampler):
-    """vLLM servers sample the completions.
+    """vLLM servers sample the completions: quicker for models of some billions of weights.
 
     Every update of the weights is sent to them under a new tag, and with each completion a server
     states the tags of the weights that sampled it. Completions by other weights than the current

@@ -10,7 +10,7 @@ from groupwise_verifiable.images.pixels import Pixels, pixels
 
 
 class ImageDiversity:
-    """The mean distance of an image to the others of its group: 0.0 (all equal) to 1.0.
+    """Mean distance of a picture to its group, 0.0 to 1.0: watch it to notice a collapse.
 
     The distance of two images is the root mean square difference of their pixels, values in [0, 1].
     A group is a run of equal prompts; None for a single image. Use it with weight 0 to notice mode

@@ -44,7 +44,7 @@ _KANA, _HANGUL = re.compile("[\u3040-\u30ff]"), re.compile("[\uac00-\ud7af]")
 
 
 class LanguageConsistency:
-    """Letters in the target language / all letters: 0.0 to 1.0.
+    """Letters in the target language / all letters, 0.0 to 1.0: against mixed languages.
 
     DeepSeek-R1 (arXiv:2501.12948, section 2.3.2) rewards the share of words in the target language.
     Single words are too short to recognise, so each sentence is divided by script into pieces, and

@@ -15,7 +15,7 @@ from groupwise_verifiable.text.reward_model import RewardModel, check_whole, out
 
 
 class LearnedText(Learned, RewardModel):
-    """The probability that a verifier would accept the completion.
+    """The probability that a verifier accepts a completion, learned while the policy trains.
 
     It starts from a sequence classification model with one output, or from a language model, which
     gets a new head with zero weights: probability 0.5 for every text. Dropout stays off.

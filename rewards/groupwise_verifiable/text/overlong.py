@@ -9,7 +9,9 @@ from groupwise_verifiable.columns import column
 
 
 class SoftOverlong:
-    """0.0 up to `max_length - cache` tokens, then linearly down to -1.0 at `max_length` and beyond.
+    """A penalty near the limit: 0.0 up to `max_length - cache` tokens, then down to -1.0.
+
+    It falls linearly to -1.0 at `max_length`, and stays there.
 
     Equation 13 of DAPO, arXiv:2503.14476; TRL's `get_soft_overlong_punishment`.
     """

@@ -10,7 +10,7 @@ from groupwise_verifiable.completion import content
 
 
 class Repetition:
-    """(1 - distinct n-grams / n-grams) * max_penalty: from `max_penalty` to 0.0.
+    """A penalty for repeated n-grams: (1 - distinct n-grams / n-grams) * max_penalty.
 
     0.0 for completions shorter than one n-gram. "Demystifying Long Chain-of-Thought Reasoning",
     arXiv:2502.03373, appendix C.2. Over tokens it is TRL's `get_repetition_penalty_reward`, over

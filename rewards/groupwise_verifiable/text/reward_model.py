@@ -14,7 +14,7 @@ from groupwise_verifiable.models import LazyModel, check_model_name, for_use, lo
 
 
 class RewardModel(LazyModel[tuple[Any, Any]]):
-    """The output of a sequence classification model with one output, for prompt + completion.
+    """The score of a reward model: a sequence classifier of transformers with one output.
 
     Messages are rendered by the chat template of the model's own tokenizer, without further special
     tokens (as in TRL); plain prompts and completions are concatenated, with the special tokens that

@@ -10,7 +10,10 @@ from groupwise_verifiable.completion import content
 
 
 class TokenCount:
-    """Number of tokens of a completion, the end token included; or number of characters."""
+    """Number of tokens, or characters, of a completion: to put a price or a bound on length.
+
+    The token that ends the completion counts, too.
+    """
 
     judges = False
 
