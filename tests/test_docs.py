@@ -154,6 +154,45 @@ def test_every_hook_is_in_the_guide() -> None:
     assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []
 
 
+def test_every_page_says_when_to_read_it() -> None:
+    """In its first paragraph."""
+    pages = [page for page in PAGES if page.name != "README.md"]
+    opening = re.compile(r"# [^\n]+\n\n(\*Read this [^*]+\*\n\n|\*\*When to use it\.\*\*)")
+    silent = [page.name for page in pages if not opening.match(page.read_text(encoding="utf-8"))]
+    assert silent == []
+
+
+def test_every_public_module_is_in_the_reference() -> None:
+    """Those at the top of the core, and those that the pages import."""
+    listed = re.findall(r"^\| \[`([\w.]+)`\]", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    ours = {"__init__", "__main__", "builtins", "version"}
+    top = {f"groupwise.{file.stem}" for file in (ROOT / "core/groupwise").glob("*.py")}
+    shown = {
+        module
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "python"
+        for module in re.findall(r"^from (groupwise\.[\w.]+) import", block.text, re.MULTILINE)
+    }
+    public = top - {f"groupwise.{name}" for name in ours} | shown
+    assert [
+        name for name in sorted(public) if not any(f"{n}.".startswith(f"{name}.") for n in listed)
+    ] == []
+
+
+def test_tests_that_a_page_names_exist() -> None:
+    """`tests/file.py`, and after it the names of tests in that file."""
+    missing = []
+    for page in PAGES:
+        for file, names in re.findall(
+            r"`(tests/[\w/]+\.py)`\]\([^)]+\)((?:[:,]?\s+`test_\w+`,?)*)", page.read_text()
+        ):
+            text = (ROOT / file).read_text()
+            named = re.findall(r"test_\w+", names)
+            missing += [f"{page.name}: {name}" for name in named if f"def {name}(" not in text]
+    assert missing == []
+
+
 def test_links_lead_somewhere() -> None:
     broken = [
         f"{page.name}: {link}"

@@ -106,5 +106,5 @@ def test_messages_for_a_model_without_a_chat_template(table, tmp_path):
     policy = {**TEXT, "model": str(model)}
     result = check({"prompt": "question", "chat": True}, policy=policy)
     assert result.exit_code == 2
-    assert "tokenizer has no chat template; give plain text (no `chat: true`" in result.stderr
+    assert "tokenizer has no chat template; use plain text (no `chat: true`" in result.stderr
     assert check({"prompt": "question", "chat": True}).exit_code == 0

@@ -117,7 +117,7 @@ def test_a_task_that_makes_all_rows_at_once_says_what_takes_so_long(
     monkeypatch.setattr(puzzles_source, "_PATIENCE", 0.02)
     assert len(source(task="acre", size=1000)) == 1000  # some 0.4 s
     said = capsys.readouterr().err
-    assert "the task 'acre' makes all of its 1,000 rows at once" in said
+    assert "the task 'acre' generates all of its 1,000 rows at once" in said
     assert "`size`" in said
     assert said.count("\n") == 1
     with pytest.raises(ValueError, match=r"for 1000000 rows \(`size`\): .*too large"):

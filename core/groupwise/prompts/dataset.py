@@ -1,4 +1,4 @@
-"""Dataset: whatever the `datasets` library reads, as prompts."""
+"""Dataset: prompts from anything that the `datasets` library reads."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 
 
 class Dataset:
-    """A JSONL, CSV or Parquet file, a folder, or a dataset's hub name.
+    """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
 
     Columns are renamed first, so the template names them as rewards do.
     """
@@ -78,7 +78,7 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
 
 
 def _messages(prompt: Any) -> Any:
-    """The chat messages that a text is the JSON of; any other text as it is."""
+    """Chat messages, if the text is JSON of such; any other text as it is."""
     if not isinstance(prompt, str) or not prompt.lstrip().startswith("["):
         return prompt
     try:
@@ -89,9 +89,10 @@ def _messages(prompt: Any) -> Any:
 
 
 def _check_cells(prompts: Sequence[Any], path: str) -> None:
-    """Name the first cell that is meant to hold messages and does not; it would be taken as text.
+    """Raise UserError for a cell that looks like chat messages but does not parse as such; it would
+    silently be used as text.
 
-    That is one in a list or a mapping of roles, or in brackets where other cells hold messages.
+    Such a cell starts with a bracket, and contains "role" early or stands beside cells that parse.
     """
     cells = [prompt.lstrip() for prompt in prompts if isinstance(prompt, str)]
     chats = any(is_chat(_messages(cell)) for cell in cells)
@@ -106,7 +107,7 @@ def _check_cells(prompts: Sequence[Any], path: str) -> None:
 
 
 def _check_lines(path: Path) -> None:
-    """Name the first malformed line: the readers behind `datasets` do not say which it is."""
+    """Raise UserError with the number of the first malformed line, which `datasets` omits."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
