@@ -52,7 +52,8 @@ def _header(evaluation: Record, title: str) -> str:
     facts = [f"{number(row.get('evaluation/prompts')) or 0:.0f} prompts"]
     source = evaluation.result.get("prompts")
     facts += [f"from {brief(source)}"] if source else []
-    facts += [f"policy {brief(evaluation.configured('policy'))}"]
+    policy = evaluation.configured("policy")
+    facts += [f"policy {brief(policy)}"] if policy else []  # a run of several has no such key
     summary = f'<p class="summary">{" · ".join(facts)}</p>'
     return f"<header><h1>Evaluation of {brief(title)}</h1>{summary}</header>"
 
