@@ -56,7 +56,7 @@ class Constraint(BaseModel):
         description="per step, the multiplier rises by learning_rate x violation / bound",
     )
     damping: float = Field(
-        default=4.0,
+        default=20.0,
         ge=0,
         description="damping x violation / bound is added to the multiplier for the next step "
         "only, against oscillation; 0 is plain dual ascent",
