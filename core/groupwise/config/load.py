@@ -79,9 +79,15 @@ def dump(config: RunConfig) -> str:
 
     But for secrets, of which only a mask is written.
     """
+    return yaml_lines.write(sections(config))
+
+
+def sections(config: RunConfig) -> dict[str, Any]:
+    """What the YAML of a configuration holds, without writing and reading it."""
     # Of several policies each has its own, and a file that has them for all is refused.
     several = {"algorithm", "sampler"} if config.pool or config.chain else None
-    return yaml_lines.write(secrets.masked(config.model_dump(exclude=several)))
+    data: dict[str, Any] = yaml_lines.plain(secrets.masked(config.model_dump(exclude=several)))
+    return data
 
 
 def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
