@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import groupwise
 from groupwise.config import yaml_lines
 from groupwise.config.load import parse_config
 from groupwise.plugins.build import build
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("README.md")])
 # The closing fence is indented as the opening one: blocks stand in lists, too.
 BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
+SHORT = {"train.steps": 2, "evaluation.prompts": 10}
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
@@ -58,6 +60,19 @@ def with_blocks(language: str) -> list[Any]:
 
 
 @pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs by a configuration take two steps: that they train is seen, and not to what end."""
+    train = groupwise.train
+
+    def shortly(*arguments: Any, **settings: Any) -> groupwise.RunResult:
+        return train(
+            *arguments, **settings | {key: SHORT[key] for key in SHORT.keys() & settings.keys()}
+        )
+
+    monkeypatch.setattr(groupwise, "train", shortly)
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder to run in, with the repository's examples in it; nothing imported there remains."""
     (tmp_path / "examples").symlink_to(ROOT / "examples", target_is_directory=True)
@@ -88,7 +103,7 @@ def run_python(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", with_blocks("python"))
-def test_python(page: Path, folder: Path) -> None:
+def test_python(page: Path, folder: Path, short: None) -> None:
     run_python(page, folder)
 
 
