@@ -47,18 +47,32 @@ def apart(folder: Path, *words: str) -> Job:
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
     """A project, which is the current folder, without a run."""
+    return entered(projects.make(tmp_path / "project", steps=1), monkeypatch)
+
+
+def entered(home: Path, monkeypatch) -> Path:
     # Other tests have projects of their own, each with a module of that name.
     path = [folder for folder in sys.path if not Path(folder, "letters.py").exists()]
     monkeypatch.setattr(sys, "path", path)
-    monkeypatch.chdir(projects.make(tmp_path / "project", steps=1))
-    return tmp_path / "project"
+    monkeypatch.chdir(home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Path:
+    """A project with a run."""
+    home = projects.make(tmp_path_factory.mktemp("begun"), steps=1)
+    with pytest.MonkeyPatch.context() as patch:
+        entered(home, patch)
+        result = call("train", "run.yaml", "--quiet")
+    assert result.exit_code == 0, result.output
+    return home
 
 
 @pytest.fixture
-def older(home) -> bytes:
+def older(home, begun) -> bytes:
     """The weights of a run in that folder."""
-    result = call("train", "run.yaml", "--quiet")
-    assert result.exit_code == 0, result.output
+    projects.copied(begun, home)
     return (home / "run" / "model" / "model.safetensors").read_bytes()
 
 
