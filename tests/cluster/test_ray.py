@@ -10,6 +10,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A node is lost after five calls that it refuses; one that is slow has 10 s for each.
     "RAY_health_check_period_ms": "500",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, which only notes
 }
 
 
