@@ -5,8 +5,6 @@ fetched. Everything from the run is escaped, and the page's own policy forbids a
 An interrupted run has a page too: whatever is missing is left out.
 """
 
-import base64
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,14 +18,14 @@ from groupwise.report.charts import (
     share_bar,
 )
 from groupwise.report.comparison import compare
+from groupwise.report.document import document, section
 from groupwise.report.learners import learner_charts, of_each
-from groupwise.report.record import Record, read_record, read_text
+from groupwise.report.record import Record, read_record
 from groupwise.report.rewards import note_on_sums, reward_charts
 from groupwise.report.tiles import tiles
 from groupwise.report.watched import alarm_lines, watched_charts
 from groupwise.report.wording import brief, display, duration, number, text, wilson
 
-_HERE = Path(__file__).parent
 _LOSS = (
     "There is no chart of the loss: advantages of a group sum to 0, so it says nothing of "
     "progress. Look at reward."
@@ -58,25 +56,8 @@ def write_report(run: Path) -> Path:
 
 
 def _page(run: Record) -> str:
-    style, script = read_text(_HERE / "page.css"), read_text(_HERE / "page.js")
-    digest = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{digest}'"
-    parts = (_header, tiles, _learning, _training, _time, _samples, _config)
-    sections = [part(run) for part in parts]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{brief(_name(run))}</title><style>{style}</style></head>"
-        f'<body><main data-last="{max(run.last_step, 1)}">'
-        f"{''.join(sections)}</main><script>{script}</script></body></html>\n"
-    )
-
-
-def _section(title: str, intro: str, *parts: str) -> str:
-    body = "".join(parts)
-    intro = f'<p class="intro">{intro}</p>' if intro else ""
-    return f"<section><h2>{title}</h2>{intro}{body}</section>" if body else ""
+    parts = (_header, tiles, _learning, _training, _time, _samples, configuration)
+    return document(_name(run), (part(run) for part in parts), last_step=run.last_step)
 
 
 def _charts(charts: Iterable[Chart], run: Record) -> str:
@@ -122,7 +103,7 @@ def _learning(run: Record) -> str:
     intro = "Charts run over training steps; point at one to read all of them at that step."
     if run.trained_steps > SMOOTH_FROM:
         intro += " Bold lines smooth the faint ones, which show every step."
-    return _section("What it learned", intro, _charts(charts, run))
+    return section("What it learned", intro, _charts(charts, run))
 
 
 def _accuracy(run: Record) -> Chart:
@@ -161,7 +142,7 @@ def _training(run: Record) -> str:
         charts.append(of_each(run, chart, key))
     charts[2:2] = _length(run)
     charts += _teaching(run)
-    return _section("How training went", _LOSS, _charts(charts, run))
+    return section("How training went", _LOSS, _charts(charts, run))
 
 
 def _length(run: Record) -> list[Chart]:
@@ -209,7 +190,7 @@ def _time(run: Record) -> str:
         _rewards_time(run),
     )
     body = f'<div class="charts">{"".join(parts)}</div>' if any(parts) else ""
-    return _section("Where the time went", "", body)
+    return section("Where the time went", "", body)
 
 
 def _phases(phases: Sequence[Series]) -> str:
@@ -265,10 +246,11 @@ def _samples(run: Record) -> str:
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are only watched."
-    return _section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
+    return section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
 
 
-def _config(run: Record) -> str:
+def configuration(run: Record) -> str:
+    """The run's configuration, folded."""
     if not run.config.strip():
         return ""
     return f"<details><summary>Configuration</summary><pre>{text(run.shown_config)}</pre></details>"

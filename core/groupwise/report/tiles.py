@@ -36,9 +36,9 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
         ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
         words += ["95 %: " + " → ".join(ranges)] if ranges else []
     words += [note] if note else []
-    value = f"<dd><span>{shown[0]} →</span> {shown[1]}</dd>"
+    values = f"<span>{shown[0]} →</span> {shown[1]}" if before and after else shown[not before]
     small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
-    return f'<div class="tile"><dt>{_title(key, unit)}</dt>{value}{small}</div>'
+    return f'<div class="tile"><dt>{_title(key, unit)}</dt><dd>{values}</dd>{small}</div>'
 
 
 def _interval(share: float | None, row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The length of a completion, as it is: to hold by a constraint, to watch, or to weigh."""
+"""The length of a completion as a plain number: for a constraint, a metric or a weighted reward."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -10,7 +10,10 @@ from groupwise_verifiable.completion import content
 
 
 class TokenCount:
-    """How many tokens a completion has, the one that ends it included; or characters."""
+    """Number of tokens, or characters, of a completion: to put a price or a bound on length.
+
+    The token that ends the completion counts, too.
+    """
 
     judges = False
 
