@@ -14,8 +14,25 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers that share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+LONGEST = (
+    *("test_ray", "test_torchrun", "test_training", "test_docs", "test_ppo", "test_device"),
+    *("test_damage", "test_kills", "test_real"),
+)
+"""Files with tests of 20 s and more, which begin first: no worker waits for the last of them."""
 CHECKED = ("policies", "samplers", "adapters", "rewards", "algorithms")
 """The kinds that `groupwise.testing` has a check for."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each worker has neighbouring tests, which share fixtures; one without any takes another's."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import groupwise
 from groupwise.cli import app
 from groupwise.config import yaml_lines
 from groupwise.config.load import parse_config
@@ -28,6 +29,7 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
 RECIPES = [page for page in PAGES if page.parent.name == "recipes"]
 # The closing fence is indented as the opening one: blocks stand in lists, too.
 BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
+SHORT = {"train.steps": 2, "evaluation.prompts": 10}
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 TITLE = re.compile(r'title="([\w./]+)"')
 
@@ -61,6 +63,19 @@ def with_blocks(language: str) -> list[Any]:
         for page in PAGES
         if any(block.language == language for block in blocks(page))
     ]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs by a configuration take two steps: that they train is seen, and not to what end."""
+    train = groupwise.train
+
+    def shortly(*arguments: Any, **settings: Any) -> groupwise.RunResult:
+        return train(
+            *arguments, **settings | {key: SHORT[key] for key in SHORT.keys() & settings.keys()}
+        )
+
+    monkeypatch.setattr(groupwise, "train", shortly)
 
 
 @pytest.fixture
@@ -103,7 +118,7 @@ def run_commands(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", [p for p in with_blocks("python") if p.values[0] not in RECIPES])
-def test_python(page: Path, folder: Path) -> None:
+def test_python(page: Path, folder: Path, short: None) -> None:
     run_python(page, folder)
 
 

@@ -1,12 +1,12 @@
 """The example of PPO: built as a wheel, unpacked where a process looks, and its own tests pass."""
 
-import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from tests.core.launching import Job
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ppo"
 
@@ -28,15 +28,17 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-# Some 30 s: two dozen tests with models and runs, in a process that knows the package.
-def test_it_registers_and_its_own_tests_pass(package: Path) -> None:
-    paths = [str(package), *(path for path in sys.path if path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
-        cwd=EXAMPLE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+# Some 15 s: two dozen tests with models and runs, in a process that knows the package.
+def test_it_registers_and_its_own_tests_pass(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    Job(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"),
+        terminals=tmp_path / "tests",
+        # A plugin of pytest's that a library has imported before pytest would be warned of.
+        environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        limit=200,
+        imports=["groupwise_llm.policy"],
+        path=[str(package), *sys.path],
+    ).succeed()

@@ -23,12 +23,15 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Twenty steps of the example."""
+    """Twenty steps of the example, of a fourth of its rollouts each."""
     folder = tmp_path_factory.mktemp("run") / "arithmetic"
     loaded = load_config(
         ARITHMETIC,
         [
             "train.steps=20",
+            "train.groups_per_step=8",
+            "train.group_size=8",
+            "train.learning_rate=3e-4",
             "evaluation.prompts=100",
             "evaluation.every=0",
             f"output={folder}",

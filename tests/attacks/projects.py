@@ -1,6 +1,7 @@
 """A small project that trains in a fraction of a second, and what its runs come out as."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ def make(home: Path, **train: Any) -> Path:
     }
     (home / "run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     (home / "letters.py").write_text(REWARD)
+    return home
+
+
+def copied(begun: Path, home: Path) -> Path:
+    """A project with its run in another folder, as if the run had been begun there."""
+    shutil.copytree(begun, home, symlinks=True, dirs_exist_ok=True)
+    facts = home / "run" / "run.json"
+    facts.write_text(facts.read_text().replace(str(begun), str(home)))
     return home
 
 

@@ -52,10 +52,7 @@ def project(begun, tmp_path, monkeypatch) -> Path:
 
 
 def copied(begun: Path, home: Path, monkeypatch) -> Path:
-    shutil.copytree(begun, home, symlinks=True)
-    facts = home / "run" / "run.json"
-    facts.write_text(facts.read_text().replace(str(begun), str(home)))
-    monkeypatch.chdir(home)
+    monkeypatch.chdir(projects.copied(begun, home))
     return home
 
 

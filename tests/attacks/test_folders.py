@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from tests.core.launching import Job
 from typer.testing import CliRunner
 
 import groupwise
@@ -37,21 +38,41 @@ def call(*words: str):
     return CliRunner().invoke(app, [*map(str, words)])
 
 
+def apart(folder: Path, *words: str) -> Job:
+    """A training in a process of its own; what it prints lies in the folder."""
+    command = ("-m", "groupwise", "train", "run.yaml", *words)
+    return Job(*command, terminals=folder / "apart", imports=["groupwise_llm.policy"])
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
     """A project, which is the current folder, without a run."""
+    return entered(projects.make(tmp_path / "project", steps=1), monkeypatch)
+
+
+def entered(home: Path, monkeypatch) -> Path:
     # Other tests have projects of their own, each with a module of that name.
     path = [folder for folder in sys.path if not Path(folder, "letters.py").exists()]
     monkeypatch.setattr(sys, "path", path)
-    monkeypatch.chdir(projects.make(tmp_path / "project", steps=1))
-    return tmp_path / "project"
+    monkeypatch.chdir(home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Path:
+    """A project with a run."""
+    home = projects.make(tmp_path_factory.mktemp("begun"), steps=1)
+    with pytest.MonkeyPatch.context() as patch:
+        entered(home, patch)
+        result = call("train", "run.yaml", "--quiet")
+    assert result.exit_code == 0, result.output
+    return home
 
 
 @pytest.fixture
-def older(home) -> bytes:
+def older(home, begun) -> bytes:
     """The weights of a run in that folder."""
-    result = call("train", "run.yaml", "--quiet")
-    assert result.exit_code == 0, result.output
+    projects.copied(begun, home)
     return (home / "run" / "model" / "model.safetensors").read_bytes()
 
 
@@ -205,12 +226,12 @@ def test_a_signal_before_the_first_step_brings_the_older_run_back(home, older, n
 
 
 @pytest.mark.attack(BACK, "SIGKILL in the first evaluation")
-def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tries):
+def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tmp_path, tries):
     (home / "letters.py").write_text(
         f"import os\ndef letters(completions): os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
     )
-    words = [sys.executable, "-m", "groupwise", "train", "run.yaml", "--overwrite"]
-    assert subprocess.run(words, check=False, capture_output=True).returncode == -signal.SIGKILL
+    codes, _ = apart(tmp_path, "--overwrite").end()
+    assert codes == [-signal.SIGKILL]
     weights = home / "run.replaced" / "model" / "model.safetensors"
     assert weights.read_bytes() == older
     (home / "letters.py").write_text(projects.REWARD)
@@ -223,7 +244,7 @@ def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tr
 
 
 @pytest.mark.attack(ALONE, "train, --overwrite, --resume and resume while a run trains")
-def test_two_processes(home, tries):
+def test_two_processes(home, tmp_path, tries):
     (home / "letters.py").write_text(
         "import pathlib, time\n"
         "def letters(completions, **columns):\n"
@@ -231,12 +252,14 @@ def test_two_processes(home, tries):
         "    while not pathlib.Path('go_on').exists(): time.sleep(0.01)\n"
         "    return [float(len(text)) for text in completions]\n"
     )
-    words = [sys.executable, "-m", "groupwise", "train", "run.yaml", "train.steps=2"]
-    first = subprocess.Popen(words, stderr=subprocess.PIPE)
+    first = apart(tmp_path, "train.steps=2")
     try:
         while not (home / "scoring").exists():
-            assert first.poll() is None
-        named = f"run is in use by process {first.pid} on "
+            assert first.is_running()
+            time.sleep(0.01)
+        process = json.loads((home / "run" / "run.lock").read_text())["process"]
+        named = f"run is in use by process {process} on "
+        assert process != os.getpid()
         for way in (("run.yaml",), ("run.yaml", "--overwrite"), ("run.yaml", "--resume")):
             result = call("train", *way)
             assert result.exit_code == 2
@@ -247,8 +270,7 @@ def test_two_processes(home, tries):
         tries()
     finally:
         (home / "go_on").touch()
-        _, error = first.communicate(timeout=100)
-    assert first.returncode == 0, error
+        first.succeed()
     lines = (home / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 2] or len(lines) <= 4
     # The lock went with the process: even one that is killed lets go.

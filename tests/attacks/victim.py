@@ -1,26 +1,22 @@
-"""Runs groupwise in forked processes; each is killed, or finds the disk full, at a chosen touch.
+"""Runs a command of groupwise that is killed, or finds the disk full, at a chosen touch.
+
+    python victim.py COUNT AT WHAT COMMAND ...
 
 A touch is whatever changes the disk in the run's folder: a file opened for writing, a rename, a
-removal, a folder made; and for weights, which are not written by Python, before and amidst. Jobs
-come as lines of JSON on stdin, and so do answers on stdout: a process that has imported everything
-once and computed nothing can be forked at will.
+removal, a folder made; and for weights, which are not written by Python, before and amidst. COUNT
+is a file for how many there were, AT the number of the touch (0 for none), WHAT `kill` or `full`.
 """
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-import diffusers  # noqa: F401 (accelerate looks for it, which takes its time)
 import safetensors.torch
-import transformers  # noqa: F401
 
-import groupwise.run  # noqa: F401
-import groupwise_llm.policy  # noqa: F401
 from groupwise.cli import app
 
 PATHS = {"os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.mkdir": 1}
@@ -32,7 +28,7 @@ MAKES = ("open", "os.mkdir", "weights")
 class Watch:
     """Counts touches in a folder; at one of them the process is killed, or the disk is full."""
 
-    def __init__(self, folder: str, at: int | None, what: str) -> None:
+    def __init__(self, folder: str, at: int, what: str) -> None:
         self.folder, self.at, self.what, self.count = folder, at, what, 0
         sys.addaudithook(self.hook)
         serialize = safetensors.torch.serialize_file
@@ -65,7 +61,7 @@ class Watch:
         if not self.within(path):
             return
         self.count += 1
-        if self.at is None or self.count < self.at:
+        if not self.at or self.count < self.at:
             return
         if self.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -73,44 +69,14 @@ class Watch:
             raise OSError(errno.ENOSPC, "No space left on device", os.fsdecode(path))
 
 
-def run(job: dict[str, Any], answers: int) -> None:
-    """In a process of its own: one command, and how often it touched the disk."""
-    os.chdir(job["home"])
-    with Path(job["terminal"]).open("w") as terminal:
-        os.dup2(terminal.fileno(), 1)
-        os.dup2(terminal.fileno(), 2)
-    watch = Watch(str(Path(job["home"], "run")), job.get("at"), job.get("what", "kill"))
-    code: Any = 0
+def main(count: str, at: str, what: str, *command: str) -> None:
+    watch = Watch(str(Path("run").absolute()), int(at), what)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            app(job["command"])
-    except SystemExit as leave:
-        code = leave.code
+            app([*command])
     finally:
-        os.write(answers, json.dumps({"touches": watch.count}).encode())
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code or 0)
-
-
-def main() -> None:
-    for line in sys.stdin:
-        mine, childs = os.pipe()
-        if not (process := os.fork()):
-            os.close(mine)
-            try:
-                run(json.loads(line), childs)
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            os._exit(70)
-        os.close(childs)
-        with open(mine, "rb") as pipe:  # noqa: PTH123 (of a descriptor)
-            record = json.loads(pipe.read() or b"{}")
-        _, status = os.waitpid(process, 0)
-        print(json.dumps({**record, "exit": os.waitstatus_to_exitcode(status)}), flush=True)
+        Path(count).write_text(str(watch.count))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

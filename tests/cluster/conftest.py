@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.core.launching import Job
 
 ROOT = Path(__file__).parents[2]
 MODULES = [ROOT / "examples" / "third_party" / "src", Path(__file__).parent, *sys.path]
@@ -71,6 +72,18 @@ def torchrun(nodes: int, *arguments: Any, processes: int = 1, port: int = 0) -> 
         ]
 
 
+def train(count: int, config: Path, run: Path) -> None:
+    """By as many processes, of which none is started again."""
+    Job(
+        *("-m", "groupwise", "train", config, f"output={run}", "--quiet"),
+        terminals=run.with_name("train"),
+        environment=ENVIRONMENT,
+        count=count,
+        limit=PATIENCE,
+        path=[*map(str, MODULES)],
+    ).succeed()
+
+
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Its exit code and output, once it has ended."""
     output, _ = process.communicate(timeout=PATIENCE)
@@ -106,6 +119,7 @@ def cluster() -> SimpleNamespace:
         environment=ENVIRONMENT,
         started=started,
         torchrun=torchrun,
+        train=train,
         ended=ended,
         wait_for=wait_for,
         lines=lines,
@@ -124,7 +138,5 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(config: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The metrics of one process."""
     run = tmp_path_factory.mktemp("alone") / "run"
-    with started("-m", "groupwise", "train", config, f"output={run}", "--quiet") as process:
-        code, output = ended(process)
-    assert code == 0, output
+    train(1, config, run)
     return lines(run)

@@ -12,21 +12,24 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 
 def child(job: dict[str, Any], rank: int) -> None:
-    """In a process of its own: the script, as if it had been started by its name."""
+    """In a process of its own: the command of Python, as if Python had been started with it."""
     terminal = os.open(f"{job['terminals']}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(terminal, 1)
     os.dup2(terminal, 2)
     os.environ.clear()
-    os.environ.update(job["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
-    sys.argv = job["command"]
+    os.environ.update(job["environment"])
+    if "WORLD_SIZE" in os.environ:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.chdir(job["home"])
     code = 1
     try:
-        runpy.run_path(job["command"][0], run_name="__main__")
+        start(job["command"], job["path"])
         code = 0
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
@@ -38,6 +41,16 @@ def child(job: dict[str, Any], rank: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def start(command: list[str], path: list[str]) -> None:
+    """`python SCRIPT ...` or `python -m MODULE ...`, by the words after `python`."""
+    if command[0] == "-m":
+        sys.argv, sys.path = command[1:], [str(Path.cwd()), *path]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path = command, [str(Path(command[0]).parent), *path]
+        runpy.run_path(command[0], run_name="__main__")
 
 
 def run(job: dict[str, Any]) -> list[int]:
@@ -69,6 +82,7 @@ def main() -> None:
     os.dup2(2, 1)  # what imports print is no answer
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), file=answers, flush=True)
+    os._exit(0)  # at once: there is nothing to put away
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The configuration: what is read, what is derived, and how every mistake is told."""
 
 from collections.abc import Iterator
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from groupwise import secrets
 from groupwise.cli import algorithms, manual
-from groupwise.config.load import LoadedConfig, derive, dump, load_config, parse_config
+from groupwise.config import yaml_lines
+from groupwise.config.load import (
+    LoadedConfig,
+    derive,
+    dump,
+    load_config,
+    parse_config,
+    sections,
+)
 from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
@@ -329,6 +338,20 @@ def test_a_dump_reads_back_equal(tmp_path: Path) -> None:
 def test_a_dump_writes_what_it_cannot_express_as_text() -> None:
     config = parse_config({**DATA, "policy": {"name": "toy", "path": Path("a/b")}}).config
     assert "path: a/b" in dump(config)
+
+
+def test_what_a_dump_holds_is_known_without_reading_it() -> None:
+    odd = {"path": Path("a/b"), "bytes": b"x", "set": {"b", "a"}, "pair": (1, 1e-7, "1:30"), 1: {}}
+    odd |= {
+        "day": date(2024, 1, 2),
+        "none": None,
+        "yes": True,
+        "other": range(3),
+        "deep": [[dict(odd)]],
+    }
+    config = parse_config({**DATA, "policy": {"name": "toy", "options": odd}}).config
+    assert sections(config) == yaml_lines.read(dump(config), "")[0]
+    assert sections(config)["policy"]["options"]["set"] == ["a", "b"]
 
 
 def test_batch_arithmetic() -> None:

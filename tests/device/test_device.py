@@ -2,17 +2,16 @@
 bit for bit, and the host waits no more often than stated in docs/architecture.md."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.core.launching import Job
 
 HERE = Path(__file__).parent
+IMPORTS = {"llm_job": ["groupwise_llm.policy"], "flow_job": ["groupwise_flow.policy"]}
 BOUNDS = {
     # A look at which rows are alive, every 16 tokens.
     "llm": {"token": 1 / 16, "forward": 7, "micro-batch": 15},
@@ -35,17 +34,13 @@ def done(tmp_path_factory):
     def run(script: str) -> Path:
         if script not in folders:
             folder = tmp_path_factory.mktemp(script)
-            environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-            path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-            finished = subprocess.run(
-                [sys.executable, HERE / f"{script}.py", folder],
-                env=os.environ | environment | path,
-                capture_output=True,
-                text=True,
-                timeout=200,
-                check=False,
-            )
-            assert finished.returncode == 0, finished.stderr[-3000:]
+            Job(
+                *(HERE / f"{script}.py", folder),
+                terminals=folder / script,
+                environment={"CUDA_VISIBLE_DEVICES": ""},
+                limit=200,
+                imports=IMPORTS.get(script, []),
+            ).succeed()
             folders[script] = folder
         return folders[script]
 

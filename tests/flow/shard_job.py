@@ -1,30 +1,27 @@
-"""Sharded policies beside whole ones on several processes, and how far they part.
+"""One process of several: sharded policies beside whole ones, and how far they part.
 
-    python shard_job.py FOLDER_WITH_PIPELINES PROCESSES
-
-writes there `found.json`: by case and measurement, the most of all processes.
+python shard_job.py _ OUT: the folder of OUT has the pipelines; OUT gets, by case and measurement,
+the most of all processes.
 """
 
-import importlib.util
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from tests.flow import conftest as lab
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing import start_processes
 
 from groupwise import testing
 from groupwise_flow import saving
 
-FOLDER = Path(sys.argv[1])
-spec = importlib.util.spec_from_file_location("lab", Path(__file__).with_name("conftest.py"))
-lab = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(lab)
+OUT = Path(sys.argv[2])
+FOLDER = OUT.parent
 
 WINDOW = {"kind": "random", "size": 1, "until": 1.0}
 CASES = {
@@ -183,10 +180,11 @@ def laws(mesh):
         testing.check_sampler(policy, policy, ROWS[:2], group_size=2)
 
 
-def run(rank, world):
+def main():
     warnings.simplefilter("ignore")
-    store = f"file://{FOLDER}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    torch.set_num_threads(1)
+    rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    distributed.init_process_group("gloo")
     meshes = init_device_mesh("cpu", (world, 1), mesh_dim_names=("all", "alone"))
     if rank == 0:
         laws(meshes["alone"])
@@ -196,12 +194,9 @@ def run(rank, world):
         for name in CASES
     }
     if rank == 0:
-        (FOLDER / "found.json").write_text(json.dumps(most))
+        OUT.write_text(json.dumps(most))
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    count = int(sys.argv[2])
-    # Forked, so that all is imported once.
-    start_processes(run, (count,), nprocs=count, start_method="fork")
+    main()

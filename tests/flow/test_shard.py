@@ -1,14 +1,12 @@
 """A policy that is divided among processes samples, answers, learns and saves as a whole one."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.core.launching import launch
 from torch import nn
 
 from groupwise.errors import UserError
@@ -28,16 +26,7 @@ def three(folders, tmp_path_factory):
     root = tmp_path_factory.mktemp("three")
     for name in MODELS:
         (root / name).symlink_to(folders[name])
-    done = subprocess.run(
-        [sys.executable, str(JOB), str(root), "3"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=230,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((root / "found.json").read_text())
+    return launch(JOB.read_text(), root, 3, limit=230, imports=["groupwise_flow.policy"])
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16"])

@@ -86,9 +86,15 @@ def dump(config: RunConfig) -> str:
     """The configuration as YAML, defaults included; `load_config` reads it back equal, except for
     secrets, which are masked.
     """
+    return yaml_lines.write(sections(config))
+
+
+def sections(config: RunConfig) -> dict[str, Any]:
+    """What the YAML of a configuration holds, without writing and reading it."""
     # With several policies each has its own; a file that sets them for all is refused.
     several = {"algorithm", "sampler"} if config.pool or config.chain else None
-    return yaml_lines.write(secrets.masked(config.model_dump(exclude=several)))
+    data: dict[str, Any] = yaml_lines.plain(secrets.masked(config.model_dump(exclude=several)))
+    return data
 
 
 def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:

@@ -32,6 +32,7 @@ _SCALARS = (
     ("merge", r"<<", "<"),
 )
 _TAGS = frozenset(_TAG + name for name in ("bool", "int", "float", "null", "str"))
+_PLAIN = (bool, int, float, str, type(None))
 _TOO_DEEP = "nested too deeply, or inside itself"
 
 
@@ -60,10 +61,6 @@ def _integer(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 
 _Loader.add_constructor(_TAG + "int", _integer)
-# Paths and any other Python objects in options are written as text, never refused.
-_Dumper.add_multi_representer(object, lambda dumper, data: dumper.represent_str(str(data)))
-_Dumper.add_representer(bytes, lambda dumper, data: dumper.represent_str(str(data)))
-_Dumper.add_representer(set, lambda dumper, data: dumper.represent_list(sorted(data, key=repr)))
 
 
 class Lines(dict[KeyPath, int]):
@@ -101,8 +98,19 @@ def read(text: str, source: str) -> tuple[Any, Lines]:
 
 
 def write(data: Mapping[str, Any]) -> str:
-    """YAML that `read` reads back equal, keys in their given order."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """YAML of which `read` makes `plain(data)`, keys in their given order."""
+    return yaml.dump(plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def plain(data: Any) -> Any:
+    """Data as YAML can hold it: keys are text, and so is a path or any other object of Python's."""
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, set):
+        data = sorted(data, key=repr)
+    if isinstance(data, list | tuple):
+        return [plain(item) for item in data]
+    return data if type(data) in _PLAIN else str(data)
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:

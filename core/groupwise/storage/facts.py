@@ -12,7 +12,7 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
-from groupwise.config.load import LoadedConfig, dump, load_config
+from groupwise.config.load import LoadedConfig, dump, load_config, sections
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
@@ -123,8 +123,8 @@ def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = Non
 
 def first_free(path: Path) -> Path:
     """The path, with a number appended if it exists already."""
-    numbered = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))
-    return next(p for p in (path, *itertools.islice(numbered, 9_999)) if not os.path.lexists(p))
+    numbered = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in range(2, 10_001))
+    return next(p for p in itertools.chain([path], numbered) if not os.path.lexists(p))
 
 
 def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
@@ -182,7 +182,7 @@ def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
 
 def written(config: RunConfig) -> dict[str, Any]:
     """Every value of a configuration by its dotted key, secrets masked."""
-    return dict(values(yaml_lines.read(dump(config), "configuration")[0]))
+    return dict(values(sections(config)))
 
 
 def kept(config: RunConfig) -> dict[str, Any]:
