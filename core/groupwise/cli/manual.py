@@ -18,6 +18,7 @@ from groupwise import balance, hookspecs
 from groupwise.config import sections, yaml_lines
 from groupwise.config.learners import LearnerSection, StageSection
 from groupwise.config.section import PluginSection, Section
+from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.plugins import registry as plugins
 
@@ -37,6 +38,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,
+    "Each of `tracking`": TrackerSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
 """Kinds of plugins whose options are shown; rewards have pages of their own."""
