@@ -182,7 +182,7 @@ def test_an_interrupted_run_has_a_page(tmp_path: Path) -> None:
         file.write('{"step": 4, "reward": 0.')
     _, page = page_of(run)
     assert "3 steps" in page.words
-    assert "There is no result.json" in page.words
+    assert "it has no result.json" in page.words
     assert "1 line of metrics.jsonl could not be read" in page.words
     assert "20.0 % → 60.0 %+40.0 pointsafter step 3" in page.words
     assert "so far" in page.words
@@ -510,7 +510,7 @@ def test_wilsons_interval_has_its_published_values() -> None:
 )
 def test_the_headline_names_the_policy(tmp_path: Path, policy: str, name: str | None) -> None:
     _, page = page_of(write_run(tmp_path, [], config=policy + "\n"))
-    headline = page.words.split("steps")[1].split("There is")[0]
+    headline = page.words.split("steps")[1].split("The run")[0]
     assert headline == (f" · policy {name}" if name else "")
 
 

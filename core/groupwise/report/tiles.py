@@ -33,7 +33,7 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
         change = f"{100 * (new - old):+.1f} points" if is_small else f"{new - old:+.3g}"
         words.append(change.replace("-", MINUS))
     if key in ("accuracy", "greedy_accuracy"):
-        ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
+        ranges = [r for r in (interval(old, before), interval(new, after)) if r]
         words += ["95 %: " + " → ".join(ranges)] if ranges else []
     words += [note] if note else []
     value = f"<dd><span>{shown[0]} →</span> {shown[1]}</dd>"
@@ -41,7 +41,8 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
     return f'<div class="tile"><dt>{_title(key, unit)}</dt>{value}{small}</div>'
 
 
-def _interval(share: float | None, row: Row) -> str:
+def interval(share: float | None, row: Row) -> str:
+    """A share's 95% interval in percent, by the number of prompts; empty where it is unknown."""
     count = number(row.get("prompts"))
     if share is None or not count or not 0 <= share <= 1:
         return ""
