@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from groupwise.report import write_report
 
 PROMISE = "A report runs nothing of what a run holds, fetches nothing, and fits the window"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (360, 800, 1600)
 RUN = "window.hacked = true"
 MARKUP = [
@@ -51,22 +49,6 @@ NUMBERS = "1" * 6_000
 DEEP = "[" * 10_000 + "]" * 10_000
 NESTED = '{"a":' * 400 + "1" + "}" * 400
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def browser_path() -> str | None:
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = browser_path()
-    if path is None:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Seen:

@@ -121,9 +121,11 @@ def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
     expected += "|Prompts by success|Replayed completions"
     assert titles(html) == [*expected.split("|"), "Time by phase", "Throughput"]
     assert "80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
-    assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
+    assert (
+        "25.0 % → 75.0 %+50.0 points95 % interval: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
+    )
     assert "Pass@850.0 % → 90.0 %" in page.words
-    assert "it says nothing of progress" in page.words
+    assert "its value shows no progress" in page.words
     assert "result.json" not in page.words
     assert page.count("details") == 1
     assert all(a["aria-label"] for tag, a in page.tags if tag == "svg")
@@ -351,7 +353,7 @@ def test_an_alarm_stands_at_the_head(tmp_path: Path) -> None:
     assert "Alarm at step 4." in page.words
     assert "risen (0.1 → 0.75) while check, which" in page.words
     assert "worsened (0.9 → 0.25)" in page.words
-    assert "There was one at step 2, too. At step 6 it was over." in page.words
+    assert "Earlier alarms: at step 2. At step 6 there was none." in page.words
     assert "Alarm at steps 2 and 4." in page.words
     assert "Alarm" not in page_of(write_run(tmp_path, [steps[0], steps[3]]))[1].words
 
@@ -369,8 +371,8 @@ def test_what_rewards_count_stands_beside_their_curves(tmp_path: Path) -> None:
     html, page = page_of(write_run(tmp_path, steps, config=config))
     shown = "Reward: a|Constraint: b|Constraint: c|Reward: d|Weight: a|Multipliers"
     assert "|".join(titles(html)[1:7]) == shown
-    assert "To be at most 40 and at least 30.5, which is" in page.words
-    assert "To be at least 0.9, which" in page.words
+    assert "Its bound is at most 40 and at least 30.5 (dashed line)" in page.words
+    assert "Its bound is at least 0.9 (dashed" in page.words
     assert "b at most" in page.words
     assert "summed by the step's own weights" in page.words
     levels = [

@@ -154,7 +154,7 @@ def _draw_line(series: Series, axes: _Axes, *, smoothed: bool) -> str:
     if len(series.points) == 1:
         return _draw_dots(series, axes)
     line = _line(series.points, axes)
-    if not smoothed or len(series.points) <= SMOOTH_FROM:
+    if not smoothed:
         return _draw_band(series, axes) + _path("line", series.colour, line)
     soft = _smoothed(series.points)
     band = replace(series, spread=_smoothed_spread(series.spread))
@@ -182,7 +182,9 @@ def draw(chart: Chart, last_step: float) -> str:
     values = [y for series in shown for _, y in series.points]
     values += [y for series in shown for row in series.spread for y in row[1:]]
     axes = _Axes([*values, *chart.levels], last_step, chart)
-    lines = [_draw_line(s, axes, smoothed=chart.smooth) for s in shown if not s.dots]
+    many = max(len(s.points) for s in shown) > SMOOTH_FROM  # lines of one chart are drawn alike
+    smoothed = chart.smooth and many
+    lines = [_draw_line(s, axes, smoothed=smoothed) for s in shown if not s.dots]
     return _figure(
         replace(chart, series=shown), axes, lines + [_draw_dots(s, axes) for s in shown if s.dots]
     )

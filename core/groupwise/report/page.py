@@ -37,19 +37,21 @@ from groupwise.report.watched import alarm_lines, watched_charts
 from groupwise.report.wording import brief, display, duration, number, text, wilson
 
 _LOSS = (
-    "There is no chart of the loss: advantages of a group sum to 0, so it says nothing of "
-    "progress. Look at reward."
+    "The loss has no chart: the advantages of a group sum to 0, so its value shows no progress. "
+    "Look at the reward."
 )
 _PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours in every run
 CHARTS = (  # title, unit, key, name, percent, note
-    ("KL", "nats", "kl", "KL", False, "Distance from the reference policy, per decision."),
-    ("Entropy", "nats", "entropy", "entropy", False, "Near 0, exploration has ended."),
-    ("Truncated", "", "truncated", "truncated", True, "Completions cut off by a limit."),
-    ("Clipped ratios", "", "clip_fraction", "clipped", True, "Decisions the clip cut off."),
+    ("KL", "nats", "kl", "KL", False, "Distance from the reference policy: mean over decisions."),
+    ("Entropy", "nats", "entropy", "entropy", False,
+     "Of the policy, mean over decisions. Near 0 all samples of a prompt are alike."),
+    ("Truncated", "", "truncated", "truncated", True, "Completions cut off by the length limit."),
+    ("Clipped ratios", "", "clip_fraction", "clipped", True,
+     "Decisions whose gradient the clip removed."),
     ("Groups without variance", "", "zero_variance", "share", True,
-     "All rewards in the group are equal: nothing to learn from it."),
+     "Completions in groups of equal reward: nothing is learned from them."),
     ("Mismatch", "nats", "mismatch/mean", "mismatch", False,
-     "Mean |log-prob of the policy - of the sampler| before the first update: near 0 is well."),
+     "Mean |policy's log-prob \N{MINUS SIGN} sampler's| before the first update: near 0 is right."),
     ("Gradient norm", "", "grad_norm", "norm", False, "Before clipping."),
     ("Learning rate", "", "learning_rate", "rate", False, ""),
 )  # fmt: skip
@@ -102,10 +104,15 @@ def _learning(run: Record) -> str:
     note = (note if band else "") + note_on_sums(run)
     shown = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
     shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
-    intro = "Charts run over training steps; point at one to read all of them at that step."
-    if run.trained_steps > SMOOTH_FROM:
-        intro += " Bold lines smooth the faint ones, which show every step."
-    return section("What it learned", intro, charts(shown, run.last_step))
+    return section("What it learned", how_to_read([run]), charts(shown, run.last_step))
+
+
+def how_to_read(runs: Sequence[Record]) -> str:
+    """What stands above the charts of these runs."""
+    words = "All charts are over training steps. Point at one to read every chart at that step."
+    if any(run.trained_steps > SMOOTH_FROM for run in runs):
+        words += " Bold lines are smoothed; faint ones show each step."
+    return words
 
 
 def _accuracy(run: Record) -> Chart:
@@ -168,7 +175,7 @@ def _teaching(run: Record) -> list[Chart]:
         for number, kind in enumerate(kinds)
     ]
     replayed = Series(name="replayed", points=run.points("replay/share"))
-    note = "Shares of the prompts drawn so far; of those between there is something to learn."
+    note = "Of the prompts drawn so far. Something is learned from those between."
     return [
         Chart(title="Prompts by success", series=known, percent=True, note=note),
         Chart(title="Replayed completions", series=[replayed], percent=True),
@@ -210,7 +217,7 @@ def _phases(phases: Sequence[Series]) -> str:
         for phase, (total, n, c) in totals.items()
     ]
     bar = share_bar({phase: (total / whole, c) for phase, (total, _, c) in totals.items()})
-    return table("Total by phase", ("phase", "total", "share", "each time"), rows, bar)
+    return table("Total by phase", ("phase", "total", "share", "mean"), rows, bar)
 
 
 def _rewards_time(run: Record) -> str:
@@ -229,15 +236,14 @@ def _samples(run: Record) -> str:
     every = [sample for side in sides for sample in side]
     drawn = any(sample.get("image") for sample in every)
     judged = any(isinstance(sample.get("right"), bool) for sample in every)
-    first = "the greedy or the first" if any(s.get("greedy") for s in every) else "the first"
-    changed = "Those that became right or wrong" if judged else "Those that changed"
+    first = "the greedy or else the first" if any(s.get("greedy") for s in every) else "the first"
+    kind = "became right or wrong" if judged else "changed"
     intro = (
-        f"Held-out prompts with the same {'noise' if drawn else 'seeds'} before and after. "
-        f"{changed if drawn else 'The completions that changed'} come first; of several for a "
-        f"prompt, {first} one is shown{', right or wrong' if judged else ''}."
+        f"The same held-out prompts and {'noise' if drawn else 'seeds'} before and after training. "
+        f"Completions that {kind} come first. Of several for a prompt {first} one is shown."
     )
     if any(sample.get("watched") for sample in every):
-        intro += " Rewards in italics are only watched."
+        intro += " Rewards in italics are watched, not trained on."
     return section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
 
 

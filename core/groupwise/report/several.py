@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from groupwise.report.charts import COLOURS, SMOOTH_FROM, Chart, Series, swatch
+from groupwise.report.charts import COLOURS, Chart, Series, swatch
 from groupwise.report.differences import EN_DASH, differences
 from groupwise.report.document import (
     charts,
@@ -15,7 +15,7 @@ from groupwise.report.document import (
     write_page,
 )
 from groupwise.report.live import Live
-from groupwise.report.page import CHARTS, intervals
+from groupwise.report.page import CHARTS, how_to_read, intervals
 from groupwise.report.record import Record, Row, read_record
 from groupwise.report.tiles import interval
 from groupwise.report.wording import brief, display, duration, number
@@ -47,15 +47,12 @@ def page(runs: Sequence[Record], live: Live | None = None) -> str:
     # The key stands before a name wherever the name does.
     heads = [f"{swatch(number)}{brief(name)}" for number, name in enumerate(names)]
     last = max(run.last_step for run in runs)
-    intro = "Charts run over training steps; point at one to read all of them at that step."
-    if any(run.trained_steps > SMOOTH_FROM for run in runs):
-        intro += " Bold lines smooth the faint ones, which show every step."
     sections = [
         f"<header><h1>{len(runs)} runs</h1>{live.line if live else ''}</header>",
         section("Before and after", _BEFORE, _results(runs, heads)),
         section("What differs", "Keys of the configuration that not all runs have alike.",
                 differences(runs, heads)),
-        section("What they learned", intro, charts(_learned(runs, names), last)),
+        section("What they learned", how_to_read(runs), charts(_learned(runs, names), last)),
         section("How training went", "", charts(_trained(runs, names), last)),
         section("Where the time went", "", charts(_time(runs, names), last)),
     ]  # fmt: skip

@@ -34,7 +34,7 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
         words.append(change.replace("-", MINUS))
     if key in ("accuracy", "greedy_accuracy"):
         ranges = [r for r in (interval(old, before), interval(new, after)) if r]
-        words += ["95 %: " + " → ".join(ranges)] if ranges else []
+        words += ["95 % interval: " + " → ".join(ranges)] if ranges else []
     words += [note] if note else []
     value = f"<dd><span>{shown[0]} →</span> {shown[1]}</dd>"
     small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
