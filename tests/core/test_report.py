@@ -317,8 +317,8 @@ def test_images_stand_in_a_grid_with_their_rewards(tmp_path: Path) -> None:
     assert classes.count("sample picture") == 3
     assert page.words.count("legible 0.25") == 6
     assert page.words.count("r \N{EN DASH}") == 6
-    assert "the same noise before and after" in page.words
-    assert "in italics are only watched" in page.words
+    assert "same held-out prompts and noise before and after" in page.words
+    assert "in italics are watched, not trained on" in page.words
     assert "greedy" not in page.words
 
 
@@ -374,13 +374,13 @@ def test_what_rewards_count_stands_beside_their_curves(tmp_path: Path) -> None:
     assert "Its bound is at most 40 and at least 30.5 (dashed line)" in page.words
     assert "Its bound is at least 0.9 (dashed" in page.words
     assert "b at most" in page.words
-    assert "summed by the step's own weights" in page.words
+    assert "the rewards with the weights of the step" in page.words
     levels = [
         attributes["d"] for tag, attributes in page.tags if attributes.get("class") == "level"
     ]
     assert [level.count("M0 ") for level in levels] == [2, 1]
     plain = page_of(write_run(tmp_path / "plain", [step_row(1, **rewards)]))
-    assert "summed by the step's own weights" not in plain[1].words
+    assert "the rewards with the weights of the step" not in plain[1].words
     for hostile in ("rewards: 3", "rewards: [3, {name: [1], constraint: {at_most: 1}}]"):
         page_of(write_run(tmp_path / "hostile", steps, config=hostile))
 
@@ -617,7 +617,7 @@ def test_each_policy_of_several_has_its_line(tmp_path: Path) -> None:
     spoken = re.findall(r'aria-label="(.*?)"', html)
     assert "Length. writer: 8 at step 1, 8 at step 2; painter: 3 at step 1, 3 at step 2" in spoken
     assert "KL: painter. painter: 0.5 at step 1, 0.5 at step 2" in spoken
-    assert "refused ones count" in html
+    assert "or of refusal" in html
 
 
 def test_completions_of_a_pool_are_compared_with_those_of_the_same_policy(tmp_path: Path) -> None:

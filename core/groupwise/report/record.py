@@ -14,6 +14,7 @@ from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.errors import UserError
 from groupwise.report.wording import display, number
+from groupwise.storage.facts import FACTS
 
 MOST_STEPS = 10**9
 MOST_OF_CONFIG = 100_000  # characters
@@ -45,11 +46,12 @@ class Record:
     @property
     def progress(self) -> str:
         """How many steps were made, and of how many where the run has not ended."""
-        count = number(self.result.get("steps")) or self.trained_steps
+        ended = number(self.result.get("steps"))
+        count = ended or self.trained_steps
         shown = f"{int(count):,}" if abs(count) < 1e12 else display(count)
         train = self.settings.get("train")
         whole = number(train.get("steps")) if isinstance(train, Mapping) else None
-        of = f" of {whole:,.0f}" if whole and not self.result and count < whole < 1e12 else ""
+        of = f" of {whole:,.0f}" if whole and not ended and count < whole < 1e12 else ""
         return f"{shown}{of} step{'' if count == 1 and not of else 's'}"
 
     @property
@@ -148,6 +150,13 @@ def _evaluated(row: Row) -> dict[str, object]:
 
 def _unprefixed(row: Row) -> dict[str, object]:
     return {key.removeprefix("evaluation/"): value for key, value in row.items()}
+
+
+def check_runs(folders: Sequence[Path]) -> None:
+    """Raise ValueError for a folder in which no run has begun; it may have made no step yet."""
+    for folder in folders:
+        if not any((folder / name).is_file() for name in (FACTS, "metrics.jsonl")):
+            raise ValueError(f"{folder} is not the folder of a run: it has no {FACTS}")
 
 
 def read_record(run: Path) -> Record:

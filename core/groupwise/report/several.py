@@ -16,7 +16,7 @@ from groupwise.report.document import (
 )
 from groupwise.report.live import Live
 from groupwise.report.page import CHARTS, how_to_read, intervals
-from groupwise.report.record import Record, Row, read_record
+from groupwise.report.record import Record, Row, check_runs, read_record
 from groupwise.report.tiles import interval
 from groupwise.report.wording import brief, display, duration, number
 
@@ -33,8 +33,10 @@ _MEASURES = {  # key of an evaluation: heading
 def write_comparison(runs: Sequence[Path], path: Path | None = None) -> Path:
     """Write the page of several runs, beside them if no path is given; return the path.
 
-    Raises ValueError where a file that is no page of ours would be written over.
+    Raises ValueError where a folder holds no run, and where a file that is no page of ours would
+    be written over.
     """
+    check_runs(runs)
     if path is None:
         path = Path(os.path.commonpath([run.resolve().parent for run in runs])) / NAME
     check_replaceable(path)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from groupwise.report import page, several
 from groupwise.report.live import Live, live
-from groupwise.report.record import Record, read_record
+from groupwise.report.record import Record, check_runs, read_record
 
 ADDRESS = "127.0.0.1"
 OWN = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
@@ -29,9 +29,7 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
 
     Raises ValueError where a folder holds no run, or the port is taken.
     """
-    for run in runs:
-        if not any((run / name).is_file() for name in ("run.json", "metrics.jsonl")):
-            raise ValueError(f"{run} is not the folder of a run: it has no run.json")
+    check_runs(runs)
     try:
         server = _Server(runs, port, say)
     except OSError as error:
@@ -39,12 +37,12 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
             f"port {port} of {ADDRESS} cannot be had: {error.strerror}; leave out --port to take "
             f"any that is free"
         ) from error
-    with server:
-        say(f"http://{ADDRESS}:{server.server_port}/ follows {', '.join(map(str, runs))}")
-        try:
+    try:
+        with server:
+            say(f"http://{ADDRESS}:{server.server_port}/ follows {', '.join(map(str, runs))}")
             server.serve_forever(EVERY)
-        except KeyboardInterrupt:  # the usual end, and no error
-            say("closed")
+    except KeyboardInterrupt:  # the usual end, and no error
+        say("closed")
 
 
 class _Server(ThreadingHTTPServer):
