@@ -38,7 +38,8 @@ def write_comparison(runs: Sequence[Path], path: Path | None = None) -> Path:
     """
     check_runs(runs)
     if path is None:
-        path = Path(os.path.commonpath([run.resolve().parent for run in runs])) / NAME
+        folder, here = Path(os.path.commonpath([r.resolve().parent for r in runs])), Path.cwd()
+        path = (folder.relative_to(here) if folder.is_relative_to(here) else folder) / NAME
     check_replaceable(path)
     return write_page(path, page([read_record(run) for run in runs]))
 
@@ -105,7 +106,7 @@ def _change(measure: str, before: Row, after: Row) -> str:
         return EN_DASH
     ranges = [r for v, row in sides if percent and (r := interval(v, row))]
     small = f"<small>{' → '.join(ranges)}</small>" if ranges else ""
-    return f"<span>{texts[0]} →</span> {texts[1]}{small}"
+    return f"<span>{texts[0]} →</span> <b>{texts[1]}</b>{small}"
 
 
 def _learned(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
