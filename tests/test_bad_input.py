@@ -226,7 +226,7 @@ def test_prompt_longer_than_the_model(config):
 
 def test_group_of_one(config):
     config["train"]["group_size"] = 1
-    assert "group_size must be at least 2" in refused(config)
+    assert "'grpo' compares the completions of a prompt: expected at least 2" in refused(config)
 
 
 def test_more_held_out_prompts_than_there_are(config):

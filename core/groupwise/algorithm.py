@@ -34,6 +34,8 @@ class Algorithm(ABC):
         made before the first update, or "reference_" and one of those in `reference`.
     couples_decisions: True when the loss of one decision depends on others of its rollout (a
         sequence-level ratio), so that a micro-batch must hold whole rollouts.
+    smallest_group: the least `train.group_size` that it can learn from: 2 where it compares the
+        completions of a prompt, 1 where it does not.
     refills: True to replace groups of equal reward by fresh ones while sampling.
     corrects: True when the loss weighs decisions by how likely the policy was to take them against
         the sampler that took them (`sampler_log_probs` in the batch, which a sampler other than
@@ -49,6 +51,7 @@ class Algorithm(ABC):
     moves_reference: bool = False
     sees: frozenset[str] = frozenset()
     couples_decisions: bool = False
+    smallest_group: int = 2
     refills: bool = False
     corrects: bool = False
     samples_with: str | None = None

@@ -37,12 +37,12 @@ def main() -> None:
 
 def first_pictures(run: Path, name: str) -> dict[str, Image.Image]:
     """The first picture of each prompt."""
-    found: dict[str, Image.Image] = {}
+    pictures: dict[str, Image.Image] = {}
     for line in (run / "samples" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
-        if sample["prompt"] not in found and sample.get("image"):
-            found[sample["prompt"]] = Image.open(run / sample["image"]).convert("RGB")
-    return found
+        if sample["prompt"] not in pictures and sample.get("image"):
+            pictures[sample["prompt"]] = Image.open(run / sample["image"]).convert("RGB")
+    return pictures
 
 
 def spread(prompts: list[str]) -> list[str]:

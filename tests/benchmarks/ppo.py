@@ -3,8 +3,8 @@
     python tests/benchmarks/ppo.py --seeds 0 1 2 --jobs 16 --out runs/ppo
 
 All have 256 samples a step, cut into 8 updates, as PPO usually has several: GRPO is raced with its
-single one of the example, too. PPO needs no groups, and has each prompt twice, the least that a run
-takes, where the others have it 16 times. See examples/ppo; its package need not be installed.
+single one of the example, too. PPO needs no groups, and has each prompt twice instead of 16 times.
+See examples/ppo; its package need not be installed.
 """
 
 import os

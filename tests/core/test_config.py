@@ -140,7 +140,7 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
         ("train: {betas: [0.9, a]}", "7: train.betas.1: expected a number, found 'a'"),
         ("train: {betas: 0.9}", "7: train.betas: expected a list, found 0.9"),
         ("train: 5", "7: train: expected a section of keys, found 5"),
-        ("train:\n\n  group_size: 1", "9: train.group_size: a group of 1 has no spread so nothing"),
+        ("train:\n\n  group_size: 0", "9: train.group_size: expected at least 1, found 0"),
         (
             "train:\n  groups_per_step: 8\n  updates_per_rollout: 3",
             "9: train.updates_per_rollout: 3 updates cannot share 8 groups evenly",

@@ -478,11 +478,17 @@ def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
     assert (writer["policy"].requested, painter["policy"].requested) == (set(), {"costly"})
 
 
-def test_a_group_of_one_in_a_chain_is_refused():
-    listed = [{"label": name, "policy": name} for name in ("one", "two")]
+def test_a_group_of_one_in_a_chain_is_refused(lab, tmp_path):
+    listed = chain(lab)
     listed[1]["train"] = {"group_size": 1}
-    with pytest.raises(UserError, match=r"chain.1.train.group_size: a group of 1 has no spread"):
-        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "chain": listed})
+    with pytest.raises(UserError, match=r"chain.1.train.group_size: algorithm 'grpo' compares"):
+        groupwise.train(**settings(lab, tmp_path, chain=listed))
+
+
+def test_the_last_stage_of_a_chain_that_does_not_learn_may_sample_once(lab, tmp_path):
+    listed = chain(lab)
+    listed[1] |= {"train": {"group_size": 1}, "learns": False}
+    assert groupwise.train(**settings(lab, tmp_path, chain=listed)).after
 
 
 def test_completions_that_do_not_fit_are_refused(lab, tmp_path):

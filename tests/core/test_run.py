@@ -248,3 +248,25 @@ def test_a_metric_that_is_logged_twice_costs_no_step_that_was_made(lab, tmp_path
     with pytest.raises(UserError, match="the metric 'reward' is logged twice"):
         train(lab, tmp_path, algorithm=Clashing())
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_2"]
+
+
+def test_an_algorithm_without_groups_learns_from_one_completion_of_each_prompt(lab, tmp_path):
+    policy = lab.Tabular()
+    before = [weight.detach().clone() for weight in policy.parameters()]
+
+    def twos(completions, **_):
+        return [float(completion.count("2")) for completion in completions]
+
+    settings = {"steps": 2, "groups_per_step": 4, "group_size": 1}
+    result = train(
+        *(lab, tmp_path),
+        policy=policy,
+        algorithm="reinforce_pp",
+        rewards=twos,
+        settings=settings,
+    )
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == 2
+    assert any(not w.equal(b) for w, b in zip(policy.parameters(), before, strict=True))
+    with pytest.raises(UserError, match=r"train.group_size: algorithm 'rloo' compares"):
+        train(lab, tmp_path / "other", algorithm="rloo", settings=settings)

@@ -7,7 +7,9 @@ pictures are, the penalty and the weights by difficulty remain, and do the same.
 
 Where implementations differ: a right answer is told by a reward of 1 (`right`) rather than by any
 above 0, and the stds are the unbiased ones, as everywhere here. `penalty: 0` gives wrong answers
-the 0 that they have without the paper's penalty. The weights' constants are the paper's.
+the 0 that they have without the paper's penalty. The weights' constants are the paper's; alpha is
+that of the authors' code, which leaves lengths out where the three shortest completions of a group
+have 4,000 tokens or fewer on average.
 """
 
 from dataclasses import replace

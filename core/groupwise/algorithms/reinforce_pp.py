@@ -45,6 +45,7 @@ class ReinforcePP(GRPO):
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
 
     config: Config
+    smallest_group = 1
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())

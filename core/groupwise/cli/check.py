@@ -107,7 +107,7 @@ def warnings(loaded: LoadedConfig, algorithms: Mapping[str, Algorithm]) -> Itera
 
 def _warnings_of(train: TrainSection, algorithm: Algorithm) -> Iterator[str]:
     """The same of one learner."""
-    if train.group_size < 4:
+    if algorithm.smallest_group > 1 and train.group_size < 4:
         yield f"group_size {train.group_size}: advantages of so few completions are mostly noise"
     if train.microbatch < train.group_size:
         yield f"microbatch {train.microbatch}: decisions, not rollouts; so few make many passes"

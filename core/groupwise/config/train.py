@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from groupwise.config.section import Section, mistake_at
 
@@ -44,7 +44,10 @@ class TrainSection(Section):
     )
     groups_per_step: int = Field(default=8, ge=1, description="prompts drawn for a step")
     group_size: int = Field(
-        default=8, description="completions sampled for each prompt, at least 2"
+        default=8,
+        ge=1,
+        description="completions sampled for each prompt; at least 2 for algorithms that compare "
+        "the completions of a prompt",
     )
     updates_per_rollout: int = Field(
         default=1,
@@ -133,16 +136,6 @@ class TrainSection(Section):
     keep_checkpoints: int = Field(
         default=2, ge=1, description="how many checkpoints stay, the last"
     )
-
-    @field_validator("group_size")
-    @classmethod
-    def _has_spread(cls, value: int) -> int:
-        if value < 2:
-            raise ValueError(
-                "a group of 1 has no spread so nothing can be learned: "
-                f"group_size must be at least 2, found {value}"
-            )
-        return value
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

@@ -125,6 +125,14 @@ class Parts:
                 f"algorithm {name!r} needs {', '.join(sorted(missing))}, which policy "
                 f"{learning.policy.name!r} does not provide"
             )
+        size = learning.train.group_size
+        if learning.learns and size < algorithm.smallest_group:
+            path = () if self.config.pool is not None else learning.path
+            problem = (
+                f"algorithm {name!r} compares the completions of a prompt: expected at least "
+                f"{algorithm.smallest_group}, found {size}"
+            )
+            raise UserError(self.loaded.origin.message((*path, "train", "group_size"), problem))
         if self.config.train.ahead and not algorithm.corrects:
             raise UserError(
                 f"train.ahead samples by older weights, and algorithm {name!r} does not correct "

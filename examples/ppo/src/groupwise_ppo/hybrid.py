@@ -37,6 +37,8 @@ class HybridGRPO(PPO):
             1.0, ge=0, le=1, description="the same for what the critic learns; gae_lambda if unset"
         )
 
+    smallest_group = 2
+
     def rewards(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B, T]: GRPO's advantage at the last decision; the reward of steps counts by its sum."""
         relative = advantages.group_relative(

@@ -57,6 +57,7 @@ class PPO(GRPO):
         value_weight: float = Field(0.1, gt=0, description="weight of the critic's loss")
 
     config: Config
+    smallest_group = 1
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())
