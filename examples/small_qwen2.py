@@ -1,6 +1,6 @@
 """A Qwen2 of less than a million parameters, and pairs of texts to supervise it on.
 
-`arithmetic/make_base.py` and `chain/make_base.py` teach it what to say.
+`arithmetic/make_base.py` and `chain/make_base.py` train it.
 """
 
 import torch
@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, *, positions: int) -> Qwen2ForCausalLM:
-    """With random weights; positions: the most tokens of a prompt and its answer together."""
+    """A model with random weights; positions: most tokens of prompt and answer together."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -27,7 +27,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, positions: int) -> Qwen2Fo
 
 
 def batch(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> dict[str, Tensor]:
-    """Right-padded ids of prompts and answers, with labels on the answers alone."""
+    """Right-padded ids of prompts and answers, with labels for the answers only."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
     answers = tokenizer([answer for _, answer in pairs])["input_ids"]
     both = list(zip(prompts, answers, strict=True))

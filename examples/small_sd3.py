@@ -1,8 +1,8 @@
 """A Stable Diffusion 3 pipeline of toy size, for pictures of 32 pixels, and its training.
 
-Every part is of the real architecture (an SD3 transformer, an AutoencoderKL, two CLIP text encoders
-with their tokenizers, no T5), so whatever trains this trains its big sisters. `shapes/make_base.py`
-and `glyphs/make_base.py` teach it what to draw.
+Every component has the real architecture (an SD3 transformer, an AutoencoderKL, two CLIP text
+encoders with their tokenizers, no T5), so whatever trains this model trains the full-size ones.
+`shapes/make_base.py` and `glyphs/make_base.py` train it.
 """
 
 import json
@@ -35,7 +35,7 @@ FACTOR = 4
 
 
 def tokenizer(texts: Sequence[str], length: int) -> CLIPTokenizer:
-    """A CLIP tokenizer to which every word of the texts is one token; prompts take `length`."""
+    """A CLIP tokenizer with one token for every word of the texts; prompts have `length` tokens."""
     bpe = Tokenizer(BPE(end_of_word_suffix="</w>"))
     bpe.pre_tokenizer = Whitespace()
     trainer = BpeTrainer(
@@ -109,9 +109,9 @@ def _text_encoder(words: CLIPTokenizer, width: int) -> CLIPTextModelWithProjecti
 
 
 def train_autoencoder(vae: AutoencoderKL, pictures: Tensor, *, minutes: float) -> float:
-    """Teach it the pictures [n, 3, h, w] in [0, 1]; returns the root mean square error of pixels.
+    """Train on pictures [n, 3, h, w] in [0, 1]; returns the root mean square error of pixels.
 
-    Its scale is then set so that latents have a spread of 1.
+    Scale and shift are then set so that latents have mean 0 and std 1.
     """
     vae.train()
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3, weight_decay=0.0)
@@ -141,7 +141,7 @@ def to_tensor(picture: Image) -> Tensor:
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, pictures: Tensor, *, scaled: bool = True) -> Tensor:
-    """The latents of pictures [n, 3, h, w] in [0, 1], as the transformer has them."""
+    """Latents of pictures [n, 3, h, w] in [0, 1], scaled as the transformer takes them."""
     parts = [vae.encode(some * 2 - 1).latent_dist.mean for some in pictures.split(256)]
     latents = torch.cat(parts)
     if not scaled:
@@ -160,12 +160,12 @@ def train_flow(
 ) -> int:
     """Flow matching of transformer and text encoders; returns the number of updates.
 
-    caption: the prompt of a picture by its number, drawn anew each time. Times are logit-normal, as
-    in SD3's paper, and the weights kept are an average over the last ones.
+    caption: a prompt for the picture of this index; may differ at each call. Noise levels are
+    logit-normal, as in SD3's paper, and the final weights are a moving average.
     """
     parts = nn.ModuleList([pipe.transformer, pipe.text_encoder, pipe.text_encoder_2]).train()
     optimizer = torch.optim.AdamW(parts.parameters(), lr=rate, weight_decay=0.01)
-    average, updates, loss_seen, told = deepcopy(parts), 0, 1.0, time.monotonic()
+    average, updates, mean_loss, printed = deepcopy(parts), 0, 1.0, time.monotonic()
     for share in _clock(minutes):
         _cool(optimizer, rate, share)
         rows = torch.randint(len(latents), (batch,))
@@ -190,17 +190,17 @@ def train_flow(
         with torch.no_grad():
             decay = min(0.999, updates / (updates + 10))
             torch._foreach_lerp_(list(average.parameters()), list(parts.parameters()), 1 - decay)
-        loss_seen = 0.99 * loss_seen + 0.01 * loss.item()
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
-            print(f"  {updates} updates, loss {loss_seen:.4f}", flush=True)
+        mean_loss = 0.99 * mean_loss + 0.01 * loss.item()
+        if time.monotonic() - printed > 60:
+            printed = time.monotonic()
+            print(f"  {updates} updates, loss {mean_loss:.4f}", flush=True)
     parts.load_state_dict(average.state_dict())
     parts.eval()
     return updates
 
 
 def _encode_prompts(pipe: StableDiffusion3Pipeline, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """What the pipeline's `encode_prompt` gives, with gradients: tokens and pooled embedding."""
+    """Token and pooled embeddings by the pipeline's `encode_prompt`, with gradients."""
     embeds, _, pooled, _ = pipe.encode_prompt(
         list(texts), None, None, do_classifier_free_guidance=False, max_sequence_length=1
     )
@@ -208,8 +208,8 @@ def _encode_prompts(pipe: StableDiffusion3Pipeline, texts: Sequence[str]) -> tup
 
 
 def save(pipe: StableDiffusion3Pipeline, folder: Path) -> None:
-    """A pipeline folder in half precision, which is all that such a model needs."""
-    logging.set_verbosity_error()  # it would speak of the T5 that is not there
+    """Save a pipeline folder in half precision, which is enough for such a model."""
+    logging.set_verbosity_error()  # no warning about the missing T5
     logging.disable_progress_bar()
     deepcopy(pipe).to(torch.float16).save_pretrained(folder)
     for path in folder.rglob("*config.json"):
@@ -218,10 +218,10 @@ def save(pipe: StableDiffusion3Pipeline, folder: Path) -> None:
 
 
 def _forget_origin(path: Path) -> None:
-    """Drop the path from which a part was once loaded."""
-    said = json.loads(path.read_text(encoding="utf-8"))
-    said.pop("_name_or_path", None)
-    path.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    """Drop the path from which a component was loaded."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config.pop("_name_or_path", None)
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def load(folder: Path) -> StableDiffusion3Pipeline:
@@ -231,13 +231,13 @@ def load(folder: Path) -> StableDiffusion3Pipeline:
 
 
 def _clock(minutes: float) -> Iterator[float]:
-    """The share of the time that has passed, until it is over."""
+    """Yields the share of the time that has passed, until it reaches 1."""
     started = time.monotonic()
     while (share := (time.monotonic() - started) / (60 * minutes)) < 1:
         yield share
 
 
 def _cool(optimizer: torch.optim.Optimizer, rate: float, share: float) -> None:
-    """A short rise, then half a cosine down."""
+    """Set the learning rate: a short warm-up, then half a cosine down to 0."""
     for group in optimizer.param_groups:
         group["lr"] = rate * min(1.0, share / 0.02) * 0.5 * (1 + math.cos(math.pi * share))

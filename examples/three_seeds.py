@@ -1,9 +1,9 @@
-"""Run a configuration for several seeds and print a table of what each one reached.
+"""Run a configuration for several seeds, and print a table of metrics before and after.
 
     python examples/three_seeds.py examples/arithmetic.yaml [--seeds 0 1 2] [dotted.key=value ...]
     python examples/three_seeds.py examples/shapes.yaml --metrics accuracy watch/image_diversity
 
-Each run is the command `groupwise train` in a process of its own, timed from command to end.
+Each run is the command `groupwise train` in its own process; seconds are of the whole command.
 """
 
 import argparse
@@ -19,7 +19,7 @@ METRICS = ("accuracy", "greedy_accuracy", "length")
 
 
 def run(config: Path, seed: int, overrides: list[str], metrics: Sequence[str]) -> dict[str, float]:
-    """Metrics before and after, and the seconds of the whole command."""
+    """Metrics before and after training, and the seconds of the whole command."""
     output = Path("runs") / f"{config.stem}_seed{seed}"
     started = time.monotonic()
     subprocess.run(

@@ -250,7 +250,7 @@ def test_run_folder_that_exists(config):
 def test_overwrite_spares_what_is_no_run(config, name):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run", name).write_text("years of work")
-    assert "it has no run.json that a run wrote" in refused(config, "--overwrite")
+    assert "it has no run.json of a run" in refused(config, "--overwrite")
     assert Path("runs/run", name).exists()
 
 

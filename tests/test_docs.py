@@ -1,10 +1,12 @@
 """What the documentation shows is run: its Python in order, its YAML as configurations.
 
 A Python block whose first line is a comment with a file's name is also written to that file, so
-that later blocks can name it as `module:attribute`. One marked `python no-run` is only compiled.
+that later blocks can name it as `module:attribute`; so is any block with a `title`. One marked
+`python no-run` is only compiled. Of recipes the commands are run, too.
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,17 +15,21 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from groupwise.cli import app
 from groupwise.config import yaml_lines
 from groupwise.config.load import parse_config
 from groupwise.plugins.build import build
 from groupwise.plugins.registry import installed
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("README.md")])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
+RECIPES = [page for page in PAGES if page.parent.name == "recipes"]
 # The closing fence is indented as the opening one: blocks stand in lists, too.
 BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.py)\n")
+TITLE = re.compile(r'title="([\w./]+)"')
 
 
 @dataclass(frozen=True)
@@ -72,24 +78,40 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def run_python(page: Path, folder: Path) -> None:
+def run_python(page: Path, folder: Path, languages: tuple[str, ...] = ("python",)) -> None:
+    """Run a page's Python, and its commands where `sh` is among the languages, in order."""
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page):
-        if block.language != "python":
-            continue
-        # As many empty lines as the page has before it, so that errors name the page's own lines.
-        code = compile("\n" * block.line + block.text, str(page), "exec")
-        if "no-run" in block.marks:
-            continue
-        if file := FILE.match(block.text):
+        if file := TITLE.search(block.marks) or FILE.match(block.text):
             (folder / file[1]).parent.mkdir(parents=True, exist_ok=True)
             (folder / file[1]).write_text(block.text, encoding="utf-8")
-        exec(code, namespace)
+        if block.language == "python":
+            # As many empty lines as the page has before it: errors name the page's own lines.
+            code = compile("\n" * block.line + block.text, str(page), "exec")
+            if "no-run" not in block.marks:
+                exec(code, namespace)
+        elif block.language in languages and "no-run" not in block.marks:
+            run_commands(block)
 
 
-@pytest.mark.parametrize("page", with_blocks("python"))
+def run_commands(block: Block) -> None:
+    for line in block.text.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "groupwise"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+@pytest.mark.parametrize("page", [p for p in with_blocks("python") if p.values[0] not in RECIPES])
 def test_python(page: Path, folder: Path) -> None:
     run_python(page, folder)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks it
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in RECIPES])
+def test_recipes(page: Path, folder: Path) -> None:
+    """Their files, Python and commands, as a reader would type them."""
+    run_python(page, folder, ("python", "sh"))
 
 
 @pytest.mark.parametrize("page", with_blocks("yaml"))
@@ -130,6 +152,45 @@ def test_every_hook_is_in_the_guide() -> None:
 
     guide = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []
+
+
+def test_every_page_says_when_to_read_it() -> None:
+    """In its first paragraph."""
+    pages = [page for page in PAGES if page.name != "README.md"]
+    opening = re.compile(r"# [^\n]+\n\n(\*Read this [^*]+\*\n\n|\*\*When to use it\.\*\*)")
+    silent = [page.name for page in pages if not opening.match(page.read_text(encoding="utf-8"))]
+    assert silent == []
+
+
+def test_every_public_module_is_in_the_reference() -> None:
+    """Those at the top of the core, and those that the pages import."""
+    listed = re.findall(r"^\| \[`([\w.]+)`\]", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    ours = {"__init__", "__main__", "builtins", "version"}
+    top = {f"groupwise.{file.stem}" for file in (ROOT / "core/groupwise").glob("*.py")}
+    shown = {
+        module
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "python"
+        for module in re.findall(r"^from (groupwise\.[\w.]+) import", block.text, re.MULTILINE)
+    }
+    public = top - {f"groupwise.{name}" for name in ours} | shown
+    assert [
+        name for name in sorted(public) if not any(f"{n}.".startswith(f"{name}.") for n in listed)
+    ] == []
+
+
+def test_tests_that_a_page_names_exist() -> None:
+    """`tests/file.py`, and after it the names of tests in that file."""
+    missing = []
+    for page in PAGES:
+        for file, names in re.findall(
+            r"`(tests/[\w/]+\.py)`\]\([^)]+\)((?:[:,]?\s+`test_\w+`,?)*)", page.read_text()
+        ):
+            text = (ROOT / file).read_text()
+            named = re.findall(r"test_\w+", names)
+            missing += [f"{page.name}: {name}" for name in named if f"def {name}(" not in text]
+    assert missing == []
 
 
 def test_links_lead_somewhere() -> None:

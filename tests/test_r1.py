@@ -77,14 +77,14 @@ def test_a_recipe_goes_on_where_it_stopped(r1, tmp_path):
     partly = tmp_path / "partly.txt"
     first, second = stage("first"), stage("second", "raise SystemExit('no')", partly)
     said = []
-    with pytest.raises(SystemExit, match=r"second ended with 1; what it said is in .*second\.log"):
+    with pytest.raises(SystemExit, match=r"second ended with 1; its output is in .*second\.log"):
         r1.run([first, second], said.append)
     assert (tmp_path / "logs" / "second.log").read_text().strip() == "no"
     assert not second.makes.exists()
     first.makes.write_text("kept")
     r1.run([first, stage("second", partly=partly)], said.append)
     assert [line.partition(":")[0] for line in said] == ["first", "first", "second"]
-    assert said[1] == "first: is there"
+    assert said[1] == "first: exists already"
     assert first.makes.read_text() == "kept"
     assert second.makes.exists()
     assert not partly.exists()

@@ -1,6 +1,7 @@
 """Going on with a run, from wherever one stands, with what it was begun with; and after kills."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monk
     result = call("resume", project / "runs" / "run", "train.steps=2")
     assert result.exit_code == 0, result.output
     assert "note: resumed with train.steps: 1 -> 2" in result.stderr
+    assert re.search(r"step 2/2  reward .*tokens/s  left 0:00:0", result.stderr)
     assert "prompts.path" not in result.stderr
     assert not list(elsewhere.iterdir())
     assert json.loads((project / "runs/run/result.json").read_text())["steps"] == 2
@@ -103,7 +105,7 @@ def test_one_command_begins_a_run_and_goes_on_with_it(project):
     assert steps() == [0, 1, 1]
     # What is damaged is not begun again, and what no run wrote is not touched.
     (folder / "checkpoints" / "step_1" / "weights.safetensors").write_bytes(b"")
-    assert "none of them is whole" in call(*line, "--auto-resume").stderr.replace("\n", " ")
+    assert "incomplete or damaged" in call(*line, "--auto-resume").stderr.replace("\n", " ")
     (project / "mine").mkdir()
     (project / "mine" / "notes").touch()
     assert "mine exists" in call(*line, "output=mine", "--auto-resume").stderr
@@ -154,7 +156,7 @@ def test_resuming_with_other_data_is_refused_unless_this_line_says_so(project):
     kept = Checkpoints(project / "runs/run/checkpoints").last()
     result = call("train", "run.yaml", "train.steps=2", "--resume")
     assert result.exit_code == 2
-    words = ("prompts.path: the run was begun with twos.jsonl", "run.yaml says ones.jsonl")
+    words = ("prompts.path: the run was started with twos.jsonl", "run.yaml has ones.jsonl")
     for part in (*words, "groupwise resume runs/run", "prompts.path=ones.jsonl"):
         assert part in result.stderr.replace("\n", " ")
     assert Checkpoints(project / "runs/run/checkpoints").last() == kept
@@ -177,14 +179,14 @@ def test_another_model_or_other_rewards_are_refused(project, key, value):
     section = config["policy"] if key.startswith("policy") else config["rewards"][0]
     section[key.rpartition(".")[2]] = yaml.safe_load(value)
     (project / "run.yaml").write_text(yaml.safe_dump(config))
-    assert f"{key}: the run was begun with" in call("train", "run.yaml", "--resume").stderr
+    assert f"{key}: the run was started with" in call("train", "run.yaml", "--resume").stderr
     result = call("train", "run.yaml", f"{key}={value}", "--resume")
     assert result.exit_code == 0, result.output
 
 
 def test_python_refuses_the_same(project):
     changed = {"train": {"steps": 2}, "resume": True, "quiet": True}
-    with pytest.raises(UserError, match=r"prompts\.path: the run was begun with twos\.jsonl"):
+    with pytest.raises(UserError, match=r"prompts\.path: the run was started with twos\.jsonl"):
         groupwise.train("run.yaml", **changed)
     said = {"prompts": {"path": "ones.jsonl"}}
     assert groupwise.train("run.yaml", **said, **changed).steps == 2
@@ -201,7 +203,7 @@ def test_a_run_given_python_objects_is_gone_on_with_from_python(project):
     for command in ("resume", "eval"):
         result = call(command, "runs/named")
         assert result.exit_code == 2
-        assert "was given Python objects for rewards.0" in result.stderr
+        assert "was started with Python objects for rewards.0" in result.stderr
     again = groupwise.train("run.yaml", resume=True, **given, **{"train.steps": 2})
     assert again.after["rewards/exact_answer"] > 0
 
@@ -212,9 +214,12 @@ def test_what_names_samples_is_that_of_the_checkpoint(project):
     (folder / "config.yaml").write_text(text.replace("held_out: 0.3", "held_out: 0.5"))
     result = call("resume", folder, "train.steps=2")
     assert result.exit_code == 2
-    assert "prompts.held_out: a run is resumed and evaluated with its own, 0.3" in result.stderr
+    assert (
+        "prompts.held_out: a run must be resumed and evaluated with its own value, 0.3"
+        in result.stderr
+    )
     (folder / "config.yaml").write_text(text)
-    assert "its own, 0.3, not 0.9" in call("eval", folder, "prompts.held_out=0.9").stderr
+    assert "its own value, 0.3, found 0.9" in call("eval", folder, "prompts.held_out=0.9").stderr
 
 
 def test_a_project_that_was_copied_or_moved_says_where_its_paths_lead(project, tmp_path):
@@ -351,4 +356,4 @@ def test_prompts_that_became_more_are_noticed(project):
         file.write('{"prompt": "30 + 2 =", "answer": "32"}\n')
     result = call("resume", project / "runs" / "run", "train.steps=2")
     assert result.exit_code == 0, result.output
-    assert "there are 21 rows of prompts, where there were 20" in result.stderr.replace("\n", " ")
+    assert "there are 21 rows of prompts, before there were 20" in result.stderr.replace("\n", " ")

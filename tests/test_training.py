@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from groupwise.cli import app
 from groupwise.config.load import load_config
-from groupwise.run.train import evaluate_run, train_from_config
+from groupwise.run.evaluate import evaluate_run
+from groupwise.run.train import train_from_config
 
 ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 
@@ -82,7 +83,7 @@ def test_the_trained_problems_are_not_the_evaluated_ones(trained):
 
 
 def test_evaluating_again_gives_the_same(trained):
-    metrics = evaluate_run(trained.folder)
+    metrics = evaluate_run(trained.folder).metrics
     assert metrics == pytest.approx(dict(trained.after), nan_ok=True)
 
 

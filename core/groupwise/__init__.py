@@ -1,4 +1,4 @@
-"""Groupwise: Group Relative Policy Optimization for any policy that exposes log-probs."""
+"""Groupwise: Group Relative Policy Optimization (GRPO) for any policy that gives log-probs."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from groupwise.run.train import train
     from groupwise.sampler import Sampler
 
-# Imported at first use, so that `groupwise plugins` and a plugin's module import no torch.
+# Imported at first use, so that neither `groupwise plugins` nor a plugin's module imports torch.
 _LAZY = {
     "advantages": "groupwise.advantages",
     "objective": "groupwise.objective",

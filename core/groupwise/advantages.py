@@ -1,4 +1,4 @@
-"""Rewards to advantages: pure functions, one per published estimator."""
+"""From rewards to advantages: pure functions, one per published estimator."""
 
 from typing import Literal
 
@@ -13,12 +13,12 @@ def group_relative(
 ) -> Tensor:
     """A = (r - mean of its group) / (std + epsilon); DeepSeekMath, arXiv:2402.03300, section 4.1.2.
 
-    rewards: [B] float; NaN marks a rollout that no reward applied to: it enters no mean and no
+    rewards: [B] float; NaN for a rollout to which no reward applies: it is left out of mean and
         std, and its advantage is 0.
     groups: [B] int64, equal within a group.
-    scale: the std of the "group" (GRPO), of the whole "batch" (as in REINFORCE++), or "none"
-        (Dr. GRPO, arXiv:2503.20783). The std is the unbiased one, as in TRL; of a single rollout
-        it is 0.
+    scale: divide by the std of the "group" (GRPO), of the whole "batch" (as in REINFORCE++), or by
+        "none" (Dr. GRPO, arXiv:2503.20783). The std is the unbiased one, as in TRL, and 0 for a
+        single rollout.
     Returns [B], in the rewards' dtype.
     """
     if rewards.ndim != 1 or rewards.shape != groups.shape:
@@ -28,8 +28,8 @@ def group_relative(
         )
     valid = ~rewards.isnan()
     values = rewards.nan_to_num()
-    # A group of equal rewards has advantage 0 by definition; rounding in its mean must not leave
-    # 1e-17 / epsilon behind and cost it a backward pass.
+    # Equal rewards have advantage exactly 0: a rounding error of the mean, divided by epsilon,
+    # would cost a backward pass.
     learnable = valid & ~zero_variance(rewards, groups)
     centred = torch.where(learnable, values - _group_mean(values, groups, valid), 0.0)
     if scale == "none":
@@ -54,11 +54,11 @@ def normalise_then_sum(
 ) -> Tensor:
     """A = S / (std of S over the batch + epsilon), S = sum_k w_k A_k; GDPO, arXiv:2601.05242.
 
-    rewards: [B, K] float, NaN where a reward does not apply: its A_k is 0 there, and a rollout to
-        which none applies enters no std.
+    rewards: [B, K] float, NaN where a reward does not apply: its A_k is 0 there. Rollouts to which
+        none applies are left out of the std.
     weights: [K] float. A_k is `group_relative` of reward k alone, with the same `scale`.
-    The paper subtracts the mean of S over the batch, too; that is 0 already, since each A_k sums to
-    0 in each group.
+    The paper also subtracts the mean of S over the batch. It is 0 here, since each A_k sums to 0 in
+    each group.
     Returns [B], in the rewards' dtype.
     """
     relative = torch.zeros_like(rewards)
@@ -73,10 +73,11 @@ def normalise_then_sum(
 def leave_one_out(rewards: Tensor, groups: Tensor) -> Tensor:
     """A = r - mean of the others in its group; RLOO, arXiv:2402.14740.
 
-    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 without a reward, or without others.
+    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 for a rollout without a reward, or alone
+    in its group.
     """
     centred = group_relative(rewards, groups, scale="none")
-    # r - mean of the n - 1 others is n / (n - 1) times r - mean of all n.
+    # r - mean of the n - 1 others = n / (n - 1) x (r - mean of all n)
     n = _group_size(groups, ~rewards.isnan())
     return centred * n / (n - 1).clamp(min=1)
 
@@ -85,7 +86,7 @@ def whitened(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     """(v - mean) / (std + epsilon) over all decisions of the batch; REINFORCE++, arXiv:2501.03262.
 
     values: [B, T]; mask: [B, T] bool, the decisions that count. The std is the unbiased one.
-    Returns [B, T], 0 outside the mask, and everywhere where all values are the same.
+    Returns [B, T], 0 outside the mask, and 0 everywhere if all values are equal.
     """
     chosen = values[mask]
     if not len(chosen) or bool(chosen.min() == chosen.max()):
@@ -95,7 +96,7 @@ def whitened(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
 
 
 def to_go(values: Tensor) -> Tensor:
-    """[B, T]: for each decision the sum of the values at it and after it, NaN counting as 0."""
+    """[B, T]: sum of the values from each decision on; NaN counts as 0."""
     return values.nan_to_num().flip(1).cumsum(1).flip(1)
 
 
@@ -104,9 +105,9 @@ def lead_rewards(
 ) -> Tensor:
     """exp(-alpha z) for right answers, -penalty for wrong ones; GRPO-LEAD, arXiv:2504.09696.
 
-    z: how many stds an answer is longer than the mean of the right ones of its group.
-    right: [B] float, 1 or 0, NaN for neither; lengths: [B], in decisions; groups: [B].
-    Returns [B] as `right`, NaN where that is.
+    z = (length - mean) / std, with mean and std over the right answers of the group.
+    right: [B] float, 1 or 0, NaN if not judged; lengths: [B], in decisions; groups: [B].
+    Returns [B], NaN where `right` is NaN.
     """
     length = lengths.to(right.dtype).masked_fill(right != 1, torch.nan)
     z = group_relative(length, groups, epsilon=1e-8)
@@ -124,11 +125,11 @@ def by_difficulty(
     middle: float,
     slope: float,
 ) -> Tensor:
-    """A w(rho) where A > 0, else A w(1 - rho), rho the share of right ones; GRPO-LEAD.
+    """A w(rho) where A > 0, else A w(1 - rho), rho the group's share of right answers; GRPO-LEAD.
 
-    w(rho) = lowest + (highest - lowest) / (1 + exp(slope (rho - middle))): what is rarely right
-    counts more where it is, and what is mostly right where it is not.
-    relative: [B]; right: [B] float, 1 or 0, NaN for neither; groups: [B].
+    w(rho) = lowest + (highest - lowest) / (1 + exp(slope (rho - middle))): of a hard prompt right
+    answers count more, of an easy prompt wrong ones.
+    relative: [B], A; right: [B] float, 1 or 0, NaN if not judged; groups: [B].
     """
     share = _group_mean(right.nan_to_num(), groups, ~right.isnan())
     share = torch.where(relative > 0, share, 1 - share)
@@ -140,9 +141,10 @@ def process_supervision(
 ) -> Tensor:
     """Process supervision, DeepSeekMath, arXiv:2402.03300, section 4.1.3.
 
-    steps: [B, T] float, the reward of a step at the decision where it ends, NaN elsewhere. All step
-        rewards of a group are normalised together, as `group_relative` normalises rewards.
-    Returns [B, T]: for each decision the sum over the steps that end at it or after it.
+    steps: [B, T] float, the reward of a step at the decision where the step ends, NaN elsewhere.
+        All step rewards of a group are normalised together, as by `group_relative`.
+    Returns [B, T]: for each decision, the sum of normalised rewards of the steps that end at it or
+    later.
     """
     rows, ends = (~steps.isnan()).nonzero(as_tuple=True)
     relative = torch.zeros_like(steps)
@@ -155,19 +157,19 @@ def process_supervision(
 def process_returns(
     steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
 ) -> Tensor:
-    """Reward-to-go, with what the group earns from the same step on as its baseline.
+    """Reward-to-go, with the group's mean reward-to-go from the same step on as the baseline.
 
         A = (R_ik - mean of R_jk over the group) / (std + epsilon),  R_ik = sum of r_il for l >= k
 
-    where k counts the steps that a completion has ended before the decision. What is subtracted
-    depends on nothing that follows, as a baseline must: in `process_supervision` it is the mean
-    reward of a step, times the steps that are still to come. With one step, at the end, both are
-    `group_relative`.
+    where k is the number of steps that the completion has finished before the decision. This
+    baseline does not depend on what follows, as it must not. In `process_supervision` it does: it
+    is the mean reward of a step times the number of steps still to come. With a single step, at the
+    end, both equal `group_relative`.
 
-    steps, groups: as there. A completion that has ended its steps earns nothing from there on; one
-        without any enters no mean, and its advantage is 0.
-    scale: the std is that of all R - mean of the group, so that late steps, in which few differ,
-        are not blown up; or that of all R of the batch.
+    steps, groups: as in `process_supervision`. After its last step a completion has R = 0; one
+        without any step is left out of the mean, and its advantage is 0.
+    scale: the std of all R - mean of the "group", over all k together, so that late steps, in which
+        few completions differ, are not blown up; or of all R of the "batch".
     Returns [B, T].
     """
     ended = ~steps.isnan()
@@ -182,8 +184,8 @@ def process_returns(
     orders = torch.arange(most, device=steps.device)
     valid = (orders < longest.unsqueeze(1)) & (counts > 0).unsqueeze(1)
     returns = returns.masked_fill(~valid, torch.nan).flatten()
-    alike = (index.unsqueeze(1) * most + orders).flatten()
-    relative = group_relative(returns, alike, scale="none")
+    same_step = (index.unsqueeze(1) * most + orders).flatten()
+    relative = group_relative(returns, same_step, scale="none")
     if scale == "group":
         whole = index.repeat_interleave(most)
         relative = relative / (_group_std(relative, whole, valid.flatten()) + epsilon)
@@ -195,12 +197,12 @@ def process_returns(
 
 
 def groups_without(rows: Tensor, groups: Tensor) -> Tensor:
-    """[B] bool: no rollout of its group is among these rows. rows: [B] bool; groups: [B]."""
+    """[B] bool: True where no rollout of the group is in `rows` [B] bool; groups: [B]."""
     return ~torch.isin(groups, groups[rows])
 
 
 def zero_variance_of_steps(steps: Tensor, groups: Tensor) -> Tensor:
-    """[B] bool: no two step rewards of the rollout's group differ. steps: [B, T], NaN for none."""
+    """[B] bool: all step rewards of the rollout's group are equal. steps: [B, T], NaN for none."""
     lowest = steps.nan_to_num(nan=torch.inf).amin(dim=1)
     highest = steps.nan_to_num(nan=-torch.inf).amax(dim=1)
     bounds = torch.stack([lowest, highest], dim=1).flatten()
@@ -209,9 +211,9 @@ def zero_variance_of_steps(steps: Tensor, groups: Tensor) -> Tensor:
 
 
 def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
-    """[B] bool: the rollout's group has no two different rewards (NaN apart), so nothing to learn.
+    """[B] bool: all rewards of the rollout's group are equal (ignoring NaN): nothing to learn.
 
-    Compared exactly, not by a computed std, so that rounding never makes a dead group look alive.
+    Compared exactly, since a computed std of equal rewards may be above 0 by rounding.
     """
     _, index = groups.unique(return_inverse=True)
     count = int(index.max()) + 1 if len(index) else 0
@@ -223,7 +225,7 @@ def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
 
 
 def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
-    """[B]: the unbiased std of each rollout's group, of the members with a reward; NaN without."""
+    """[B]: the unbiased std of rewards in each rollout's group; NaN for rollouts without reward."""
     valid = ~rewards.isnan()
     values = rewards.nan_to_num()
     centred = torch.where(valid, values - _group_mean(values, groups, valid), 0.0)
@@ -247,7 +249,7 @@ def _group_mean(values: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
 
 
 def _group_std(centred: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
-    """[B]: the unbiased std of each rollout's group, from values already centred."""
+    """[B]: the unbiased std in each rollout's group, from values already centred."""
     _, index = groups.unique(return_inverse=True)
     size = int(index.max()) + 1 if len(index) else 0
     squares = centred.new_zeros(size).index_add_(0, index, centred.square())

@@ -1,7 +1,7 @@
-"""Algorithm: what to learn from scored rollouts; GRPO and its kin are in `algorithms`.
+"""Algorithm: the base class; GRPO and its variants are in `algorithms`.
 
-An algorithm says two things: what every decision of an update aims at (`targets`, once, over all
-of it) and what a decision costs (`loss`, micro-batch by micro-batch).
+An algorithm defines two things: `targets`, advantages and loss weights, computed once over a whole
+update; and `loss`, computed micro-batch by micro-batch.
 """
 
 from abc import ABC, abstractmethod
@@ -20,29 +20,29 @@ Batch = Mapping[str, Tensor]
 
 
 class Algorithm(ABC):
-    """What to learn from scored rollouts.
+    """Turns scored rollouts into a loss.
 
-    needs: what the policy must provide; checked before the run. Without "log_probs" in it, none
-        are computed for this algorithm, and `old` must not name them.
-    old: what the policy said before the step's first update: "log_probs" puts `old_log_probs` into
+    needs: outputs of the policy's forward that the loss reads; checked before the run. Without
+        "log_probs" none are computed for this algorithm, and `old` must not name them.
+    old: outputs of the policy before the step's first update: "log_probs" puts `old_log_probs` into
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
-        they are the present ones without gradient, so a ratio is 1 there and nothing is computed.
-    reference: what the weights kept as "reference" say: `reference_log_probs`, `reference_mean`.
-    moves_reference: True when `end_step` keeps or blends the reference anew, so that a policy needs
-        a copy of it.
-    sees: what `targets` receives: "old_" and a name ("old_value"), for which a pass of its own is
-        made before the first update, or "reference_" and one of those in `reference`.
-    couples_decisions: True when the loss of one decision depends on others of its rollout (a
-        sequence-level ratio), so that a micro-batch must hold whole rollouts.
-    smallest_group: the least `train.group_size` that it can learn from: 2 where it compares the
-        completions of a prompt, 1 where it does not.
+        they are the current ones, detached, so the ratio is 1 there and costs no pass.
+    reference: outputs of the weights kept as "reference": `reference_log_probs`, `reference_mean`.
+    moves_reference: True if `end_step` keeps or blends the reference again, so that a policy must
+        hold a copy of it.
+    sees: outputs that `targets` receives: "old_" and a name ("old_value"), computed by an extra
+        pass before the first update, or "reference_" and one of the names in `reference`.
+    couples_decisions: True if the loss of a decision depends on others of its rollout (a
+        sequence-level ratio); a micro-batch then holds whole rollouts.
+    smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a
+        prompt, else 1.
     refills: True to replace groups of equal reward by fresh ones while sampling.
-    corrects: True when the loss weighs decisions by how likely the policy was to take them against
-        the sampler that took them (`sampler_log_probs` in the batch, which a sampler other than
-        the policy must then state); rollouts of older weights require it.
-    samples_with: the name of kept weights to draw training rollouts with; None for the present.
-    mismatch_limit: nats by which the sampler's log-probs may be from the policy's, on average over
-        decisions, before the run warns.
+    corrects: True if the loss multiplies by importance weights, policy / sampler. The batch then
+        has `sampler_log_probs`, which a sampler other than the policy must provide. Required for
+        rollouts of older weights.
+    samples_with: the name of kept weights that draw training rollouts; None for the current ones.
+    mismatch_limit: the run warns when |policy - sampler| of log-probs, averaged over decisions, is
+        above this, in nats.
     """
 
     needs: frozenset[str] = frozenset({"log_probs"})
@@ -59,63 +59,64 @@ class Algorithm(ABC):
 
     @property
     def answers(self) -> frozenset[str]:
-        """All that it asks a policy for: of now, of before the updates and of the reference."""
-        seen = {name.partition("_")[2] for name in self.sees}
-        return self.needs | self.old | self.reference | seen
+        """All outputs of the policy that it uses: current, old and of the reference."""
+        for_targets = {name.partition("_")[2] for name in self.sees}
+        return self.needs | self.old | self.reference | for_targets
 
     @abstractmethod
     def targets(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Tensors [B] or [B, T], float32, over a whole update and all processes, on the CPU.
+        """Tensors [B] or [B, T], float32, for a whole update of all processes, on the CPU.
 
-        rollouts: `groups`, `mask`, `truncated` and `versions` alone; prompts, completions, facts
-            and trajectory stay with the process that sampled them, and are empty here.
+        rollouts: has only `groups`, `mask`, `truncated` and `versions`; prompts, completions, facts
+            and trajectory stay on the process that sampled them, and are empty here.
         answers: the [B, T] tensors that `sees` names.
 
-        `weights` [B, T] is required; a rollout whose `weights` are all 0 or which `active` leaves
-        out gets no backward pass.
+        The result must have `weights` [B, T]. A rollout gets no backward pass if its `weights` are
+        all 0 or if `active` is False for it.
         """
 
     def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        """[B] bool: this algorithm learns nothing from the rollout's group.
+        """[B] bool: True where the rollout's group teaches this algorithm nothing.
 
-        Such groups are what `refills` replaces and the metric `zero_variance` counts. By default
-        those of equal outcomes and steps. rollouts: as in `targets`, those of this process.
+        `refills` replaces such groups, and the metric `zero_variance` counts them. By default they
+        are the groups in which all rewards are equal. rollouts: as in `targets`, but only those of
+        this process.
         """
         return scores.dead(rollouts.groups)
 
     @abstractmethod
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t], already weighted: the update's loss is its plain sum over micro-batches.
+        """[b, t], already multiplied by `weights`: the loss of an update is the sum of all values.
 
-        batch: the rows and decisions of `targets`, of `mask`, of what `old` and `reference` name,
-        and `sampler_log_probs` where the sampler said any.
+        batch: `targets`, `mask`, and the tensors that `old` and `reference` name, cut to this
+        micro-batch; and `sampler_log_probs` if another sampler or older weights drew the rollouts.
         """
 
     def check(self, policy_config: Any) -> None:  # noqa: B027
-        """Raises UserError where it does not fit the policy's `Config`; called by `groupwise check`
-        and before a run builds the policy."""
+        """Raise UserError if the algorithm does not fit the policy's `Config`. Called by `groupwise
+        check` and before a run builds the policy."""
 
     def prepare(self, policy: "Policy") -> None:  # noqa: B027
-        """Called once before the run: take from the policy what the algorithm must know, keep
-        weights (`policy.keep`) it will need."""
+        """Called once before the run: read settings of the policy (`max_decisions`), keep weights
+        that are needed later (`policy.keep`)."""
 
     def end_step(self, policy: "Policy", step: int) -> Mapping[str, float] | None:
-        """Called after each step's updates, the first step being 1: blend or keep weights, say.
+        """Called after the updates of each step, to keep or blend weights; the first step is 1.
 
-        What it returns is among the step's metrics.
+        Returns further metrics of the step, or None.
         """
         return None
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
-        """[B] bool: the rollouts that can have a gradient at all."""
+        """[B] bool: the rollouts whose loss can have a gradient; others get no backward pass."""
         return (targets["weights"] != 0).any(dim=1)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """[b, t] per-decision quantities worth logging; their means over decisions are."""
+        """Quantities to log, [b, t] each; the metric is their mean over decisions."""
         return {}
 
     def look(self, metrics: Mapping[str, Any]) -> str | None:
-        """A warning that a step's metrics give reason for, or None; a run shows the first."""
+        """A warning about a step's metrics, or None. A run shows only the first one."""
         return None

@@ -1,4 +1,4 @@
-"""Attention: by which of torch's kernels models compute it."""
+"""Attention: which of torch's kernels models use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ import torch
 
 @contextmanager
 def without_cudnn() -> Iterator[None]:
-    """The context in which torch's attention is not cuDNN's, which it prefers in half precision on
-    an H100 and its successors; the whole process's.
+    """A context, for the whole process, in which torch does not use cuDNN's attention kernels.
 
-    cuDNN plans for every shape that it meets, which takes tens of milliseconds, and completions
-    that grow and end have ever new shapes. Its backward pass has been seen to give NaN for finite
-    inputs (https://github.com/pytorch/pytorch/issues/196678). A pass that is computed again in the
-    backward pass must be so in this context, too: another kernel saves other tensors.
+    torch prefers them in half precision on an H100 and later GPUs. But cuDNN makes a plan for every
+    new shape, which takes tens of milliseconds, and sampling meets a new shape at every token. Its
+    backward pass can also give NaN for finite inputs
+    (https://github.com/pytorch/pytorch/issues/196678). With activation checkpointing the recomputed
+    forward pass must be in this context, too, since another kernel saves other tensors.
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,4 +1,4 @@
-"""Balance: how much a reward counts as the steps go by: by a schedule, or held by a constraint."""
+"""Balance: the weight of a reward over the steps: a schedule, or the multiplier of a constraint."""
 
 import math
 from collections.abc import Mapping
@@ -10,20 +10,23 @@ Bound = Literal["at_most", "at_least"]
 
 
 class Schedule(BaseModel):
-    """A weight that goes from one value to another over the first steps and then stays."""
+    """A weight that changes from `start` to `end` over the first `steps` steps and then stays."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     start: float = Field(description="the weight of the first step")
-    end: float = Field(description="the weight after `steps` steps, and from then on")
-    steps: int = Field(ge=1, description="how many steps it changes over, at most all of the run")
+    end: float = Field(description="the weight from `steps` steps on")
+    steps: int = Field(
+        ge=1, description="steps over which it changes; not more than the run's `train.steps`"
+    )
     shape: Literal["linear", "cosine", "jump"] = Field(
         default="linear",
-        description="how it changes: in a line, slowly at both ends, or at once after `steps`",
+        description="how it changes: linearly, as a half cosine (slowly at both ends), or in one "
+        "jump after `steps`",
     )
 
     def at(self, step: int) -> float:
-        """The weight of a step, the first being 0."""
+        """The weight at a step; the first step is 0."""
         done = min(1.0, step / self.steps)
         if self.shape == "cosine":
             done = 0.5 * (1.0 - math.cos(math.pi * done))
@@ -33,12 +36,14 @@ class Schedule(BaseModel):
 
 
 class Constraint(BaseModel):
-    """Bounds on the mean of a reward, each held by a Lagrange multiplier.
+    """Bounds on the mean of a reward, each enforced by a Lagrange multiplier.
 
-    By dual ascent alone a policy passes its bound and comes back for ever: where it has to mix two
-    ways of answering, the game of policy and multiplier has no point at which ascent comes to rest.
-    A share of the last violation itself ends that, as in the augmented Lagrangian and in
-    Stooke et al., arXiv:2007.03964, whose K_I and K_P are `learning_rate` and `damping`.
+    Plain dual ascent oscillates: the mean overshoots its bound, returns, and overshoots again for
+    ever where the policy must mix two ways of answering. Adding a multiple of the last violation
+    damps this, as in the augmented Lagrangian and in Stooke et al., arXiv:2007.03964, whose K_I and
+    K_P are `learning_rate` and `damping`. With v the violation in units of the bound,
+
+        i <- clip(i + learning_rate v, 0, largest),  multiplier = clip(i + damping v, 0, largest)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -48,16 +53,16 @@ class Constraint(BaseModel):
     learning_rate: float = Field(
         default=0.1,
         gt=0,
-        description="what the multiplier rises by in a step in which the mean is off by the bound "
-        "itself",
+        description="per step, the multiplier rises by learning_rate x violation / bound",
     )
     damping: float = Field(
         default=4.0,
         ge=0,
-        description="what it has beside that for the next step alone; 0 is plain dual ascent",
+        description="damping x violation / bound is added to the multiplier for the next step "
+        "only, against oscillation; 0 is plain dual ascent",
     )
     start: float = Field(default=0.0, ge=0, description="the multiplier of the first step")
-    largest: float = Field(default=10.0, gt=0, description="what the multiplier never exceeds")
+    largest: float = Field(default=10.0, gt=0, description="upper limit of the multiplier")
 
     @model_validator(mode="after")
     def _has_bounds(self) -> Self:
@@ -82,11 +87,11 @@ class Constraint(BaseModel):
 
     @property
     def scale(self) -> float:
-        """The unit of a violation: the size of the larger bound, 1 where that is 0."""
+        """The unit of a violation: the larger |bound|, or 1 if that is 0."""
         return max(map(abs, self.bounds.values())) or 1.0
 
     def violation(self, bound: Bound, mean: float) -> float:
-        """(mean - at_most) / scale, or (at_least - mean) / scale: at most 0 where it holds."""
+        """(mean - at_most) / scale, or (at_least - mean) / scale; above 0 if a bound is broken."""
         beyond = mean - self.bounds[bound] if bound == "at_most" else self.bounds[bound] - mean
         return beyond / self.scale
 
@@ -95,7 +100,7 @@ class Constraint(BaseModel):
         return self._within(integral + self.learning_rate * violation)
 
     def multiplier(self, integral: float, violation: float) -> float:
-        """Of the next step: l = clip(i + damping x violation, 0, largest)."""
+        """The multiplier of the next step: clip(i + damping x violation, 0, largest)."""
         return self._within(integral + self.damping * violation)
 
     def _within(self, value: float) -> float:

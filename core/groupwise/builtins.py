@@ -1,4 +1,4 @@
-"""What the core itself registers, through the same hooks as anybody's plugin."""
+"""The core's own algorithms and prompt sources, registered by the same hooks as any plugin's."""
 
 from groupwise.hookspecs import Register, hookimpl
 

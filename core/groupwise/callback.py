@@ -8,16 +8,16 @@ from groupwise.policy import Policy
 
 
 class Callback:
-    """Override what you need; a callback that raises stops the run."""
+    """Override the methods that you need. An exception in a callback stops the run."""
 
     def on_start(self, policy: Policy) -> None:
-        """Before the first evaluation; in a run of several policies with each in turn."""
+        """Called before the first evaluation; in a run of several policies, once for each."""
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """After each step, with what metrics.jsonl gets for it."""
+        """Called after each step, with the metrics that metrics.jsonl gets."""
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """After each evaluation, the first and the last included: metrics, and every completion."""
+        """Called after each evaluation, first and last too, with its metrics and completions."""
 
     def on_end(self, result: Mapping[str, Any]) -> None:
-        """After the last evaluation, with what result.json gets."""
+        """Called after the last evaluation, with the content of result.json."""

@@ -1,4 +1,4 @@
-"""Errors told to people: a mistake of the user's, in one message without a traceback."""
+"""Errors for users: a mistake that they can correct, as one message without a traceback."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,9 +7,8 @@ from groupwise import secrets
 
 
 class UserError(ValueError):
-    """What was expected, what was found, and what to do; the command line prints just that.
-
-    A secret that the message would show is masked in it, whoever wrote the message.
+    """What was expected, what was received, and what to set; the command line prints the message
+    without a traceback. Secrets of this process are masked in it.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -17,13 +16,13 @@ class UserError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
+    """The first line of an error's message, or the name of its class if it has no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """', did you mean "x"?' with the closest known name, or nothing."""
+    """', did you mean "x"?' with the closest known name; "" if none is close."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    # "gpro" is as near to "gspo" as to "grpo", but letters are swapped more often than mistaken.
+    # "gpro" is as close to "gspo" as to "grpo", but swapped letters are the commoner mistake.
     close.sort(key=lambda other: sorted(other) != sorted(name))
     return f", did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Evaluation: what came out on held-out prompts, and which watched rewards it raises alarm for."""
+"""Evaluation: the metrics and completions on held-out prompts, and the alarms they raise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,18 +7,18 @@ from typing import Any
 Sample = Mapping[str, Any]
 """An evaluated completion, with its prompt, its rewards and whether it is right."""
 BEYOND_NOISE = 2.0
-"""Standard errors."""
+"""How many standard errors a change must exceed to count."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The mean of paired differences and its standard error; NaN where there is none."""
+    """The mean of paired differences and its standard error; NaN where it cannot be computed."""
 
     mean: float
     error: float
 
     def rose(self, margin: float = 0.0) -> bool:
-        """Whether it rose by more than the margin, beyond noise; False where the error is NaN."""
+        """mean > margin + 2 standard errors; False where the error is NaN."""
         return self.mean > margin + BEYOND_NOISE * self.error
 
     def fell(self, margin: float = 0.0) -> bool:
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """What rose and what worsened since the first evaluation."""
+    """How the trained reward and one watched reward changed since the first evaluation."""
 
     name: str
     trained: Change
@@ -50,9 +50,9 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics by name, every evaluated completion as a record, and what became of the watched.
+    """Metrics by name, a record of every evaluated completion, and alarms.
 
-    alarms: by watched reward, None where all is well; empty for the first evaluation.
+    alarms: by watched reward, None where nothing is wrong; empty for the first evaluation.
     """
 
     metrics: Mapping[str, float]
@@ -61,7 +61,7 @@ class Evaluation:
 
     @property
     def logged(self) -> dict[str, float]:
-        """What a line of metrics says of this evaluation."""
+        """This evaluation's metrics and alarms, as a line of metrics.jsonl has them."""
         return {f"evaluation/{name}": value for name, value in self.metrics.items()} | {
             f"alarm/{name}": float(alarm is not None) for name, alarm in self.alarms.items()
         }

@@ -7,11 +7,11 @@ and named by an entry point in the group `groupwise`:
     my_package = "my_package.plugin"
 
 Each hook receives `register(name, target, *, extra=None)`. `target` is "module:attribute" and is
-imported only when a run names it, so that listing plugins imports nothing heavy. `extra` names the
-extra of the distribution that brings what the target imports.
+imported only when a run names it, so that listing plugins imports nothing heavy. `extra` is the
+optional extra of your distribution that the target needs: `pip install my_package[extra]`.
 
 A target that is a class with a nested pydantic `Config` is built as `Target(config)`. Installing a
-package never changes a run that does not name what it registers.
+package changes only the runs whose configuration names what it registers.
 """
 
 from typing import Protocol
@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Register(Protocol):
-    """Registers a lazy target under a name."""
+    """Registers a target under a name, without importing it."""
 
     def __call__(self, name: str, target: str, *, extra: str | None = None) -> None: ...
 
@@ -42,8 +42,9 @@ def register_samplers(register: Register) -> None:
 
 @hookspec
 def register_adapters(register: Register) -> None:
-    """Adapters: what a policy must know of an architecture, registered by the name of that (for
-    images the class of the pipeline); the policy that looks it up says what an adapter is."""
+    """Adapters: how a policy handles one architecture, registered under the architecture's name
+    (for images, the class name of the pipeline). The policy that uses adapters defines their base
+    class."""
 
 
 @hookspec
@@ -58,8 +59,8 @@ def register_algorithms(register: Register) -> None:
 
 @hookspec
 def register_prompts(register: Register) -> None:
-    """Prompt sources: classes with a nested `Config`; instances have `__len__` and `__getitem__`
-    and give dataset rows, each a mapping with at least a `prompt`."""
+    """Prompt sources: classes with a nested `Config`, whose instances have `__len__` and
+    `__getitem__`; an item is a dataset row, a mapping with at least a `prompt`."""
 
 
 @hookspec

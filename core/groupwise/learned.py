@@ -1,8 +1,8 @@
-"""Learned: the base of rewards that learn, in rounds, what a verifier says of fresh rollouts.
+"""Learned: base class of reward models that are trained during the run, on labels of a verifier.
 
-Iterative GRPO (DeepSeekMath, arXiv:2402.03300, algorithm 1) trains its reward model on as the
-policy moves, with a tenth of older data. The verifier stands under `watch`: it labels what the
-reward model learns from, and the policy never sees it.
+Iterative GRPO (DeepSeekMath, arXiv:2402.03300, algorithm 1) continues to train its reward model
+while the policy moves, with 10% of older data. The verifier is listed under `watch`: it labels
+fresh rollouts for the reward model, and the policy is never trained on it.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 ONE_CLASS = "one_class"
-"""The metric of a round in which all labels were the same, and nothing was learned."""
+"""The metric of a round in which all labels were equal, so that nothing was learned."""
 
 
 class Learning(BaseModel):
@@ -32,26 +32,26 @@ class Learning(BaseModel):
 
     labels: str = Field(
         min_length=1,
-        description="Label of the watched reward that it learns from, whose values lie in 0 to 1.",
+        description="Label of the watched reward whose values, from 0 to 1, it learns to predict.",
     )
     every: int = Field(
-        default=1, ge=0, description="Steps from one round of learning to the next; 0: none."
+        default=1, ge=0, description="Steps between rounds of learning; 0: it does not learn."
     )
     learning_rate: float = Field(default=1e-4, gt=0, description="Of AdamW.")
-    examples: int = Field(default=32, ge=1, description="Completions in one of its updates.")
+    examples: int = Field(default=32, ge=1, description="Completions per update of the reward.")
     epochs: int = Field(default=1, ge=1, description="Passes over the examples of a round.")
     replay: float = Field(
-        default=0.1, ge=0, lt=1, description="Share of a round's examples that older rounds give."
+        default=0.1, ge=0, lt=1, description="Share of a round's examples taken from older rounds."
     )
-    memory: int = Field(
-        default=4096, ge=0, description="Examples of older rounds that are kept for that."
+    memory: int = Field(default=4096, ge=0, description="Examples of older rounds to remember.")
+    seed: int = Field(
+        default=0, ge=0, lt=2**32, description="Of the choice and the order of examples."
     )
-    seed: int = Field(default=0, ge=0, lt=2**32, description="Of what is replayed, and the order.")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What is learned from: inputs, a tensor [n_i] each, and labels [n] float32 in 0 to 1."""
+    """Training examples: inputs, a tensor [n_i] each, and labels [n] float32 from 0 to 1."""
 
     inputs: Sequence[Tensor]
     labels: Tensor
@@ -67,14 +67,14 @@ class Examples:
 
 
 class Learned(ABC):
-    """A reward that gives the probability that its verifier would call a completion right.
+    """A reward that predicts the probability that its verifier calls a completion right.
 
-    A subclass says what its network reads (`inputs`) and answers (`logits`). Each round measures
-    the agreement with the verifier on completions that it has not learned from yet, then learns
-    from them and from some of older rounds, by the cross-entropy of its labels. Several processes
-    put their completions together and all learn the same.
+    A subclass defines the network's `inputs` and `logits`. Each round first measures the agreement
+    with the verifier on the fresh completions, then trains on them and on some of older rounds, by
+    binary cross-entropy. With several processes the completions of all are gathered, and all make
+    the same updates.
 
-    rounds: those so far.
+    rounds: rounds so far.
     """
 
     config: Learning
@@ -88,17 +88,17 @@ class Learned(ABC):
     @property
     @abstractmethod
     def network(self) -> nn.Module:
-        """What is trained, loaded at its first use; the same on all processes."""
+        """The trained network, loaded at its first use; the same on all processes."""
 
     @abstractmethod
     def inputs(self, rollouts: Rollouts) -> Sequence[Tensor | None]:
-        """What the network reads of each rollout, a tensor [n_i] on the CPU; None: it cannot."""
+        """The network's input for each rollout, a tensor [n_i] on the CPU; None to leave it out."""
 
     @abstractmethod
     def logits(self, inputs: Sequence[Tensor]) -> Tensor:
-        """[n] with gradients: what its sigmoid gives is the probability."""
+        """[n] with gradients; the probability is its sigmoid."""
 
-    # ---- what a run calls
+    # ---- called by a run
 
     @property
     def labels(self) -> str:
@@ -109,9 +109,9 @@ class Learned(ABC):
         return self.config.every
 
     def refresh(self, rollouts: Rollouts, scores: Scores) -> dict[str, float]:
-        """One round; scores: those of the verifier. All processes must call this.
+        """One round of learning; scores: of the verifier. A collective: all processes call it.
 
-        Raises ValueError for labels that are no probabilities.
+        Raises ValueError for labels outside 0 to 1.
         """
         labels = scores.column(self.labels).float()
         inputs = self.inputs(rollouts)
@@ -119,19 +119,19 @@ class Learned(ABC):
         _check_range(labels, self.labels)
         groups = rollouts.groups.cpu()
         ours = [(int(groups[row]), inputs[row], float(labels[row])) for row in rows]
-        # In the order of one process, so that their number changes nothing.
+        # In the order that one process would have, so that the number of processes is irrelevant.
         whole = sorted(gather_object(ours), key=lambda example: example[0])
         fresh = Examples([x for _, x, _ in whole], torch.tensor([y for _, _, y in whole]))
         unlabelled = processes.total(len(rollouts) - len(rows))
         metrics = self.learn(fresh) if len(fresh) else {}
-        # Kernels of some devices round differently each time.
+        # Some kernels are not deterministic, and the weights would drift apart.
         processes.share(self.network.parameters())
         return {**metrics, "unlabelled": float(unlabelled)}
 
     def learn(self, fresh: Examples) -> dict[str, float]:
-        """One round on examples that it has not learned from before, and what came of it.
+        """One round on fresh examples; returns metrics.
 
-        `agreement`, `ranking` and `overrated` are of before it learned from them.
+        `agreement`, `ranking` and `overrated` are measured before the update.
         """
         metrics = self._measured(fresh)
         draws = torch.Generator().manual_seed((self.config.seed << 20) + self.rounds)
@@ -159,9 +159,9 @@ class Learned(ABC):
             "labels": float(fresh.labels.mean()),
         }
         if right.any() and not right.all():
-            apart = predicted[right].unsqueeze(1) - predicted[~right]
+            margins = predicted[right].unsqueeze(1) - predicted[~right]
             measured["ranking"] = float(
-                (apart > 0).float().mean() + (apart == 0).float().mean() / 2
+                (margins > 0).float().mean() + (margins == 0).float().mean() / 2
             )
         return measured
 
@@ -189,7 +189,7 @@ class Learned(ABC):
         return self._adamw
 
     def _remember(self, fresh: Examples, draws: torch.Generator) -> None:
-        """Keep a uniform sample of all examples so far (Vitter's algorithm R)."""
+        """Keep a uniform sample of all examples so far (reservoir sampling, Vitter's R)."""
         inputs, labels = list(self._old.inputs), self._old.labels.tolist()
         for each, label in zip(fresh.inputs, fresh.labels.tolist(), strict=True):
             self._seen += 1
@@ -221,11 +221,11 @@ class Learned(ABC):
         self.rounds, self._seen, old = state["rounds"], state["seen"], state["old"]
         trained = dict(self.network.named_parameters())
         if trained.keys() != state["network"].keys():
-            raise ValueError("its network has other weights")
+            raise ValueError("the saved network has parameters of other names")
         with torch.no_grad():
             for name, parameter in trained.items():
                 parameter.copy_(state["network"][name])
-        self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # else it shares tensors
+        self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # it would share tensors
         self._old = Examples(old["inputs"].split(old["lengths"]), old["labels"])
 
 
@@ -233,5 +233,6 @@ def _check_range(labels: Tensor, name: str) -> None:
     outside = labels[(labels < 0) | (labels > 1)]
     if len(outside):
         raise ValueError(
-            f"expected labels in 0 to 1, as a verifier's, and {name!r} gave {float(outside[0]):g}"
+            f"expected labels from 0 to 1, as a verifier gives, received {float(outside[0]):g} "
+            f"from {name!r}"
         )

@@ -1,6 +1,6 @@
-"""What a sharded model takes on a process beside its own part, for estimates of memory.
+"""Estimate of the buffers that FSDP2 needs on a process beside its own shard.
 
-As FSDP2 works, per block: `torch.distributed.fsdp.fully_shard` of each block and of the whole.
+For `torch.distributed.fsdp.fully_shard` applied to each block and to the whole model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 
 def size(parameters: Iterable[Tensor], width: int | None = None) -> int:
-    """Bytes of them, with `width` bytes to a number; as they are stored if None."""
+    """Bytes of the parameters, with `width` bytes per number; None: as they are stored."""
     return sum(p.numel() * (width or p.element_size()) for p in parameters)
 
 
 def gathered(model: nn.Module, width: int | None, *, training: bool) -> Mapping[str, int]:
     """Bytes of the buffers of gathered weights, by purpose.
 
-    A pass holds two blocks, the one at work and the next, which is fetched meanwhile, and whatever
-    lies outside of blocks (embeddings, the head), which stays until the pass ends. In training
-    their gradients are as many, and those of one are held once more, in float32, while processes
-    sum them.
+    A pass holds two gathered blocks, the current one and the next, which is prefetched, and the
+    parameters outside of blocks (embeddings, the head) until the pass ends. In training, their
+    gradients take as many bytes, and those of one unit once more in float32, for the
+    reduce-scatter.
 
-    width: bytes of a number in the dtype that computes; None where weights compute as stored.
+    width: bytes per number in the compute dtype; None if that is the dtype of the weights.
     """
     units = [list(block.parameters()) for block in blocks(model)]
     inside = {id(p) for unit in units for p in unit}
@@ -36,7 +36,7 @@ def gathered(model: nn.Module, width: int | None, *, training: bool) -> Mapping[
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The repeated parts of a model: what its outermost lists of modules hold."""
+    """The repeated blocks of a model: the items of its outermost `nn.ModuleList`s."""
     if isinstance(model, nn.ModuleList):
         yield from model
         return

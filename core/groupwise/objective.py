@@ -1,7 +1,7 @@
-"""Log-probs and advantages to a loss: pure functions, one per published form.
+"""From log-probs and advantages to a loss: pure functions, one per published form.
 
-Every function works on [B, T] per-decision values and returns the same shape, so that clips, KL
-and weights combine freely and a micro-batch is just fewer rows or columns.
+Every function takes and returns per-decision values [B, T], so that clips, KL and weights combine
+freely, and a micro-batch is the same with fewer rows or columns.
 """
 
 from typing import Literal
@@ -22,9 +22,9 @@ def token_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> T
 
 
 def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """The masked mean of each row's log-ratio, at all its decisions; GSPO, arXiv:2507.18071.
+    """(1 / |o|) sum_t log rho_t, at all decisions of the row; GSPO, arXiv:2507.18071.
 
-    All [B, T]. The importance ratio of a rollout is then exp of it; rows without decisions give 0.
+    All [B, T]. The importance ratio of a rollout is exp of it; rows without decisions give 0.
     """
     ratio = token_log_ratio(log_probs, old_log_probs, mask)
     mean = ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
@@ -34,14 +34,14 @@ def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -
 def clipped(
     log_ratio: Tensor, advantages: Tensor, *, low: float, high: float, cap: float | None = None
 ) -> Tensor:
-    """-min(rho A, clip(rho, 1 - low, 1 + high) A), not yet weighted; PPO, arXiv:1707.06347, eq. 7.
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A), unweighted; PPO, arXiv:1707.06347, eq. 7.
 
     log_ratio: [B, T]; advantages: [B], or [B, T] where decisions of a rollout differ.
     low, high: the clip range below and above 1; DAPO (arXiv:2503.14476) takes high > low.
-    cap: above 1 + high: ratios count as at most this, which bounds what a decision with a negative
-        advantage can cost, as nothing else does. It is TRL's `delta`, the two-sided clip of
-        INTELLECT-2 (arXiv:2505.07291), and verl's `clip_ratio_c`, the dual clip of
-        arXiv:1912.09729: written as min(rho, delta) and as max(., c A), they are one function.
+    cap: > 1 + high; the first rho becomes min(rho, cap). Where A < 0 the loss is unbounded without
+        it. It is TRL's `delta`, the two-sided clip of INTELLECT-2 (arXiv:2505.07291), and verl's
+        `clip_ratio_c`, the dual clip of arXiv:1912.09729: min(rho, delta) and max(., c A) are the
+        same function.
     """
     advantages = per_decision(advantages)
     ratio = log_ratio.exp()
@@ -54,7 +54,7 @@ def clipped(
 def is_clipped(
     log_ratio: Tensor, advantages: Tensor, *, low: float, high: float, cap: float | None = None
 ) -> Tensor:
-    """[B, T] bool: the decisions whose gradient `clipped` has cut off."""
+    """[B, T] bool: the decisions whose gradient is 0 in `clipped`."""
     advantages = per_decision(advantages)
     ratio = log_ratio.exp()
     too_small = (ratio < 1 - low) if cap is None else (ratio < 1 - low) | (ratio > cap)
@@ -67,7 +67,7 @@ def cispo(
     """-stopgrad(clip(rho, 1 - low, 1 + high)) A log_prob; CISPO, arXiv:2506.13585, eq. 4.
 
     log_probs, log_ratio: [B, T], finite everywhere. low: None for no bound below.
-    The clip is of a weight, so that no decision loses its gradient.
+    Only the weight is clipped, so every decision keeps its gradient.
     """
     bottom = None if low is None else 1 - low
     weight = log_ratio.detach().exp().clamp(min=bottom, max=1 + high)
@@ -75,7 +75,7 @@ def cispo(
 
 
 def is_capped(log_ratio: Tensor, *, low: float | None, high: float) -> Tensor:
-    """[B, T] bool: the decisions whose weight `cispo` has changed."""
+    """[B, T] bool: the decisions whose weight `cispo` clips."""
     ratio = log_ratio.exp()
     above = ratio > 1 + high
     return above if low is None else above | (ratio < 1 - low)
@@ -84,8 +84,8 @@ def is_capped(log_ratio: Tensor, *, low: float | None, high: float) -> Tensor:
 def sapo(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
     """-A sigmoid(tau (rho - 1)) 4 / tau; SAPO, arXiv:2511.20347.
 
-    positive, negative: the temperature tau where A > 0, and where it is not. At ratio 1 the
-    gradient is that of -rho A, whatever tau.
+    positive, negative: the temperature tau where A > 0, and where A <= 0. At ratio 1 the gradient
+    equals that of -rho A for any tau.
     """
     advantages = per_decision(advantages)
     tau = _either(advantages > 0, positive, negative, log_ratio)
@@ -93,7 +93,7 @@ def sapo(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: fl
 
 
 def sapo_gate(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
-    """[B, T]: by what share of itself `sapo` lets the gradient of -rho A through: 4 p (1 - p)."""
+    """[B, T]: gradient of `sapo` / gradient of -rho A = 4 p (1 - p), p = sigmoid(tau (rho - 1))."""
     tau = _either(per_decision(advantages) > 0, positive, negative, log_ratio)
     p = torch.sigmoid(tau * (log_ratio.exp() - 1))
     return 4 * p * (1 - p)
@@ -108,22 +108,22 @@ def vespo_weights(
 ) -> Tensor:
     """phi(W) = W^k exp(lambda (1 - W)), without gradient; VESPO, arXiv:2602.10693.
 
-    log_weight: [B, T], the log of a rollout's W = policy / sampler, a product over its decisions,
-        at all of them.
+    log_weight: [B, T], the log of a rollout's W = policy / sampler (a product over its decisions),
+        repeated at each of them.
     positive, negative: (k, lambda) where A >= 0, and where A < 0.
-    phi is 1 at W = 1, and it goes to 0 on both sides without ever cutting: at W = 0 as a power, for
-    large W exponentially.
+    phi(1) = 1; phi falls smoothly to 0 on both sides, as W^k for small and exponentially for large
+    W.
     """
-    learned = per_decision(advantages) >= 0
-    k = _either(learned, positive[0], negative[0], log_weight)
-    decay = _either(learned, positive[1], negative[1], log_weight)
+    is_positive = per_decision(advantages) >= 0
+    k = _either(is_positive, positive[0], negative[0], log_weight)
+    decay = _either(is_positive, positive[1], negative[1], log_weight)
     log_weight = log_weight.detach()
-    # In logs: W^k overflows where exp(-lambda W) has long made up for it.
+    # In logs, since W^k overflows for W at which phi itself is about 0.
     return (k * log_weight + decay * (1 - log_weight.exp())).exp()
 
 
 def _either(condition: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
-    """One of two numbers, in the dtype of `like`: torch.where would give float32."""
+    """One of two numbers, in the dtype of `like`: torch.where of floats would give float32."""
     return torch.where(condition, like.new_tensor(yes), like.new_tensor(no))
 
 
@@ -132,32 +132,32 @@ def guarded_log_ratio(
 ) -> Tensor:
     """(log rho + |mean - old_mean|^2 / (2 std^2)) std; GRPO-Guard, arXiv:2510.22319, eq. 8.
 
-    The log-ratio of two Gaussians of one std has the mean -|mean - old_mean|^2 / (2 std^2) and a
-    spread that goes with 1 / std: the first is taken away, the second multiplied away.
+    The log-ratio of two Gaussians of equal std has the mean -|mean - old_mean|^2 / (2 std^2) and a
+    standard deviation proportional to 1 / std. The sum removes the mean, the factor the 1 / std.
 
     log_ratio, std, mask: [B, T]; mean, old_mean: [B, T, ...]. 0 outside the mask.
     """
-    moved = gaussian_kl(mean, old_mean, std).masked_fill(~mask, 0.0)
-    return (log_ratio + moved) * std
+    bias = gaussian_kl(mean, old_mean, std).masked_fill(~mask, 0.0)
+    return (log_ratio + bias) * std
 
 
 def gaussian_kl(mean: Tensor, other_mean: Tensor, std: Tensor) -> Tensor:
-    """[B, T]: KL between Gaussians of the same std, |mean - other|^2 / (2 std^2), exactly.
+    """[B, T]: the exact KL of two Gaussians of equal std, |mean - other_mean|^2 / (2 std^2).
 
-    mean, other_mean: [B, T, ...]; std: [B, T]. Averaged over the dimensions after T, as log-probs
-    of images are.
+    mean, other_mean: [B, T, ...]; std: [B, T]. Averaged over the dimensions after T, as the
+    log-probs of images are.
     """
-    apart = (mean - other_mean).square()
-    return (apart if apart.ndim == 2 else apart.flatten(2).mean(dim=2)) / (2 * std.square())
+    squares = (mean - other_mean).square()
+    return (squares if squares.ndim == 2 else squares.flatten(2).mean(dim=2)) / (2 * std.square())
 
 
 def kl(log_probs: Tensor, reference_log_probs: Tensor, *, estimator: Estimator = "k3") -> Tensor:
     """Per-decision estimate of KL(policy || reference) from samples of the policy, [B, T].
 
     With d = log_probs - reference_log_probs: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
-    k3 is what DeepSeekMath's eq. 4 puts into the loss: unbiased as a value and never negative
-    (Schulman, "Approximating KL Divergence", 2020). As a loss, k2 is the one whose gradient is
-    that of the KL in expectation; the gradient of k1 has expectation 0.
+    k3 is in the loss of DeepSeekMath, eq. 4: its value is unbiased and never negative (Schulman,
+    "Approximating KL Divergence", 2020). As a loss, only k2 has the gradient of the KL in
+    expectation; the expected gradient of k1 is 0.
     """
     difference = log_probs - reference_log_probs
     if estimator == "k1":
@@ -165,7 +165,7 @@ def kl(log_probs: Tensor, reference_log_probs: Tensor, *, estimator: Estimator =
     if estimator == "k2":
         return difference.square() / 2
     if estimator == "k3":
-        # expm1 keeps the digits that exp(-d) - 1 loses near 0, where most decisions are.
+        # expm1, since exp(-d) - 1 loses digits near 0, where most decisions are.
         return torch.expm1(-difference) + difference
     raise ValueError(f'kl: estimator must be "k1", "k2" or "k3", received {estimator!r}')
 
@@ -179,17 +179,17 @@ def importance_weights(
     mode: Mode = "truncate",
     cap: float = 2.0,
 ) -> Tensor:
-    """policy / sampler, bounded: what samples of another distribution count in an expectation.
+    """Bounded importance weights, policy / sampler.
 
-    For rollouts that an engine drew, or older weights; multiplies the surrogate, never KL or
+    For rollouts that an engine or older weights drew; they multiply the surrogate, never KL or
     entropy. Truncated importance sampling: Yao et al., "Your Efficient RL Framework Secretly Brings
     You Off-Policy RL Training", 2025; masked: Ling et al., "Every Step Evolves", arXiv:2510.18855.
 
     log_probs: [B, T] of the policy before the step's first update; sampler_log_probs: [B, T].
-    level: "token": of each decision alone, which is biased and of small variance; "sequence": the
-        product over the rollout's decisions, at all of them: unbiased where `cap` does not bind.
-    mode: "truncate" weights at `cap`; "mask": those above it are 0. What is masked still counts in
-        the denominators of the loss.
+    level: "token": the ratio of each decision alone: biased, small variance; "sequence": the
+        product over the rollout's decisions, repeated at each: unbiased where it is below `cap`.
+    mode: "truncate": min(weight, cap); "mask": 0 above cap. Masked decisions still count in the
+        denominators of the loss.
     Returns [B, T] without gradient, 0 outside the mask.
     """
     ratio = token_log_ratio(log_probs.detach(), sampler_log_probs, mask)
@@ -212,13 +212,13 @@ def importance_weights(
 
 
 def weights(mask: Tensor, *, normalize: Normalize, length: int | None = None) -> Tensor:
-    """[B, T] float32 weights that turn per-decision losses into the batch's loss by a plain sum.
+    """[B, T] float32: loss weights w, so that the loss of the update is sum(w x loss per decision).
 
-    mask: [B, T] bool of the whole update, so that the weights know every denominator before any
-        micro-batch is cut: that is what makes the gradient independent of the cutting.
+    mask: [B, T] bool of the whole update. The denominators are thus known before micro-batches are
+        cut, and the gradient does not depend on how they are cut.
     normalize: "sequence": 1 / (B x own length), GRPO; "token": 1 / all decisions, DAPO and BNPO;
         "constant": 1 / (B x length), Dr. GRPO, with `length` the longest completion allowed.
-    A rollout without decisions weighs 0 and still counts in B.
+    A rollout without decisions has weight 0 and still counts in B.
     """
     real = mask.to(torch.float32)
     rollouts = max(1, mask.shape[0])
@@ -238,5 +238,5 @@ def weights(mask: Tensor, *, normalize: Normalize, length: int | None = None) ->
 
 
 def per_decision(advantages: Tensor) -> Tensor:
-    """[B] -> [B, 1]; [B, T] stays."""
+    """[B] -> [B, 1]; [B, T] is unchanged."""
     return advantages.unsqueeze(1) if advantages.ndim == 1 else advantages

@@ -1,4 +1,4 @@
-"""Options: types for the `Config` of a plugin."""
+"""Options: field types for the `Config` of a plugin."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ def _inside_folder(value: str, info: ValidationInfo) -> str:
 
 
 PathOrName = Annotated[str, AfterValidator(_inside_folder)]
-"""A path relative to the configuration file where that exists there; else a name, left alone.
+"""A path relative to the configuration file if it exists there; else a name, unchanged.
 
-A run that is gone with from another folder also finds what lay where it was begun.
+A resumed run also looks in the folder from which the run was first started.
 """

@@ -1,8 +1,8 @@
-"""Policy: anything that samples completions and tells the log-probabilities of its decisions.
+"""Policy: anything that samples completions and computes the log-probs of its decisions.
 
-A policy is an `nn.Module` whose forward *is* the log-prob, so accelerate can wrap any of them in
-DDP without knowing more. One that is too large for a device divides its own weights among the
-processes: `shard`.
+A policy is an `nn.Module` whose forward *is* the log-prob, so accelerate can wrap it in DDP like
+any other module. A policy that is too large for one device divides its weights among the processes
+in `shard`.
 """
 
 import math
@@ -27,30 +27,28 @@ Microbatch = tuple[Tensor, Decisions]
 
 
 class Policy(nn.Module, Sampler):
-    """The contract between the core and a modality.
+    """The interface between the core and a modality (text, images, ...).
 
-    provides: what `forward` fills in: "log_probs", "entropy", "mean" and other extras.
-    unit: what a decision is called in progress lines ("tokens", "steps").
-    greedy: whether "greedy" is another way to sample than "evaluate"; a flow model's evaluation
-        has no noise to leave out.
-    facts: the names of `Rollouts.facts`, which rewards may ask for as they ask for columns.
-    logged: those of `facts` that are numbers and whose mean is a metric of every step.
-    optional_facts: further facts, which cost time or memory: `sample` states those in `requested`.
-    requested: those of `optional_facts` that a reward has in its signature by name; set by the core
+    provides: outputs of `forward`: "log_probs", "entropy", "mean" and other extras.
+    unit: the word for decisions in progress lines ("tokens", "steps").
+    greedy: whether "greedy" sampling differs from "evaluate". For a flow model it does not:
+        evaluation has no noise to leave out.
+    facts: the names of `Rollouts.facts`; a reward can take them as arguments, like columns.
+    logged: numeric `facts` whose mean is a metric of every step.
+    optional_facts: further facts that cost time or memory: `sample` returns those in `requested`.
+    requested: the `optional_facts` that some reward has in its signature by name; set by the core
         before anything is sampled.
-    max_decisions: the most decisions a rollout can have, where there is such a limit.
-    notes: what the user should know of how this policy runs; printed once at start.
-    needed: the quantities that are needed of it, of those in `provides`; None where all are. The
-        core sets it to those of the algorithm before anything is sampled, and for a pass that
-        fewer are asked of to these. A policy may leave out the others.
-    scale_loss: True where gradients are computed in float16 and may underflow: the loss is then
+    max_decisions: the most decisions that a rollout can have; None without a limit.
+    notes: messages about how this policy runs, printed once at the start.
+    needed: the outputs in `provides` that will be read; None for all. The core sets it to those of
+        the algorithm before sampling, and to fewer for single passes. `forward` may skip others.
+    scale_loss: True if gradients are computed in float16 and may underflow: the loss is then
         scaled by torch's GradScaler.
-    changes: by name, how often the weights kept under it were kept or blended.
-    rates: by what names of weights begin with, the factor of the learning rate that they are
-        trained at, where that is not 1 (a critic's).
-    unkept: what names of trained weights begin with that `keep` copies in vain, since neither
-        sampling nor a reference asks for them (a critic's, too).
-    mesh: the processes that its weights are divided among; None where each has them all.
+    changes: by name of kept weights, how often they were kept or blended.
+    rates: by prefix of parameter names, a factor of the learning rate (for a critic, say).
+    unkept: prefixes of trained parameters that `keep` does not copy, since neither sampling nor a
+        reference uses them (a critic, again).
+    mesh: the processes that the weights are divided among; None if each process has all weights.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
@@ -76,27 +74,27 @@ class Policy(nn.Module, Sampler):
     def shard(self, mesh: DeviceMesh) -> None:
         """Divide the weights among the processes of this mesh, and set `self.mesh`.
 
-        Called before `place`, where `train.shard` is set. No process should ever hold all weights:
-        build the structure on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each
-        block and to the whole; read each process's own part in `place`. Outside `forward` and
-        `sample` only that part is there, so the whole, too, has `reshard_after_forward=True`,
-        which is not its default.
+        Called before `place` if `train.shard` is set. No process should ever hold all weights:
+        build the modules on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each block
+        and to the root; load each process's own part in `place`. Outside `forward` and `sample`
+        only that part is in memory, so set `reshard_after_forward=True` on the root, too (its
+        default is False).
 
-        `forward` then waits for all processes: the core calls it, and `sample`, equally often on
-        each, with equally many prompts, and `keep`, `using`, `restore` and `save_pretrained` on
-        all.
+        `forward` then contains collectives that every process must join. The core therefore calls
+        `forward` and `sample` equally often on each process, with equally many prompts, and `keep`,
+        `using`, `restore` and `save_pretrained` on all of them.
 
-        Raises UserError where the policy cannot be sharded.
+        Raises UserError if the policy cannot be sharded.
         """
         raise UserError(
-            f"train.shard: {type(self).__name__} cannot be sharded; leave train.shard out, and "
-            f"each process holds the whole of it"
+            f"train.shard: {type(self).__name__} cannot be sharded; leave train.shard out, so that "
+            f"each process holds all of its weights"
         )
 
     def place(self, device: torch.device | str) -> None:
-        """Move to the device of the run, and find out there what depends on it.
+        """Move to the run's device, and determine whatever depends on it.
 
-        Called once, before anything else is asked of the policy.
+        Called once, before any other method except `shard`.
         """
         self.to(device)
 
@@ -107,10 +105,10 @@ class Policy(nn.Module, Sampler):
 
     @classmethod
     def check_sampler_class(cls, sampler: type[Sampler]) -> None:
-        """Raise UserError where it draws for other policies, or builds on what this one has not."""
+        """Raise UserError if the sampler is for other policies, or needs what this one lacks."""
         kind = sampler.policy_class
         if issubclass(sampler, Policy) and sampler is not cls:
-            raise UserError(f"sampler: {sampler.__name__} is a policy, and draws for itself alone")
+            raise UserError(f"sampler: {sampler.__name__} is a policy, and draws only for itself")
         if not issubclass(cls, kind):
             raise UserError(
                 f"sampler: {sampler.__name__} draws for {kind.__name__}, and the policy is a "
@@ -124,10 +122,10 @@ class Policy(nn.Module, Sampler):
             )
 
     def check_sampler(self, sampler: Sampler) -> None:
-        """Raise UserError where training on what this other sampler draws would be wrong.
+        """Raise UserError if training on rollouts of this other sampler would be wrong.
 
-        Such as where it must score the distribution it draws from, and the policy's settings cut
-        that distribution.
+        For example, if the policy's settings cut the distribution (top-p) and the sampler cannot
+        give log-probs of the cut one.
         """
 
     # ---- log-probs
@@ -136,16 +134,16 @@ class Policy(nn.Module, Sampler):
     def forward(self, rollouts: Rollouts, decisions: Decisions = slice(None)) -> LogProbs:
         """Log-probs [b, t] of the given decisions of every rollout, with gradients.
 
-        Values at masked places are ignored but must be finite.
+        Values outside the mask are ignored, but must be finite.
         """
 
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
     ) -> Sequence[Microbatch]:
-        """Split rollouts into parts that fit in memory: (rows, decisions) each.
+        """Split rollouts into micro-batches that fit in memory, each (rows, decisions).
 
-        budget: the most decisions in one part, padding included; a single rollout may exceed it.
-        cut_decisions: whether the loss allows a rollout's decisions to be cut apart.
+        budget: the most decisions in one, padding included; a single rollout may exceed it.
+        cut_decisions: whether a rollout's decisions may be in different micro-batches.
         """
         extents = rollouts.extents
         order = torch.argsort(extents, descending=True, stable=True)
@@ -161,11 +159,11 @@ class Policy(nn.Module, Sampler):
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a row that this policy cannot answer; called once before a run.
 
-        rows: those of training and of evaluation, read only as far as this iterates over them.
+        rows: of training and evaluation, read lazily.
         """
 
     def skips(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row must never be drawn, since it is too long, say; by the row alone.
+        """Whether a row must never be drawn (its prompt is too long, say); depends on the row only.
 
         The core leaves such rows out of training and evaluation, and counts them.
         """
@@ -173,52 +171,56 @@ class Policy(nn.Module, Sampler):
 
     @classmethod
     def examine(cls, config: Any, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-        """For `groupwise check`: what `check_prompts` would raise or note, without loading weights.
+        """Like `check_prompts`, but without weights, for `groupwise check`.
 
-        config: the policy's `Config`. Raises UserError, and returns notes.
+        config: the policy's `Config`. Returns notes; raises UserError.
         """
         return ()
 
     def begin(self, step: int) -> None:
-        """Called before a training step's rollouts are sampled, with the number of steps before it.
+        """Called before the rollouts of a training step are sampled; the first step is 0.
 
-        For what depends on it in sampling: with `train.ahead` the step before is learned from
-        afterwards. A resumed run calls it with the same numbers, so it needs no state of its own.
+        For sampling that depends on the step (a moving window, say). With `train.ahead` it comes
+        before the update of the previous step. A resumed run passes the same numbers, so no state
+        must be saved for it.
         """
 
-    # ---- other weights than the newest
+    # ---- copies of earlier weights
 
     def keep(self, name: str) -> None:
         """Keep a copy of the trained weights as they are now, for `using(name)` and `blend`."""
         if not name.isidentifier():
-            raise ValueError(f"keep: a name of weights is also one of a file, received {name!r}")
+            raise ValueError(
+                f"keep: expected an identifier, since weights are saved in a file of that name, "
+                f"received {name!r}"
+            )
         self._kept[name] = {key: p.detach().clone() for key, p in self.keepable().items()}
         self._changed(name)
 
     @torch.no_grad()
     def blend(self, name: str, decay: float) -> None:
-        """kept <- decay x kept + (1 - decay) x present: a moving average, if called repeatedly."""
+        """kept <- decay x kept + (1 - decay) x current: a moving average if called repeatedly."""
         kept = list(self._weights(name).values())
         if not kept:
             raise UserError(
-                f"{type(self).__name__} needs no copy of the weights kept as {name!r}, so they "
-                f"cannot be blended; `keep` others by another name"
+                f"{type(self).__name__} holds no copy of the weights kept as {name!r}, so they "
+                f"cannot be blended; `keep` weights under another name"
             )
         torch._foreach_lerp_(kept, [*self.keepable().values()], 1 - decay)
         self._changed(name)
 
     @torch.no_grad()
     def distance(self, name: str) -> float:
-        """How far the present weights are from those kept as `name`: the root of the mean squared
-        difference. Of a sharded policy all processes must ask."""
+        """sqrt(mean((current - kept)^2)) over the weights kept as `name`. All processes of a
+        sharded policy must call it."""
         present = [*self.keepable().values()]
         pairs = zip(present, self._weights(name).values(), strict=True)
-        squares = [(mine - other).float().square().sum() for mine, other in pairs]
+        squares = [(current - kept).float().square().sum() for current, kept in pairs]
         whole = [s.full_tensor() if isinstance(s, DTensor) else s for s in squares]
         return math.sqrt(float(torch.stack(whole).sum()) / sum(p.numel() for p in present))
 
     def using(self, name: str) -> AbstractContextManager[None]:
-        """The weights kept as `name` in place of the present ones, which come back at the end."""
+        """A context with the weights kept as `name` in place of the current ones."""
         return self._exchanged(self._weights(name))
 
     @contextmanager
@@ -230,21 +232,21 @@ class Policy(nn.Module, Sampler):
             self._exchange(kept)
 
     def kept(self, name: str) -> Mapping[str, Tensor]:
-        """The weights kept as `name`, for a checkpoint; {} where `keep` needs no copy of them."""
+        """The weights kept as `name`, for a checkpoint; {} if the policy needs no copy of them."""
         return self._kept.get(name, {})
 
     @torch.no_grad()
     def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Take up what `kept(name)` returned in an earlier run, kept in this one before or not."""
-        mine = self.keepable() if weights else {}
-        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in mine.items()}
+        """Load what `kept(name)` returned in an earlier run."""
+        current = self.keepable() if weights else {}
+        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in current.items()}
         self._changed(name)
 
     def _changed(self, name: str) -> None:
         self.changes[name] = self.changes.get(name, 0) + 1
 
     def keepable(self) -> dict[str, nn.Parameter]:
-        """The trained weights that `keep` copies, by name: all but the `unkept`."""
+        """The trained weights that `keep` copies, by name: all except `unkept`."""
         return {
             key: p
             for key, p in self.named_parameters()
@@ -256,33 +258,34 @@ class Policy(nn.Module, Sampler):
             names = ", ".join(self._kept) or "none"
             raise UserError(
                 f"{type(self).__name__} keeps no weights named {name!r} (kept are: {names}); "
-                f"`keep({name!r})` comes first"
+                f"call `keep({name!r})` first"
             )
         return self._kept[name]
 
     @torch.no_grad()
     def _exchange(self, kept: Mapping[str, Tensor]) -> None:
-        # By copies, not by pointers: whoever watches a parameter's version sees the change.
+        # Copied, not re-pointed: this raises a parameter's version, by which caches (a copy in
+        # bf16) notice the change.
         for parameter, other in zip(self.keepable().values(), kept.values(), strict=True):
-            own = parameter.clone()
+            current = parameter.clone()
             parameter.copy_(other)
-            other.copy_(own)
+            other.copy_(current)
 
     # ---- saving, memory
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """Facts for the card of the saved model.
+        """Entries for the card (README.md) of the saved model.
 
-        `base_model` (hub name or absolute path), `library_name`, `pipeline_tag`, and `usage`,
-        Python that loads it, where `{path}` stands for the folder.
+        `base_model` (hub name or absolute path), `library_name`, `pipeline_tag`, and `usage`:
+        Python code that loads the model, with `{path}` for its folder.
         """
         return {}
 
     def save_pretrained(self, path: Path) -> None:
-        """Write the trained weights in the ecosystem's own format; the default is safetensors.
+        """Write the trained weights in the format that users load; the default is safetensors.
 
-        Called on the first process alone; of a sharded policy on all, and the first alone writes.
+        Called on the first process only; for a sharded policy on all, of which the first writes.
         """
         from safetensors.torch import save_model
 
@@ -303,13 +306,14 @@ class Policy(nn.Module, Sampler):
         averages: int,
         shards: int = 1,
     ) -> Mapping[str, int]:
-        """Bytes on one process by purpose ("weights", "optimizer", ...) without loading anything.
+        """Bytes on one process by purpose ("weights", "optimizer", ...), without loading anything.
 
-        decisions: the micro-batch budget, 0 while nothing is updated; rollouts: as many as a
-        process has in an update at the most; group_size: of those of a prompt; sampled: as many as
-        the policy samples at once, 0 while it samples nothing; reference: whether a reference is
-        kept; averages: how many moving averages; shards: among how many processes the weights, and
-        what is kept of each, are divided, where the buffers of gathered weights come on top
-        (`groupwise.memory`). The default knows nothing and says so with {}.
+        decisions: the micro-batch budget, 0 if nothing is updated at that time.
+        rollouts: the most rollouts of an update on one process. group_size: rollouts of a prompt.
+        sampled: rollouts that the policy samples at once, 0 if it samples nothing at that time.
+        reference: whether a reference is kept. averages: the number of moving averages.
+        shards: the number of processes that weights, gradients and moments are divided among; with
+            more than 1, add the buffers of gathered weights (`groupwise.memory`).
+        Returns {} if there is no estimate, as by default.
         """
         return {}

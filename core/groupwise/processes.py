@@ -1,7 +1,8 @@
-"""Processes: those of a run, and what they agree on: sums, means, whether any of them says so.
+"""Processes: collectives over the processes of a run: sums, means, "is it true on any?".
 
-All but `accelerator` and `mesh` wait for every process, so all must call them alike. A sampler or
-a policy that acts once for all processes uses them, too.
+All functions but `accelerator` and `mesh` are collectives: they wait until every process has called
+them, so all processes must call them in the same order. Samplers and policies may use them, for
+what one process does for all.
 """
 
 import math
@@ -22,18 +23,21 @@ from groupwise.errors import UserError, first_line
 T = TypeVar("T")
 
 MOST = 4
-"""Differences that are told one by one."""
+"""Differences between configurations that a message lists."""
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
 def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
-    Raises UserError for processes that do not meet; for those that do not know of each other, each
-    of which would be a run of its own in the same folder; for mixed precision, which would wrap
-    training's forward pass and not sampling, where the two must compute alike; for gradient
-    accumulation, by which accelerate would divide gradients that are already those of a whole
-    update; and for its ways to shard a model, for which a run has a setting of its own.
+    Raises UserError
+    - if the processes cannot connect, or do not know of each other (each would then write a run of
+      its own into the same folder);
+    - for mixed precision: accelerate would apply it to training's forward pass and not to sampling,
+      and the two must compute alike;
+    - for gradient accumulation: accelerate would divide gradients that already belong to a whole
+      update;
+    - for accelerate's FSDP, DeepSpeed or Megatron: `train.shard` does that.
     """
     try:
         launched = Accelerator()
@@ -42,27 +46,27 @@ def accelerator() -> Accelerator:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if "RANK" in os.environ and world != launched.num_processes:
         raise UserError(
-            f"{world} processes were launched, and accelerate takes each for the only one: on a "
-            f"CPU set ACCELERATE_USE_CPU=true"
+            f"{world} processes were launched, but accelerate does not connect them; on a CPU set "
+            f"ACCELERATE_USE_CPU=true"
         )
     if launched.distributed_type in SHARDED:
         raise UserError(
-            f"accelerate is configured for {launched.distributed_type.value}, which would shard "
-            f"the model behind the policy's back; launch with torchrun, or accelerate launch "
-            f"--multi_gpu, and set train.shard: true"
+            f"accelerate is configured for {launched.distributed_type.value}, and a policy shards "
+            f"its model itself; launch with torchrun, or accelerate launch --multi_gpu, and set "
+            f"train.shard: true"
         )
     if launched.mixed_precision != "no":
         raise UserError(
             f"accelerate is configured for {launched.mixed_precision} mixed precision, which would "
-            f"hold in training and not in sampling; launch with --mixed_precision no and set "
-            f"policy.precision, which holds for both"
+            f"apply to training and not to sampling; launch with --mixed_precision no and set "
+            f"policy.precision, which applies to both"
         )
     if launched.gradient_accumulation_steps != 1:
         raise UserError(
             f"accelerate is configured for {launched.gradient_accumulation_steps} gradient "
             f"accumulation steps, by which it would divide every gradient; launch with "
-            f"--gradient_accumulation_steps 1 (unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS). How "
-            f"much goes through the model at once is train.microbatch, and changes no gradient"
+            f"--gradient_accumulation_steps 1 (unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS). To "
+            f"save memory lower train.microbatch, which does not change the gradient"
         )
     return launched
 
@@ -82,21 +86,21 @@ def _not_met(error: RuntimeError) -> str:
 
 
 def loss_of_others(error: Exception) -> str | None:
-    """What to say of an error by which a process learns that it lost the others; None of others.
+    """The message for an error of a collective because another process is gone; None for others.
 
-    NCCL's errors have a type of their own; gloo's are told by the source file that they begin with.
+    NCCL's errors have a type of their own; gloo's are recognised by the source file in their text.
     """
     if not isinstance(error, distributed.DistBackendError) and "/gloo/transport/" not in str(error):
         return None
     return (
-        f"another process of this run has ended or does not answer, so that this one cannot go "
-        f"on: {first_line(error)}. Why it ended it says itself, or its launcher does. Started "
-        f"again with --auto-resume the run goes on from its last checkpoint"
+        f"another process of this run has ended or does not answer, so this one cannot go on: "
+        f"{first_line(error)}. The reason is in that process's output, or in its launcher's. "
+        f"Started again with --auto-resume, the run goes on from its last checkpoint"
     )
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-    """Raise UserError, on all processes, where one was started with other values than the first."""
+    """Raise UserError, on all processes, if one was started with other values than the first."""
     parts = gather_object([dict(values)])
     keys = dict.fromkeys(key for part in parts for key in part)
     different = [
@@ -116,7 +120,7 @@ def check_same(values: Mapping[str, Any]) -> None:
 
 
 def mesh(accelerator: Accelerator) -> DeviceMesh:
-    """All processes of the run, for a policy that is sharded among them; one is a mesh, too."""
+    """A mesh of all processes of the run, for a sharded policy; also for a single process."""
     kind = accelerator.device.type
     if not distributed.is_initialized():
         backend = "nccl" if kind == "cuda" else "gloo"
@@ -126,7 +130,7 @@ def mesh(accelerator: Accelerator) -> DeviceMesh:
 
 
 def first(call: Callable[[], T]) -> T:
-    """What it returns on the first process, the only one to call it; what it raises, all raise."""
+    """Call it on the first process only; all processes return its result, or raise its error."""
     alone = PartialState().is_main_process
     answer, error = _outcome(call) if alone else (None, None)
     outcomes: list[Any] = [(answer, _sendable(error))]
@@ -135,13 +139,13 @@ def first(call: Callable[[], T]) -> T:
 
 
 def each(call: Callable[[], T]) -> list[T]:
-    """What it returns on each process, in order; what it raises on one, all raise."""
+    """Call it on every process, return all results by rank; an error on one is raised on all."""
     answer, error = _outcome(call)
     return _answers(gather_object([(answer, _sendable(error))]), error)
 
 
 def _outcome(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What it returns, and what it raises: others must be told of it, or they wait for ever."""
+    """The result and the error of a call: the error is sent on, or others would wait for ever."""
     try:
         return call(), None
     except Exception as error:
@@ -149,7 +153,7 @@ def _outcome(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def _sendable(error: Exception | None) -> Exception | None:
-    """The error, or one that says the same where it cannot be sent to other processes."""
+    """The error, or one with the same message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -158,7 +162,7 @@ def _sendable(error: Exception | None) -> Exception | None:
 
 
 def _answers(outcomes: list[Any], own: Exception | None) -> list[Any]:
-    """All answers; where there are errors, this process's own is raised, or else the first."""
+    """All results; if there are errors, raise this process's own, else the first."""
     for error in (own, *(sent for _, sent in outcomes)):
         if error is not None:
             raise error
@@ -167,16 +171,16 @@ def _answers(outcomes: list[Any], own: Exception | None) -> list[Any]:
 
 @torch.no_grad()
 def share(tensors: Iterable[Tensor]) -> None:
-    """Each becomes what it is on the first process, in place."""
+    """Overwrite each tensor, in place, by its value on the first process."""
     state = PartialState()
     for tensor in tensors if state.num_processes > 1 else ():
-        there = tensor.detach().to(state.device)  # where processes can send it from
-        distributed.broadcast(there, 0)
-        tensor.copy_(there)
+        value = tensor.detach().to(state.device)  # the device of collectives
+        distributed.broadcast(value, 0)
+        tensor.copy_(value)
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """The mean of each over all processes, NaN apart."""
+    """The mean of each over all processes, ignoring NaN."""
     sums = {k: (float(v.nansum()), int((~v.isnan()).sum())) for k, v in values.items()}
     parts = gather_object([sums])
     averages = {}
@@ -196,16 +200,16 @@ def largest(count: int) -> int:
 
 
 def any_process(condition: bool) -> bool:
-    """Whether it holds on any process: they must stop at the same step."""
+    """Whether it is true on any process; all must stop at the same step, for example."""
     return any(gather_object([condition]))
 
 
 def first_of(texts: Mapping[str, str]) -> dict[str, str]:
-    """Those of all processes by name; of several with one name that of the first process."""
+    """The texts of all processes by name; where several have one, that of the lowest rank."""
     parts = gather_object([dict(texts)])
     return {name: text for part in reversed(parts) for name, text in part.items()}
 
 
 def union(groups: Tensor) -> Tensor:
-    """The different group numbers of all processes, ascending."""
+    """The distinct group numbers of all processes, ascending."""
     return torch.tensor(sorted(set(gather_object(groups.unique().tolist()))), dtype=torch.int64)

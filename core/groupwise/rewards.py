@@ -1,13 +1,13 @@
-"""Rewards: TRL's call convention, and what a batch of them says.
+"""Rewards: TRL's call convention, and `Scores`, the rewards of a batch.
 
 A reward is any callable `f(prompts, completions, **columns) -> list[float | None]`, sync or async.
-It receives whole groups, in order, and the columns of the dataset with as many values as there are
-completions; beside them `completion_ids`, `truncated` and whatever else the policy states, and
-TRL's `trainer_state`, `log_extra` and `log_metric` where its signature asks for them. `None` means
-"does not apply to this completion", and NaN is taken for it.
+It receives whole groups, in order, and the columns of the dataset with one value per completion. If
+its signature has them, it also receives `truncated`, the policy's facts (`completion_ids`, ...) and
+TRL's `trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this
+completion"; NaN is treated as None.
 
-A process reward gives a list instead of a number: for each decision of the completion the reward of
-the step that ends there, or `None` where none does.
+A process reward returns a list per completion instead of a number, with one entry per decision: the
+reward of the step that ends there, or `None` if none ends there.
 """
 
 import inspect
@@ -43,16 +43,16 @@ class SampleErrors(Exception):  # noqa: N818
 
 
 class RewardError(UserError):
-    """A reward that failed and was not configured to be skipped."""
+    """A reward failed, and its `on_error` is "stop"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What rewards get as `trainer_state`: the fields of transformers' `TrainerState`, to be read.
+    """The argument `trainer_state` of rewards: the fields of transformers' `TrainerState`.
 
-    A run states the steps made (`global_step`), all that it is to make (`max_steps`), passes over
-    the training prompts (`epoch`), and which process this is. The others have transformers'
-    defaults: they tell of a Trainer's own habits.
+    A run sets the steps done (`global_step`), the steps in all (`max_steps`), the passes over the
+    training prompts (`epoch`), and which process this is. The other fields have transformers'
+    defaults, since they concern its Trainer only.
     """
 
     global_step: int = 0
@@ -81,12 +81,13 @@ class RunState:
 class Reward:
     """A named, weighted reward function with its limits.
 
-    weight: a number, or a schedule over the steps; a reward with a constraint has its multiplier.
-    deadline: seconds a call on a whole batch may take.
-    on_error: "stop" the run, or "skip": drop the failed samples from learning and count them.
-    isolate: call it in the main thread of a worker process, which can be killed.
-    bound: options already bound to the function's keywords; no column may have their names.
-    remake: makes the function anew in a worker, where that is simpler than to send it there.
+    weight: a number, or a schedule over the steps; unused with a constraint, whose multiplier is
+        the weight.
+    deadline: seconds that a call on a whole batch may take.
+    on_error: "stop" the run, or "skip": learn nothing from the failed samples, and count them.
+    isolate: call it in a worker process, which can be killed.
+    bound: names of options bound to the function; no column may have one of these names.
+    remake: builds the function again in a worker process, instead of pickling it.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Reward:
 
     @property
     def target(self) -> Any:
-        """The function or object itself, options apart: what may have `load` or `refresh`."""
+        """The function or object without bound options; it may have `load` or `refresh`."""
         return target_of(self.function)
 
     @cached_property
@@ -110,14 +111,14 @@ class Reward:
 
     @property
     def has_state(self) -> bool:
-        """Whether there is something in it for a checkpoint; a frozen model is none."""
+        """Whether its state belongs in a checkpoint; a frozen `nn.Module` has none."""
         target = self.target
-        kept = all(callable(getattr(target, n, None)) for n in ("state_dict", "load_state_dict"))
-        return kept and (hasattr(target, "refresh") or not isinstance(target, nn.Module))
+        saves = all(callable(getattr(target, n, None)) for n in ("state_dict", "load_state_dict"))
+        return saves and (hasattr(target, "refresh") or not isinstance(target, nn.Module))
 
     @cached_property
     def parameters(self) -> tuple[frozenset[str], frozenset[str], bool]:
-        """Names it takes, names it must get, and whether it takes any (`**columns`)."""
+        """Names of its parameters, of those without default, and whether it has `**columns`."""
         parameters = inspect.signature(self.function).parameters.values()
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         required = frozenset(p.name for p in named if p.default is p.empty)
@@ -125,7 +126,7 @@ class Reward:
         return frozenset(p.name for p in named), required, takes_all
 
     def check_columns(self, columns: Mapping[str, Any], facts: Sequence[str] = ()) -> None:
-        """Raise UserError when a column collides with an argument, or a needed one is missing."""
+        """Raise UserError if a column has the name of an argument, or a required one is missing."""
         reserved = {*OWN_ARGUMENTS, *facts, *self.bound}
         for column in columns:
             if column in reserved:
@@ -142,32 +143,32 @@ class Reward:
 
 
 def target_of(function: RewardFunction) -> Any:
-    """The function or object itself, without options that are bound to it."""
+    """The function or object itself, without bound options."""
     return function.func if isinstance(function, partial) else function
 
 
 def is_async(function: RewardFunction) -> bool:
     target = target_of(function)
-    call = getattr(target, "__call__", None)  # noqa: B004 - the method, to look at it
+    call = getattr(target, "__call__", None)  # noqa: B004 - to inspect the method
     return any(map(inspect.iscoroutinefunction, (target, call)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What the rewards said of B rollouts.
+    """The values of R rewards for B rollouts.
 
-    weights: what each counts in this step; a constraint's multiplier, negative where the value is
+    weights: of each reward in this step; for a constraint its multiplier, negative if the value is
         to be lower.
-    scales: what values are divided by before they are weighed; 1 but for constraints.
-    values: [B, R] float64, NaN where a reward does not apply or failed; the sum of its steps for a
-        process reward.
+    scales: values are divided by these before they are weighted; 1 except for constraints.
+    values: [B, R] float64, NaN where a reward does not apply or failed; for a process reward the
+        sum over its steps.
     failed: [B] bool, where a reward failed and was skipped.
     steps: [B, T] float64, the weighted sum of process rewards at the decision where a step ends,
-        NaN elsewhere; None where no reward judges steps.
-    judges_steps: which of the R rewards do.
-    undefined: how many completions a reward gave NaN, which is taken for None; by name.
+        NaN elsewhere; None if no reward judges steps.
+    judges_steps: the names of process rewards.
+    undefined: by reward, for how many completions it returned NaN, which is treated as None.
     seconds, metrics, extra: by name, how long rewards took and what they logged.
-    failures: by name, why a reward failed that was skipped, to be read after its name.
+    failures: by reward, why it failed and was skipped; a phrase to follow the reward's name.
     """
 
     names: tuple[str, ...]
@@ -185,22 +186,22 @@ class Scores:
 
     @cached_property
     def total(self) -> Tensor:
-        """[B] float64: the weighted sum of the rewards that apply.
+        """[B] float64: sum_k w_k r_k / scale_k over the rewards that apply.
 
-        NaN where none applies or one failed: a sum with a part missing is not a smaller reward.
+        NaN if none applies or one failed: a sum without the failed one would be a wrong reward.
         """
         return self._sum(self.values)
 
     @cached_property
     def outcome(self) -> Tensor:
-        """[B] float64: the total without process rewards, whose steps are judged one by one."""
+        """[B] float64: the total without process rewards."""
         return self._sum(self.outcomes)
 
     @cached_property
     def outcomes(self) -> Tensor:
-        """[B, R] float64: the values of rewards that judge whole completions, each by itself.
+        """[B, R] float64: the values of rewards that judge whole completions.
 
-        NaN where a reward does not apply or judges steps, and where any of them failed.
+        NaN where a reward does not apply or judges steps, and where any reward failed.
         """
         judges = torch.tensor([name in self.judges_steps for name in self.names])
         return self.values.masked_fill(judges | self.failed.unsqueeze(1), math.nan)
@@ -212,11 +213,11 @@ class Scores:
 
     @property
     def units(self) -> Tensor:
-        """[R]: the `scales`, of all rewards."""
+        """[R]: `scales`, or ones."""
         return self.values.new_tensor(self.scales or [1.0] * len(self.names))
 
     def dead(self, groups: Tensor) -> Tensor:
-        """[B] bool: nothing in the rollout's group, outcome or step, differs from the rest."""
+        """[B] bool: in the rollout's group all outcomes are equal, and all step rewards."""
         same = zero_variance(self.outcome, groups)
         return same if self.steps is None else same & zero_variance_of_steps(self.steps, groups)
 
@@ -225,7 +226,7 @@ class Scores:
         return self.values[:, self.names.index(name)]
 
     def select(self, rows: Tensor) -> "Scores":
-        """The scores of `rows` (indices or bool); times, extras and metrics stay behind."""
+        """The scores of `rows` (indices or bool), without seconds, extra and metrics."""
         return Scores(
             names=self.names,
             weights=self.weights,
@@ -240,9 +241,9 @@ class Scores:
     def concat(parts: Sequence["Scores"]) -> "Scores":
         """One batch of all parts.
 
-        Seconds and counts add up, a metric is the mean over all completions of parts that have it,
-        and of failures the first is kept. Raises RewardError where a reward judges the steps of
-        some completions and gives numbers to others.
+        Seconds and counts are summed; a metric is averaged over the completions of the parts that
+        have it; the first failure of each reward is kept. Raises RewardError if a reward returned
+        step rewards for some completions and numbers for others.
         """
         first = parts[0]
         if len(parts) == 1:
@@ -280,7 +281,7 @@ def _sums(parts: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
 
 
 def _means(parts: Sequence[Mapping[str, float]], sizes: Sequence[int]) -> dict[str, float]:
-    """The mean of each over the completions of those parts that have it."""
+    """The mean of each metric over the completions of the parts that have it."""
     sums = _sums(
         [{n: value * size for n, value in p.items()} for p, size in zip(parts, sizes, strict=True)]
     )
@@ -295,7 +296,7 @@ def _columns(parts: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any
 
 
 def _joined(steps: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
-    """Steps of several batches, padded to the longest with NaN; None where no batch has any."""
+    """Steps of several batches, padded with NaN to the longest; None if no batch has any."""
     widths = [part.shape[1] for part in steps if part is not None]
     if not widths:
         return None

@@ -1,6 +1,7 @@
-"""Rollouts and LogProbs: what a policy samples, and what it says of its own decisions.
+"""Rollouts and LogProbs: what a policy samples, and its log-probs of its own decisions.
 
-B rollouts in a batch, T decisions in a rollout (padded), G rollouts in a group.
+A decision is what has a ratio: a token, a denoising step. B rollouts in a batch, T decisions in a
+rollout (padded), G rollouts in a group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ Trajectory = Mapping[str, "Tensor | Sequence[Tensor]"]
 
 @dataclass(frozen=True, kw_only=True)
 class LogProbs:
-    """A policy's answer about the decisions it was asked for; everything may carry a gradient.
+    """What a policy's forward returns for some decisions; all of it may carry a gradient.
 
     log_probs: [b, t] float32, or None for a policy that has none.
     entropy: [b, t] float32 of the distribution each decision was drawn from, in nats, or None.
-    extra: further differentiable quantities by name (`mean`, `std`), b first.
+    extra: further differentiable tensors [b, t, ...] by name (`mean`, `std`).
     """
 
     log_probs: Tensor | None
@@ -31,19 +32,19 @@ class LogProbs:
 class Rollouts:
     """A batch of sampled completions.
 
-    prompts: the dataset row each rollout answers, length B.
+    prompts: the dataset row that each rollout answers, length B.
     completions: what rewards see (text, messages, PIL images), length B.
     groups: [B] int64, the number of the draw of the prompt; rollouts of one draw form a group.
-    mask: [B, T] bool, which places are decisions of the policy. It may have holes: what a tool
-        answered between two turns is part of the rollout and no decision.
+    mask: [B, T] bool, True at decisions of the policy. It may have holes: the tokens of a tool's
+        answer between two turns belong to the rollout and are no decisions.
     truncated: [B] bool, cut off by a limit rather than ended by the policy.
-    sampler_log_probs: [B, T] float32, what the sampler said of its decisions as it drew them, or
-        None where it says nothing.
-    versions: [B] int64, how many training steps the oldest weights had seen that drew any of it;
-        None from a policy that is its own sampler, for which the core fills it in.
-    facts: columns of length B that rewards receive beside the dataset's.
-    trajectory: the policy's own record: tensors [B], tensors [B, T, ...] padded to T, and for
-        everything of another size a sequence of B tensors, so that no width is taken for T.
+    sampler_log_probs: [B, T] float32, the sampler's log-probs of its decisions when it drew them;
+        None if it gives none.
+    versions: [B] int64, the training steps of the weights that drew the rollout, of the oldest if
+        there were several; None from a policy that is its own sampler: the core sets it.
+    facts: further columns of length B, which rewards receive like the dataset's.
+    trajectory: whatever the policy's forward needs: tensors [B], tensors [B, T, ...] padded to T,
+        and for any other shape a list of B tensors, so that no other dimension is taken for T.
     """
 
     prompts: Sequence[Mapping[str, Any]]
@@ -93,7 +94,7 @@ class Rollouts:
             if timed and column.shape[1] != self.mask.shape[1]:  # type: ignore[union-attr]
                 raise ValueError(
                     f"Rollouts: trajectory[{name!r}] and mask {list(self.mask.shape)} differ in T: "
-                    f"a tensor must be [B] or [B, T, ...]; give others as a list of B tensors"
+                    f"a tensor must be [B] or [B, T, ...]; pass any other as a list of B tensors"
                 )
 
     def __len__(self) -> int:
@@ -113,12 +114,12 @@ class Rollouts:
 
     @property
     def lengths(self) -> Tensor:
-        """[B] int64: how many decisions each rollout has; for weights, means and reports."""
+        """[B] int64: the number of decisions of each rollout; for weights, means and reports."""
         return self.mask.sum(dim=1)
 
     @property
     def extents(self) -> Tensor:
-        """[B] int64: the place after each rollout's last decision; for cutting and padding."""
+        """[B] int64: the position after each rollout's last decision; for cutting and padding."""
         places = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
         return (places * self.mask).amax(dim=1) if self.mask.shape[1] else self.lengths
 
@@ -135,7 +136,7 @@ class Rollouts:
         def pick(column: Any) -> Any:
             if not isinstance(column, Tensor):
                 return [column[row] for row in chosen]
-            # `versions` stay in CPU memory, where reading them waits for nothing.
+            # `versions` stay in CPU memory, where reading them does not wait for the device.
             column = column[index if column.device == index.device else host]
             return column[:, :longest] if column.ndim > 1 else column
 
@@ -151,7 +152,7 @@ class Rollouts:
         )
 
     def with_facts_on_cpu(self) -> "Rollouts":
-        """The same with the facts' tensors in CPU memory, for when rewards have seen them."""
+        """The same with the facts' tensors in CPU memory, for use after rewards have read them."""
 
         def moved(column: Sequence[Any]) -> list[Any]:
             return [value.cpu() if isinstance(value, Tensor) else value for value in column]

@@ -1,4 +1,4 @@
-"""Sampler: what draws completions. A policy is its own sampler; an inference engine is another."""
+"""Sampler: draws completions. A policy is its own sampler; an inference engine is another one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,27 @@ Purpose = Literal["train", "evaluate", "greedy"]
 
 
 def products_are_exact() -> bool:
-    """Whether torch takes matrix products of float32 in float32, and not in TF32 or bf16.
+    """Whether torch computes matrix products of float32 in float32, not in TF32 or bf16.
 
-    What is not exact in this sense may not be in that of `Sampler.exact`.
+    In TF32, log-probs of sampling and training may differ, so `Sampler.exact` must be False.
     """
     switch = torch.backends.cuda.matmul
-    if hasattr(switch, "fp32_precision"):  # torch 2.9 has it, and sets it by the older switch, too
+    if hasattr(switch, "fp32_precision"):  # since torch 2.9; the older switch sets it, too
         return switch.fp32_precision in {"none", "ieee"}
     return torch.get_float32_matmul_precision() == "highest"
 
 
 class Sampler(ABC):
-    """Draws completions with the weights of a policy that it follows.
+    """Draws completions with the weights of a policy, which it copies in `follow`.
 
     A plugin's sampler is a class with a nested `Config`, built as `Target(config, policy)`.
 
-    policy_class: the class of policies it can draw for. requires: what it builds on of that which
-        a policy `provides`.
-    seeded: whether a sample depends on its own seed alone, so that batching, processes and resuming
-        change nothing. An engine that batches as requests come in cannot promise that.
-    exact: whether its log-probs are those that the policy's `forward` gives, by the same code in
-        the same precision: then they may stand for the policy's own, and no correction is due.
+    policy_class: the class of policies that it can draw for. requires: names that the policy's
+        `provides` must contain.
+    seeded: whether a sample depends on its own seed alone, so that batch size, number of processes
+        and resuming do not change it. An engine that batches requests as they arrive is not seeded.
+    exact: whether its log-probs equal those of the policy's `forward` (same code, same precision).
+        They are then used as the policy's old log-probs, without a pass and without correction.
     """
 
     policy_class: ClassVar[type] = object
@@ -50,27 +50,27 @@ class Sampler(ABC):
         seeds: Sequence[int],
         purpose: Purpose = "train",
     ) -> Rollouts:
-        """Sample `group_size` rollouts for each row, those of a row adjacent and in order.
+        """Sample `group_size` rollouts for each row, adjacent and in the order of the rows.
 
         seeds: one per rollout.
         purpose: "train" samples from the distribution that the policy's `forward` scores;
-            "evaluate" may take the better settings of actual use; "greedy" takes the likeliest
-            decisions.
+            "evaluate" may use the settings of actual use (temperature, guidance, more steps);
+            "greedy" takes the likeliest decisions.
 
-        `groups` numbers the rows 0, 1, ... and is renumbered by the core. A sampler other than the
-        policy fills in `versions` with the version it followed when it drew.
+        `groups` numbers the rows 0, 1, ...; the core renumbers it. A sampler other than the policy
+        sets `versions` to the version that it followed when it drew.
         """
 
     @abstractmethod
     def follow(self, policy: nn.Module, name: str, version: int) -> None:
-        """Draw with the policy's present weights from now on, until told of others.
+        """Copy the policy's current weights, and draw with them until the next call.
 
-        Called on every process before sampling, whenever these weights are not those followed
-        last, and with no sampling in flight. Copy what is needed: weights change afterwards.
+        Called on every process before sampling if the weights differ from those followed last, and
+        never while samples are being drawn. Copy the weights: the policy changes its own.
 
-        name: "policy" for the weights in training, else the name they are kept by ("average").
-        version: how many training steps these weights have seen.
+        name: "policy" for the weights in training, else the name of kept weights ("average").
+        version: how many training steps these weights were trained for.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Called once when the run ends, after an error, too."""
+        """Called once when the run ends, also after an error."""

@@ -1,4 +1,4 @@
-"""Trust: models whose folder brings Python code, which runs only where a configuration says so."""
+"""Trust: Python code that comes with a model runs only if the configuration allows it."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 SETTING = "trust_remote_code"
-"""What transformers and diffusers call it."""
+"""The name of this option in transformers and diffusers."""
 
 
 def _checked(loading: dict[str, Any]) -> dict[str, Any]:
-    """With the setting as a truth: `no` is a text in YAML, and a text would count as true."""
+    """With the option as a bool: `no` is a text in YAML 1.2, and any text would count as true."""
     if SETTING not in loading:
         return loading
     value = loading[SETTING]
@@ -31,10 +31,10 @@ def is_trusted(loading: Mapping[str, Any]) -> bool:
 
 
 def ask_nobody() -> None:
-    """Let transformers refuse such a model where it would ask on the terminal, and wait.
+    """Make transformers refuse such a model instead of asking on the terminal.
 
-    For libraries that call it and do not hand the setting on. It stays so: another thread may be
-    loading, too.
+    For libraries that call transformers without passing the option on. It is not undone, since
+    another thread may be loading a model, too.
     """
     with suppress(ImportError):
         from transformers import dynamic_module_utils
@@ -43,7 +43,7 @@ def ask_nobody() -> None:
 
 
 def brings_code(error: BaseException) -> bool:
-    """Whether a library refused a model because it needs code that the model brings."""
+    """Whether a library refused a model because it needs the model's own code."""
     return isinstance(error, ValueError) and "custom code" in str(error)
 
 
@@ -51,9 +51,9 @@ UNTRUSTED = (
     f"it brings Python code of its own, which runs only with policy.loading.{SETTING}: true; set "
     f"that if you trust the code"
 )
-"""What to say of such a policy."""
+"""The message for such a policy."""
 NOT_RUN = (
     "it brings Python code of its own, which is not run; if you trust the code, call the model "
     "from a reward of your own"
 )
-"""What to say of such a reward."""
+"""The message for such a reward."""

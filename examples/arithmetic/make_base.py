@@ -1,13 +1,12 @@
-"""Make the base model of `examples/arithmetic.yaml`: a Qwen2 that can reason and usually does not.
+"""Make the base model of `examples/arithmetic.yaml`: a Qwen2 that can reason but usually does not.
 
-A small byte-level BPE tokenizer and a Qwen2 of about a million parameters are made from nothing,
-and supervised on sums of reasoning-gym (`chain_sum`). A share of the answers is worked out step by
-step inside the think tags; the rest leave them empty and state a bare answer, which is much harder
-to get right. So the model knows both ways of answering, prefers the one that fails, and is left for
-GRPO to find out which of them pays.
+A small byte-level BPE tokenizer and a Qwen2 of about a million parameters are trained from scratch
+on sums of reasoning-gym (`chain_sum`). A share of the answers is worked out step by step inside the
+think tags; the rest leave the tags empty and state a bare answer, which is rarely right. So the
+model knows both ways of answering and prefers the worse one; GRPO has to find the better one.
 
-The problems that `groupwise` holds out for evaluation are never shown here: the same hash of the
-question decides in both places.
+The problems that `groupwise` holds out for evaluation are not in the training data: both use the
+same hash of the question.
 
     python examples/arithmetic/make_base.py --minutes 50
 
@@ -39,13 +38,13 @@ CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] + '\\n' }}{%
 
 
 def problems(seed: int, size: int) -> list[dict]:
-    """Sums that are not held out, as reasoning-gym's entries."""
+    """Entries of reasoning-gym's `chain_sum` that are not held out."""
     dataset = reasoning_gym.create_dataset("chain_sum", seed=seed, size=size, **TASK)
     return [entry for entry in dataset if not held_out(entry["question"], HELD_OUT)]
 
 
 def worked(expression: str) -> str:
-    """The running total after each term, one step a line: `3 + 5 - 9` -> `3+5=8`, `8-9=-1`."""
+    """The running total after each term, one step per line: `3 + 5 - 9` -> `3+5=8`, `8-9=-1`."""
     terms = expression.split()
     total, lines = int(terms[0]), []
     for sign, term in zip(terms[1::2], terms[2::2], strict=True):
@@ -56,13 +55,13 @@ def worked(expression: str) -> str:
 
 
 def completion(entry: dict, think: bool) -> str:
-    """An answer in R1's format; without thought the tags stay empty."""
+    """An answer in R1's format; without `think` the thinking is empty."""
     thought = worked(entry["metadata"]["expression"]) if think else ""
     return f"<think>\n{thought}\n</think>\n<answer>\n{entry['answer']}\n</answer>"
 
 
 def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE with single digits; the tags are tokens that decoded text shows."""
+    """Byte-level BPE with single digits; the tags are tokens, but not special ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -112,13 +111,13 @@ def main() -> None:
         f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens of vocabulary", flush=True
     )
 
-    # The schedule follows the clock, not a step count, so the budget holds on any machine.
+    # The schedule follows the clock, not a step count, so it fits the time budget on any machine.
     started, step, seconds = time.monotonic(), 0, options.minutes * 60
     while (done := (time.monotonic() - started) / seconds) < 1:
         rate = options.learning_rate * min(1.0, step / 200) * (1 - done)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        # Item i of seed s is drawn from s + i, so spacing the seeds keeps the batches apart.
+        # Item i of seed s is drawn from s + i; seeds 1000 apart give batches without common items.
         entries = problems(seed=2 * 10**9 + step * 1000, size=options.batch_size)
         pairs = [pair(entry, options.think_share, rng) for entry in entries]
         loss = model(**batch(tokenizer, pairs)).loss

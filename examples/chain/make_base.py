@@ -2,10 +2,9 @@
 
     python examples/chain/make_base.py
 
-A Qwen2 of less than a million parameters is supervised on pairs: a scene in words that the painter
-of `shapes` was never taught, and the same scene said again in one of eight ways. Two of these the
-painter knows; together the writer uses them in a sixth of its answers. Scenes that are held out
-from training are in no pair.
+A Qwen2 of less than a million parameters is trained on pairs: a scene in words that the painter of
+`shapes` was never trained on, and the same scene in one of eight other wordings. The painter knows
+two of these, which the writer uses in a sixth of its answers. Held-out scenes are in no pair.
 """
 
 import argparse
@@ -27,10 +26,10 @@ from small_qwen2 import batch, make_model  # noqa: E402
 from groupwise.prompts.split import held_out  # noqa: E402
 
 HELD_OUT = 0.2
-"""As in `examples/shapes`: scenes that the painter was never taught are not asked of it, either."""
+"""As in `examples/shapes`, so that held-out scenes are new to the painter, too."""
 END = "<|end|>"
-SHOWN = "{scene} =>"
-"""How the writer is asked; the colon of nothing else."""
+PROMPT = "{scene} =>"
+"""The writer's prompt; no scene contains "=>"."""
 
 
 def main() -> None:
@@ -44,28 +43,28 @@ def main() -> None:
     rows = list(prompts(scenes, random.Random(0)))
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (HERE / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
-    seen = [row for row in scenes if not held_out(row["prompt"], HELD_OUT)]
-    print(f"{len(rows)} prompts of {len(scenes)} scenes, {len(seen)} of which are not held out")
+    training = [row for row in scenes if not held_out(row["prompt"], HELD_OUT)]
+    print(f"{len(rows)} prompts of {len(scenes)} scenes, {len(training)} of which are not held out")
     words = [f" {text}" for row in scenes for text in wordings.rewritings(row)]
     tokenizer = make_tokenizer([*words, *(row["prompt"] for row in rows)])
     model = make_model(tokenizer, positions=128)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
-    teach(model, tokenizer, seen, steps=options.steps)
+    train(model, tokenizer, training, steps=options.steps)
     model.to(torch.bfloat16).save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
 
 
 def prompts(scenes: list[dict], chance: random.Random) -> list[dict]:
-    """A row for every scene and wording: what is asked, and the metadata that the judge reads."""
+    """A row for every scene and wording: the prompt, and the metadata that the reward reads."""
     return [
-        {"prompt": SHOWN.format(scene=text), "scene": row["prompt"], "include": row["include"]}
+        {"prompt": PROMPT.format(scene=text), "scene": row["prompt"], "include": row["include"]}
         for row in scenes
         for text in wordings.foreign(row, chance)
     ]
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, of which every word of the scenes is one token."""
+    """Byte-level BPE with one token for every word of the scenes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,14 +78,14 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
 
 
-def teach(
+def train(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     scenes: list[dict],
     *,
     steps: int,
 ) -> None:
-    """Supervise on fresh pairs; the rate falls to 0."""
+    """Supervised training on random pairs; the learning rate falls to 0."""
     chance = random.Random(1)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98))
     for step in range(steps):
@@ -103,10 +102,10 @@ def teach(
 
 
 def pair(row: dict, chance: random.Random) -> tuple[str, str]:
-    """A scene in foreign words, and one way to say it again, with its end token."""
-    asked = chance.choice(list(wordings.foreign(row, chance)))
+    """A prompt with an unusual wording of the scene, and one rewriting with the end token."""
+    text = chance.choice(list(wordings.foreign(row, chance)))
     (answer,) = chance.choices(wordings.rewritings(row), weights=wordings.SHARES)
-    return SHOWN.format(scene=asked), f" {answer}{END}"
+    return PROMPT.format(scene=text), f" {answer}{END}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Wordings of two-object scenes: some that the painter of `shapes` knows, many that it does not.
+"""Wordings of two-object scenes: a few that the painter of `shapes` knows, and many others.
 
-A row asks for a scene in words that the painter never saw: synonyms, another order, another
-language. The writer of `examples/chain.yaml` says it again; which way of saying it the painter
-understands, nobody tells the writer.
+A prompt describes a scene in words that the painter was never trained on: synonyms, another order,
+another language. The writer of `examples/chain.yaml` rewrites it, and has to find out by the reward
+which wording the painter understands.
 """
 
 import random
@@ -50,7 +50,7 @@ FRENCH = {
     "below": "sous",
 }
 SHARES = (0.10, 0.05, 0.15, 0.15, 0.15, 0.15, 0.15, 0.10)
-"""How often the untrained writer uses each of `rewritings`."""
+"""How often the base writer uses each of `rewritings`."""
 
 Row = dict[str, Any]
 Thing = tuple[str, str]
@@ -58,14 +58,14 @@ Thing = tuple[str, str]
 
 
 def things(row: Row) -> tuple[Thing, str, Thing]:
-    """What a row of `shapes` with two objects asks for: one thing, where it is, another thing."""
+    """The two objects of a row of `shapes`, and the relation of the first to the second."""
     first, second = row["include"]
     one, other = (first["color"], first["class"]), (second["color"], second["class"])
     return one, first["position"][0], other
 
 
 def foreign(row: Row, chance: random.Random) -> Iterator[str]:
-    """The scene in words that the painter was never taught, in four ways."""
+    """Four wordings of the scene that the painter was never trained on."""
     one, where, other = things(row)
 
     def rare(thing: Thing) -> tuple[str, str]:
@@ -79,7 +79,7 @@ def foreign(row: Row, chance: random.Random) -> Iterator[str]:
 
 
 def rewritings(row: Row) -> list[str]:
-    """Eight ways to say the scene again; the painter knows the first two; the sixth is wrong."""
+    """Eight wordings of the scene. The painter knows the first two; the sixth is a wrong scene."""
     one, where, other = things(row)
     (first, shape), (second, other_shape) = one, other
     rare = [f"a {COLOURS[c][0]} {SHAPES[s][0]}" for c, s in (one, other)]

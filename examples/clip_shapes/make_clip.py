@@ -2,8 +2,8 @@
 
     python examples/clip_shapes/make_clip.py [--minutes 9]
 
-A CLIP of transformers of toy size learns which picture goes with which prompt. The prompts that
-`groupwise` holds out for evaluation are not among them, so what it says of those it has worked out.
+A small CLIP of transformers is trained on pictures and their prompts. The prompts that `groupwise`
+holds out for evaluation are not among them, so its scores for those are generalisation.
 """
 
 import argparse
@@ -37,13 +37,14 @@ def main() -> None:
     torch.manual_seed(1)
     chance = random.Random(1)
     everything = list(scenes.rows())
-    seen = [row for row in everything if not held_out(row["prompt"], shapes.HELD_OUT)]
-    drawn = shapes.draw_rows(seen, options.pictures, chance)
+    training = [row for row in everything if not held_out(row["prompt"], shapes.HELD_OUT)]
+    drawn = shapes.draw_rows(training, options.pictures, chance)
     pictures = torch.stack([small_sd3.to_tensor(scenes.draw(row, chance)) for row in drawn])
     tokenizer = small_sd3.tokenizer([row["prompt"] for row in everything], length=12)
     model = CLIPModel(configuration(tokenizer))
     updates = train(model, tokenizer, pictures, [row["prompt"] for row in drawn], options.minutes)
-    right = told_apart(model, tokenizer, [row for row in everything if row not in seen], chance)
+    unseen = [row for row in everything if row not in training]
+    right = accuracy(model, tokenizer, unseen, chance)
     print(f"{updates} updates; the nearest held-out prompt is the right one: {right:.3f}")
     model.half().save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
@@ -115,10 +116,10 @@ STD = CLIPImageProcessor().image_std
 
 
 @torch.no_grad()
-def told_apart(
+def accuracy(
     model: CLIPModel, tokenizer: object, rows: list[scenes.Row], chance: random.Random
 ) -> float:
-    """How often the right prompt is the nearest to a picture, among all held-out prompts."""
+    """Share of pictures whose nearest prompt, among all held-out ones, is the right one."""
     pictures = torch.stack([small_sd3.to_tensor(scenes.draw(row, chance)) for row in rows])
     prompts = [row["prompt"] for row in rows]
     logits = similarities(model, tokenizer, pictures, prompts)

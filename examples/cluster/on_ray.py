@@ -1,9 +1,9 @@
-"""Train by a configuration on a Ray cluster: `groupwise train --auto-resume` in every worker.
+"""Train on a Ray cluster: `groupwise train --auto-resume` in every worker.
 
     python examples/cluster/on_ray.py CONFIG --storage FOLDER [--workers 2] [--gpu] [key=value ...]
 
-Where the run is written, what every node must see, and what happens when a worker or a node is
-lost: docs/cluster.md. Where RAY_ADDRESS names no cluster, this machine becomes one.
+docs/cluster.md says where the run is written, which files every node needs, and what happens when a
+worker or a node fails. Without RAY_ADDRESS, this machine becomes a cluster.
 """
 
 import argparse
@@ -23,14 +23,14 @@ import groupwise
 
 
 def work(settings: dict[str, Any]) -> None:
-    """One process of the run; all of them are started again when one is lost."""
+    """One process of the run; Ray restarts all of them when one fails."""
     if not torch.cuda.is_available():
         os.environ["ACCELERATE_USE_CPU"] = "true"
     groupwise.train(resume="auto", **settings)
 
 
 def wait_for_room(workers: int, each: dict[str, float], seconds: int) -> None:
-    """Ask for what the workers need, as an autoscaler notices; exit where it does not come."""
+    """Request the workers' resources, which an autoscaler notices; exit if they do not come."""
     room = placement_group([each] * workers)
     if not room.wait(seconds):
         free = {name: ray.available_resources().get(name, 0.0) for name in each}
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--storage", type=Path, required=True, help="a folder all nodes share")
     parser.add_argument("--workers", type=int, default=2, help="processes of the run")
-    parser.add_argument("--gpu", action="store_true", help="one for each worker")
-    parser.add_argument("--restarts", type=int, default=3, help="after so many failures")
+    parser.add_argument("--gpu", action="store_true", help="one GPU per worker")
+    parser.add_argument("--restarts", type=int, default=3, help="most restarts after failures")
     parser.add_argument("--patience", type=int, default=300, help="seconds to wait for nodes")
     options, overrides = parser.parse_known_args()
     storage, name = options.storage.absolute(), options.config.stem
@@ -67,7 +67,7 @@ def main() -> None:
         work,
         train_loop_config=settings,
         scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=options.gpu),
-        # The run keeps its own checkpoints; what Ray notes of it lies beside them.
+        # The run writes its own checkpoints; Ray's records are beside them.
         run_config=RunConfig(name=name, storage_path=str(storage / "ray"), failure_config=failures),
     )
     try:

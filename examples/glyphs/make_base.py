@@ -1,11 +1,10 @@
-"""Make the base model of `examples/glyphs.yaml`: a small SD3 that writes letters, often wrong.
+"""Make the base model of `examples/glyphs.yaml`: a small SD3 that writes letters, often wrong ones.
 
     python examples/glyphs/make_base.py --minutes 36
 
-The model learns from pictures whose captions name wrong letters as often as right ones, nearly. So
-it can write every letter at every place, and takes the prompt for a hint; GRPO is left to find out
-that the prompt is meant. The strings that `groupwise` holds out for evaluation are in no picture
-and in no caption.
+The model is trained on pictures whose captions name nearly as many wrong letters as right ones. So
+it can write every letter at every place, but follows the prompt only roughly; GRPO has to teach it
+to follow. The strings that `groupwise` holds out for evaluation are in no picture and no caption.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from groupwise.prompts.split import held_out  # noqa: E402
 
 HELD_OUT = 0.1
 WRONG = 0.45
-"""The share of letters that a caption gets wrong."""
+"""The share of a caption's letters that are replaced by random ones."""
 
 
 def main() -> None:
@@ -41,8 +40,8 @@ def main() -> None:
     everything = list(strings.rows())
     lines = "".join(json.dumps(row) + "\n" for row in everything)
     (HERE / "prompts.jsonl").write_text(lines, encoding="utf-8")
-    seen = [row["text"] for row in everything if not held_out(row["prompt"], HELD_OUT)]
-    by_length = {length: [text for text in seen if len(text) == length] for length in (1, 2, 3)}
+    training = [row["text"] for row in everything if not held_out(row["prompt"], HELD_OUT)]
+    by_length = {size: [text for text in training if len(text) == size] for size in (1, 2, 3)}
     lengths = chance.choices((1, 2, 3), weights=(1, 2, 5), k=options.pictures)
     texts = [chance.choice(by_length[length]) for length in lengths]
     pictures = torch.stack([small_sd3.to_tensor(strings.draw(text, chance)) for text in texts])
@@ -50,13 +49,13 @@ def main() -> None:
     words = ["the letters", *strings.ALPHABET.lower()]
     pipe = small_sd3.pipeline(words, length=8, side=12)
     error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=0.25 * options.minutes)
-    print(f"autoencoder: pixels off by {error:.4f}", flush=True)
+    print(f"autoencoder: pixel error {error:.4f}", flush=True)
     latents = small_sd3.encode(pipe.vae, pictures)
 
     def caption(number: int) -> str:
-        while held_out(told := strings.prompt(mistaken(texts[number], chance)), HELD_OUT):
+        while held_out(text := strings.prompt(mistaken(texts[number], chance)), HELD_OUT):
             pass
-        return told
+        return text
 
     left = options.minutes - (time.monotonic() - started) / 60
     updates = small_sd3.train_flow(pipe, latents, caption, minutes=left)
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def mistaken(text: str, chance: random.Random) -> str:
-    """The text with each letter drawn anew with the chance `WRONG`."""
+    """The text, each letter replaced by a random one with probability `WRONG`."""
     letters = strings.ALPHABET
     return "".join(chance.choice(letters) if chance.random() < WRONG else own for own in text)
 

@@ -1,4 +1,4 @@
-"""Short strings: prompts that ask for them, and pictures that show them."""
+"""Short strings, with prompts for them and pictures of them."""
 
 import random
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 HEIGHT, WIDTH = 24, 48
 ALPHABET = "ACEFGKLMNPRU3479"
-"""Letters that OCR reads without fail at this size."""
+"""Letters that OCR reads reliably at this size."""
 LONGEST = 3
-_FINE = 4  # a picture is drawn that much larger, and averaged down
+_FINE = 4  # pictures are drawn so many times larger, and averaged down
 _FONT = ImageFont.load_default(17 * _FINE)
 
 Row = dict[str, Any]
@@ -25,12 +25,12 @@ def rows() -> Iterator[Row]:
 
 
 def prompt(text: str) -> str:
-    """With spaces, so that each letter is a token."""
+    """The prompt, with spaces so that each letter is a token."""
     return f"the letters {' '.join(text)}"
 
 
 def draw(text: str, chance: random.Random) -> Image.Image:
-    """A picture of dark letters on white, a little out of place by chance."""
+    """A picture of dark letters on white, each slightly displaced at random."""
     picture = Image.new("L", (WIDTH * _FINE, HEIGHT * _FINE), 255)
     canvas = ImageDraw.Draw(picture)
     step = 14 * _FINE

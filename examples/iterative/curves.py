@@ -1,11 +1,11 @@
-"""Train `run.yaml` twice for each seed, its judge left alone and learning each step, and draw both.
+"""Train `run.yaml` twice per seed, with a fixed judge and with one trained each step; draw both.
 
     python examples/iterative/curves.py --seeds 0 1 2 --jobs 2 --out runs/iterative
-    python examples/iterative/curves.py --out runs/iterative --only-draw    # of runs that are there
+    python examples/iterative/curves.py --out runs/iterative --only-draw    # of finished runs
 
-The judge is made first, by `make_judge.py`, unless it is there. Each run has a core of its own.
-Written are table.md, and picture.svg with three curves: what the judge that is left alone says of
-held-out answers, what the verifier says of them, and what it says where the judge learns.
+The judge is made first by `make_judge.py`, if needed. Each run has its own core. The outputs are
+table.md, and picture.svg with three curves over held-out prompts: the fixed judge's score, the
+verifier's score in the same run, and the verifier's score where the judge is trained.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CURVES = (
 
 
 def train(out: Path, variant: str, seed: int, cores: SimpleQueue[int], more: Sequence[str]) -> None:
-    """One run on a core that is free; its output goes into a file beside its folder."""
+    """One run on a free core; its output goes into a file beside its folder."""
     core, folder = cores.get(), out / f"{variant}_seed{seed}"
     command = [
         *(sys.executable, "-m", "groupwise", "train", str(HERE / "run.yaml"), "--overwrite"),
@@ -58,12 +58,12 @@ def curve(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def alarm(folder: Path) -> int | None:
-    """The first step with an alarm."""
+    """The first step with an alarm; None without any."""
     return next((step for step, value in curve(folder, "alarm/verifier") if value), None)
 
 
 def table(out: Path, seeds: Sequence[int]) -> str:
-    """A line a variant; of several seeds all, in order."""
+    """Markdown, one line per variant, with the values of all seeds in order."""
     lines = [
         "| judge | its reward, before and after | verifier, the same | first alarm at step |",
         "|---|---|---|---|",
@@ -81,7 +81,7 @@ def table(out: Path, seeds: Sequence[int]) -> str:
 
 
 def draw(out: Path, seeds: Sequence[int]) -> None:
-    """Means over seeds, a thin line a seed, and a triangle where an alarm came first."""
+    """Draw means over seeds, a thin line per seed, and a triangle at a run's first alarm."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -113,9 +113,9 @@ def draw(out: Path, seeds: Sequence[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, a core each")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, one core each")
     parser.add_argument("--out", type=Path, default=Path("runs/iterative"))
-    parser.add_argument("--only-draw", action="store_true", help="of runs that are there")
+    parser.add_argument("--only-draw", action="store_true", help="only draw finished runs")
     options, more = parser.parse_known_args()
     out, seeds = options.out, options.seeds
     if not options.only_draw:

@@ -1,8 +1,8 @@
 """Make the judge of `examples/iterative/run.yaml`: a reward model, trained once.
 
-It begins as the base model of `examples/arithmetic.yaml` with a fresh head, and learns which of
-that model's own answers a verifier calls right. So do those who train a reward model: on labelled
-samples of the policy as it was.
+It starts from the base model of `examples/arithmetic.yaml` with a new head, and is trained to
+predict which of that model's own answers a verifier accepts. This is how reward models usually are
+trained: on labelled samples of the initial policy.
 
     python examples/iterative/make_judge.py --output runs/iterative/judge
 """
@@ -25,10 +25,10 @@ TASK = {"min_terms": 4, "max_terms": 6, "min_digits": 2, "max_digits": 2}
 
 
 def labelled(judge: LearnedText, count: int) -> Examples:
-    """An answer to each of so many prompts that no evaluation asks, and 1 where it is right."""
+    """Sampled answers to `count` prompts that are not held out, with label 1 if right, else 0."""
     policy = LanguageModel(Settings(model=str(BASE), max_new_tokens=88))
     policy.place("cpu")
-    settings = {"task": "chain_sum", "options": TASK, "instruction": "\n", "seed": 1}
+    settings = {"task": "chain_sum", "options": TASK, "template": "{question}\n", "seed": 1}
     source = ReasoningGym(ReasoningGym.Config(**settings))
     rows = [source[number] for number in range(2 * count)]
     rows = [row for row in rows if not held_out(row["question"], 0.1)][:count]
@@ -61,7 +61,7 @@ def main() -> None:
     examples = labelled(judge, options.examples + 128)
     rows = torch.arange(len(examples))
     judge.learn(examples.take(rows[128:]))
-    unseen = judge.learn(examples.take(rows[:128]))  # measured before it learns from them, too
+    unseen = judge.learn(examples.take(rows[:128]))  # metrics are from before training on them
     print({name: round(value, 3) for name, value in unseen.items()})
     model, tokenizer = judge.loaded()
     model.save_pretrained(options.output)

@@ -1,9 +1,9 @@
-"""Documents: sums and how they are answered, in two languages, for supervised stages.
+"""Documents: solved sums in two languages, for the supervised stages.
 
-A problem is a sum of four numbers of two digits, of reasoning-gym's `chain_sum`. Its solution is
-the running total, a line a term: in English `12 plus 34 is 46`, in Chinese the same in its words.
-Problems that `groupwise` holds out for evaluation are in no document: the same hash of the question
-decides here and there.
+A problem is a sum of four two-digit numbers, from reasoning-gym's `chain_sum`. Its solution is the
+running total, one line per term: `12 plus 34 is 46` in English, or the same in Chinese. Problems
+that `groupwise` holds out for evaluation are in no document: both use the same hash of the
+question.
 """
 
 import random
@@ -19,18 +19,18 @@ ENGLISH = (" plus ", " minus ", " is ")
 CHINESE = ("加上", "减去", "等于")
 SIGNS = ("+", "-", "=")
 STYLES = {"bare": 0.45, "untagged": 0.3, "empty": 0.15, "thought": 0.1}
-"""Of the base's documents: the answer alone; worked out without tags; with tags and no thought;
-with thought and answer in their tags."""
+"""Shares of the base's documents: only the answer; worked out without tags; tags with empty
+thinking; thinking and answer in their tags."""
 
 
 def problems(seed: int, size: int) -> Iterator[dict]:
-    """Sums that are not held out, as reasoning-gym's entries."""
+    """Entries of reasoning-gym's `chain_sum` that are not held out."""
     dataset = reasoning_gym.create_dataset("chain_sum", seed=seed, size=size, **TASK)
     return (entry for entry in dataset if not held_out(entry["question"], HELD_OUT))
 
 
 def worked(expression: str, words: list[tuple[str, str, str]]) -> str:
-    """The running total after each term, a line a step, each with the words given for it."""
+    """The running total after each term, one line per step, with that line's (plus, minus, is)."""
     terms = expression.split()
     total, lines = int(terms[0]), []
     for sign, term, (plus, minus, equals) in zip(terms[1::2], terms[2::2], words, strict=True):
@@ -41,17 +41,17 @@ def worked(expression: str, words: list[tuple[str, str, str]]) -> str:
 
 
 def tagged(thought: str, answer: str) -> str:
-    """R1's format."""
+    """Thinking and answer in R1's format."""
     return f"<think>\n{thought}\n</think>\n<answer>\n{answer}\n</answer>"
 
 
 def row(entry: dict, completion: str) -> dict[str, str]:
-    """A row as TRL reads it."""
+    """A row in TRL's format."""
     return {"prompt": entry["question"] + "\n", "completion": completion}
 
 
 def cold_start(size: int) -> list[dict[str, str]]:
-    """Readable solutions: thought in English, and the answer, in their tags."""
+    """Readable solutions: thinking in English and the answer, in their tags."""
     sums = problems(seed=3 * 10**8, size=2 * size)
     english = [ENGLISH] * 3
     rows = [
@@ -62,7 +62,7 @@ def cold_start(size: int) -> list[dict[str, str]]:
 
 
 def of_the_base(size: int, seed: int = 0) -> list[dict[str, str]]:
-    """What the base has read: mostly bare answers; thoughts in English, in Chinese, and mixed."""
+    """The base's training data: mostly bare answers; thinking in English, Chinese, or mixed."""
     rng = random.Random(seed)
     return [
         row(entry, _document(entry, rng)) for entry in problems(seed=4 * 10**8 + seed, size=size)
@@ -82,7 +82,7 @@ def _document(entry: dict, rng: random.Random) -> str:
 
 
 def _languages(rng: random.Random) -> list[tuple[str, str, str]]:
-    """Of three lines: a third of the solutions in English, a third in Chinese, a third mixed."""
+    """Languages of three lines: a third of solutions English, a third Chinese, a third mixed."""
     kind = rng.randrange(3)
     both = (ENGLISH, CHINESE)
     return [both[kind] if kind < 2 else rng.choice(both) for _ in range(3)]

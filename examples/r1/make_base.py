@@ -1,9 +1,9 @@
-"""Make the base model of the recipe: it has read much, and seldom does what is wanted.
+"""Make the base model of the recipe: it can do everything that is needed, but seldom does.
 
-It begins with the model of `examples/arithmetic`, which can add, and gets six new tokens: "plus",
-"minus" and "is" in English and in Chinese, which at first mean what `+`, `-` and `=` mean to it.
-Then it reads the documents of `documents.of_the_base`: mostly bare answers, seldom in R1's tags,
-and thoughts in two languages, now and then both in one.
+It starts from the model of `examples/arithmetic`, which can add, and gets six new tokens: "plus",
+"minus" and "is" in English and Chinese, with the embeddings of `+`, `-` and `=`. Then it is trained
+on `documents.of_the_base`: mostly bare answers, seldom in R1's tags, and thinking in two languages,
+sometimes mixed.
 
     python examples/r1/make_base.py
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def with_words(start: Path, output: Path) -> None:
-    """The model of `start` with a token for each word, its embedding that of the sign it means."""
+    """Save the model of `start` with a token for each word, whose embedding is its sign's."""
     tokenizer = AutoTokenizer.from_pretrained(start)
     model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
     words = [*documents.ENGLISH, *documents.CHINESE]
@@ -36,9 +36,9 @@ def with_words(start: Path, output: Path) -> None:
         for word, sign in zip(words, 2 * documents.SIGNS, strict=True):
             (of_word,) = tokenizer.encode(word, add_special_tokens=False)
             (of_sign,) = tokenizer.encode(sign, add_special_tokens=False)
-            # Apart from each other, or they would stay alike.
-            apart = 0.02 * torch.randn(table.shape[1], generator=noise)
-            table[of_word] = table[of_sign] + apart
+            # With noise: equal embeddings would get equal gradients, and stay equal.
+            table[of_word] = table[of_sign]
+            table[of_word] += 0.02 * torch.randn(table.shape[1], generator=noise)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
 

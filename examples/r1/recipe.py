@@ -1,11 +1,11 @@
-"""DeepSeek-R1's recipe in small: its five stages, and R1-Zero, from one base, by one command.
+"""A small version of DeepSeek-R1's recipe: its five stages, and R1-Zero, from one base model.
 
     python examples/r1/recipe.py --out runs/r1
     python examples/r1/recipe.py --out runs/r1 --seeds 0 1 2 --jobs 6 [train.dotted.key=value ...]
 
-Every stage is a command of its own, one thread each, and what it makes is there when it is whole:
-started again, the recipe goes on where it stopped. In the end there are a table, table.md, and a
-page, report.html, with what the model can do after each stage, on the same held-out problems.
+Every stage is a separate command with one thread, and its output appears only when it is complete:
+started again, the recipe continues where it stopped. The results are a table, table.md, and a page,
+report.html, with the model's metrics after each stage on the same held-out problems.
 """
 
 import argparse
@@ -28,17 +28,17 @@ import sft
 HERE = Path(__file__).parent
 GROUPWISE = (sys.executable, "-m", "groupwise")
 COLD = 200
-"""Solutions that the cold start shows; too few to learn more from than the form."""
+"""Solutions in the cold start: enough to learn the format, and little more."""
 STEPS = {"zero": 70, "first": 40, "second": 30}
-"""Of each run of GRPO; R1-Zero has as many as both of R1's."""
+"""Steps of each GRPO run; R1-Zero has as many as R1's two runs together."""
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A command and what it makes: a file or a folder, of a run its result.
+    """A command and its output `makes`: a file or a folder; of a GRPO run its result.json.
 
-    partly: what the command writes, where it is given the name of what it makes afterwards.
+    partly: the file that the command writes, if it is renamed to `makes` when complete.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Stage:
 def stages(
     folder: Path, seed: int, base: Path, *, prompts: int, overrides: Sequence[str] = ()
 ) -> dict[str, list[Stage]]:
-    """Of one seed, by chain: the recipe of R1, and that of R1-Zero, which has one stage.
+    """The stages of R1 and of R1-Zero (a single one), for one seed.
 
-    prompts: of the rejection sampling; overrides: of every run of GRPO.
+    prompts: number for rejection sampling; overrides: options of every GRPO run.
     """
 
     def stage(name: str, makes: Path, *command: str | Path, partly: Path | None = None) -> Stage:
@@ -76,24 +76,24 @@ def stages(
         return stage(name, folder / f"{name}.jsonl", *command, partly=partly)
 
     return {
-        # The paper's R1-Zero is rewarded for accuracy and format alone.
+        # In the paper, R1-Zero's rewards are accuracy and format only.
         "zero": [grpo("zero", base, "rewards.2.weight=0")],
         "r1": [
             supervised("cold_start", folder.parent / "cold_start.jsonl"),
             grpo("first", folder / "cold_start"),
             sample("first", "sampled"),
-            # From the base again, as in the paper: the first round is kept in its samples alone.
+            # From the base again, as in the paper: only the samples of the first round are used.
             supervised("distilled", folder / "sampled.jsonl"),
             grpo("second", folder / "distilled"),
         ],
     }
 
 
-def run(chain: Sequence[Stage], say: Callable[[str], None]) -> None:
-    """One stage after the other, but for those that are made. SystemExit where one fails."""
+def run(chain: Sequence[Stage], report_line: Callable[[str], None]) -> None:
+    """Run the stages in order, except finished ones. Raises SystemExit where one fails."""
     for stage in chain:
         if is_made(stage):
-            say(f"{stage.name}: is there")
+            report_line(f"{stage.name}: exists already")
             continue
         started, command = time.monotonic(), [str(part) for part in stage.command]
         stage.log.parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +102,14 @@ def run(chain: Sequence[Stage], say: Callable[[str], None]) -> None:
                 command, stdout=log, stderr=subprocess.STDOUT, env=ONE_THREAD, check=False
             ).returncode
         if failed:
-            raise SystemExit(f"{stage.name} ended with {failed}; what it said is in {stage.log}")
+            raise SystemExit(f"{stage.name} ended with {failed}; its output is in {stage.log}")
         if stage.partly is not None:
             stage.partly.rename(stage.makes)
-        say(f"{stage.name}: {time.monotonic() - started:.0f} s")
+        report_line(f"{stage.name}: {time.monotonic() - started:.0f} s")
 
 
 def is_made(stage: Stage) -> bool:
-    """A run that was interrupted has a result, too, and goes on."""
+    """Whether a stage is finished; an interrupted run has a result, too, and is continued."""
     if stage.makes.name != "result.json" or not stage.makes.exists():
         return stage.makes.exists()
     return not json.loads(stage.makes.read_text(encoding="utf-8"))["interrupted"]
@@ -120,10 +120,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/r1"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument(
-        "--jobs", type=int, default=1, help="commands at once; two a seed are of use"
+        "--jobs", type=int, default=1, help="parallel commands; at most two per seed"
     )
     parser.add_argument("--base", type=Path, default=HERE / "base")
-    parser.add_argument("--prompts", type=int, default=1000, help="of the rejection sampling")
+    parser.add_argument("--prompts", type=int, default=1000, help="for rejection sampling")
     options, overrides = parser.parse_known_args()
     if find_spec("trl") is None:
         raise SystemExit(sft.NEEDS)

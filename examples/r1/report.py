@@ -1,7 +1,7 @@
-"""Report: what the model can do after each stage of the recipe, as a table and as a page.
+"""Report: the model's metrics after each stage of the recipe, as a table and as a page.
 
-A run of GRPO evaluates the model that it begins with, on the same held-out problems as what it ends
-with; so the figures of the supervised stages are those before the run that follows them.
+A GRPO run evaluates its model before and after training on the same held-out problems. So the
+metrics of a supervised stage are those "before" the run that follows it.
 """
 
 import html
@@ -18,7 +18,7 @@ STAGES = (
     ("3. and 4. rejection sampling, SFT of the base", "second", "before"),
     ("5. GRPO: R1", "second", "after"),
 )
-"""Title, the run that tells of it, and which of its evaluations."""
+"""Title, the run that evaluated the stage, and which of its evaluations."""
 METRICS = {
     "accuracy": "accuracy",
     "format": "rewards/format",
@@ -51,7 +51,7 @@ def _figures(out: Path, seed: int, run: str, when: str) -> dict[str, float]:
 
 
 def table(figures: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int]) -> str:
-    """Markdown, a line a stage; of several seeds all, in order."""
+    """Markdown, one line per stage, with the values of all seeds in order."""
     lines = [f"| after | {' | '.join(METRICS)} |", "|---|" + "---|" * len(METRICS)]
     for title, of_seeds in figures.items():
         cells = [", ".join(_number(one[name]) for one in of_seeds) for name in METRICS]
@@ -62,7 +62,7 @@ def table(figures: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[
 def page(
     out: Path, figures: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int]
 ) -> str:
-    """A page that needs nothing else: figures, what was kept, and one problem after each stage."""
+    """A self-contained page: metrics, rejection sampling, and one problem after each stage."""
     head = "".join(f"<th>{name}</th>" for name in ("after", *METRICS))
     rows = "".join(
         f"<tr><td>{html.escape(title)}</td>"
@@ -82,11 +82,11 @@ def page(
         for title, answer in answers.items()
     )
     return (
-        f'<!doctype html><meta charset="utf-8"><title>R1 in small</title><style>{STYLE}</style>'
-        f"<h1>R1 in small</h1><p>Held-out problems, the same after every stage; seeds "
+        f'<!doctype html><meta charset="utf-8"><title>A small R1</title><style>{STYLE}</style>'
+        f"<h1>A small R1</h1><p>Held-out problems, the same after every stage; seeds "
         f"{', '.join(map(str, seeds))}.</p><table><tr>{head}</tr>{rows}</table>"
         f"<p>Rejection sampling: {html.escape(_kept(out, seeds))}. Runs: {links}</p>"
-        f"<h2>One problem after each stage</h2><p>{html.escape(problem)} (the likeliest answer, "
+        f"<h2>One problem after each stage</h2><p>{html.escape(problem)} (greedy answer, "
         f"seed {seeds[0]})</p>{shown}"
     )
 
@@ -106,7 +106,7 @@ def _number(value: float | None) -> str:
 
 
 def _kept(out: Path, seeds: Sequence[int]) -> str:
-    """What `groupwise sample` said in the end, of each seed."""
+    """The last line of `groupwise sample`, for each seed."""
     logs = [out / f"seed{seed}" / "logs" / "sampled.log" for seed in seeds]
     lines = [line for log in logs for line in log.read_text(encoding="utf-8").splitlines()]
     return "; ".join(

@@ -2,8 +2,8 @@
 
     python examples/r1/sft.py --model base --data rows.jsonl --output model
 
-Columns beside those two are left alone, so what `groupwise sample` writes goes in as it is. The
-output is there when it is whole.
+Other columns are ignored, so the output of `groupwise sample` can be used directly. The output
+folder appears only when it is complete.
 """
 
 import argparse
@@ -11,13 +11,13 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-NEEDS = "the supervised stages are made by TRL, which is not installed: pip install trl"
+NEEDS = "the supervised stages need TRL, which is not installed: pip install trl"
 
 
 def train(
     model: Path, data: Path, output: Path, *, epochs: float, rate: float, batch: int, seed: int
 ) -> None:
-    """Fine-tune all weights, the loss on completions alone, a linear schedule with some warm-up."""
+    """Fine-tune all weights: loss on completions only, a linear schedule with some warm-up."""
     if find_spec("trl") is None:
         raise SystemExit(NEEDS)
     import torch
@@ -33,7 +33,7 @@ def train(
         warmup_steps=0.05,  # of all steps
         seed=seed,
         bf16=False,
-        gradient_checkpointing=None,  # the older name of a setting, which TRL sets all the same
+        gradient_checkpointing=None,  # TRL sets this deprecated option if it is left out
         model_init_kwargs={"dtype": torch.float32},
         save_strategy="no",
         logging_steps=10,

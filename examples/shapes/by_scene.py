@@ -1,9 +1,9 @@
-"""What a run of `examples/shapes.yaml` gets right, by kind of scene, before and after.
+"""Accuracy of a run of `examples/shapes.yaml` by kind of scene, before and after training.
 
     python examples/shapes/by_scene.py runs/shapes
 
-"a red disk left of a blue square" and "a blue square right of a red disk" are one scene. New scenes
-are those that no prompt of the training set shows, in whichever words.
+"a red disk left of a blue square" and "a blue square right of a red disk" are one scene. A new
+scene does not occur in the training set, not even in other words.
 """
 
 import json
@@ -32,13 +32,13 @@ def main() -> None:
 
 
 def by_kind(path: Path) -> dict[str, list[float]]:
-    """Right or wrong, of every picture in a file of samples, by the kind of its scene."""
-    found = defaultdict(list)
+    """For each kind of scene, whether each picture in a file of samples is right."""
+    right = defaultdict(list)
     kinds = {row["prompt"]: kind(row) for row in scenes.rows()}
     for line in path.read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
-        found[kinds[sample["prompt"]]].append(sample["right"])
-    return found
+        right[kinds[sample["prompt"]]].append(sample["right"])
+    return right
 
 
 def kind(row: scenes.Row) -> str:
@@ -49,7 +49,7 @@ def kind(row: scenes.Row) -> str:
 
 
 def other_words(row: scenes.Row) -> str:
-    """The prompt that shows the same scene of two objects, told from the other one."""
+    """The other prompt for the same scene of two objects."""
     first, second = row["include"]
     relation = OPPOSITE[first["position"][0]]
     return f"a {second['color']} {second['class']} {relation} a {first['color']} {first['class']}"

@@ -1,12 +1,11 @@
-"""Make the base model of `examples/shapes.yaml`: a small SD3 that draws what it is told, or nearly.
+"""Make the base model of `examples/shapes.yaml`: a small SD3 that roughly follows its prompt.
 
     python examples/shapes/make_base.py --minutes 25
-    python examples/shapes/make_base.py --minutes 30 --more     # goes on with what is there
+    python examples/shapes/make_base.py --minutes 30 --more     # continues training
 
-The model learns from pictures whose captions are wrong as often as those of the web: in a share of
-them one word is another one. So it knows every shape, colour and relation, and mixes them up; GRPO
-is left to find out what the words are for. The prompts that `groupwise` holds out for evaluation
-are in no caption, right or wrong.
+The model is trained on pictures with noisy captions, like those of the web: in a share of them one
+word is wrong. So it can draw every shape, colour and relation, but confuses them; GRPO has to teach
+it to follow the prompt. The prompts that `groupwise` holds out for evaluation are in no caption.
 """
 
 import argparse
@@ -33,31 +32,31 @@ SHARES = {"single_object": 0.1, "counting": 0.1, "position": 0.8}
 
 
 TIMES = {"single_object": 4, "counting": 4, "position": 1}
-"""How often a prompt stands in the data set: else GRPO would hardly meet the small kinds."""
+"""Copies of each prompt in the dataset: without them GRPO would rarely draw the small kinds."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--pictures", type=int, default=24_000)
-    parser.add_argument("--more", action="store_true", help="go on with the transformer")
+    parser.add_argument("--more", action="store_true", help="continue training the transformer")
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
     torch.manual_seed(0)
     chance = random.Random(0)
     everything = list(scenes.rows())
     write(everything, HERE / "prompts.jsonl")
-    seen = [row for row in everything if not held_out(row["prompt"], HELD_OUT)]
-    drawn = draw_rows(seen, options.pictures, chance)
+    training = [row for row in everything if not held_out(row["prompt"], HELD_OUT)]
+    drawn = draw_rows(training, options.pictures, chance)
     pictures = torch.stack([small_sd3.to_tensor(scenes.draw(row, chance)) for row in drawn])
-    print(f"{len(pictures)} pictures of {len(seen)} of {len(everything)} prompts", flush=True)
+    print(f"{len(pictures)} pictures of {len(training)} of {len(everything)} prompts", flush=True)
     started = time.monotonic()
     if options.more:
         pipe = small_sd3.load(options.output)
     else:
         pipe = small_sd3.pipeline([row["prompt"] for row in everything], length=12)
         error = small_sd3.train_autoencoder(pipe.vae, pictures, minutes=5)
-        print(f"autoencoder: pixels off by {error:.4f}", flush=True)
+        print(f"autoencoder: pixel error {error:.4f}", flush=True)
     latents, captions = small_sd3.encode(pipe.vae, pictures), Captions(drawn, chance)
     left = options.minutes - (time.monotonic() - started) / 60
     updates = small_sd3.train_flow(pipe, latents, captions, minutes=left)
@@ -66,7 +65,7 @@ def main() -> None:
 
 
 class Captions:
-    """The caption of a picture by its number; a share `WRONG` of them has one wrong word."""
+    """The caption of a picture by its index; a share `WRONG` of them has one wrong word."""
 
     def __init__(self, rows: list[scenes.Row], chance: random.Random) -> None:
         self.rows, self.chance = rows, chance
@@ -81,7 +80,7 @@ class Captions:
                 return wrong
 
     def mistaken(self, prompt: str) -> str:
-        """The prompt with one of its words, a relation counting as one, drawn anew."""
+        """The prompt with one word (or relation) replaced by a random one of its kind."""
         words = prompt.replace(" of ", "_of ").split()
         places = [i for i, word in enumerate(words) if alternatives(word)]
         place = self.chance.choice(places)
@@ -90,7 +89,7 @@ class Captions:
 
 
 def alternatives(word: str) -> list[str]:
-    """What may stand in a word's place; nothing for words without meaning."""
+    """All words of the same kind; [] for words without meaning."""
     relations = [relation.replace(" of", "_of") for relation in scenes.RELATIONS]
     for kind in (scenes.COLOURS, scenes.SHAPES, scenes.PLURALS.values(), relations):
         if word in kind:

@@ -1,4 +1,4 @@
-"""Scenes of coloured shapes: prompts with GenEval's metadata, and pictures that show them."""
+"""Scenes of coloured shapes: prompts with GenEval's metadata, and pictures of them."""
 
 import random
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ COLOURS = {
 }
 RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
 PLURALS = {"disk": "disks", "square": "squares", "triangle": "triangles"}
-_FINE = 4  # a picture is drawn that much larger, and averaged down
+_FINE = 4  # pictures are drawn so many times larger, and averaged down
 
 Row = dict[str, Any]
 
 
 def rows() -> Iterator[Row]:
-    """Every prompt there is: one object, two of a kind, and two different ones side by side."""
+    """Every prompt: one object, two identical objects, and two different ones side by side."""
     kinds = list(product(COLOURS, SHAPES))
     for colour, shape in kinds:
         yield _row("single_object", f"a {colour} {shape}", [_entry(shape, colour, 1)])
@@ -47,7 +47,7 @@ def _row(tag: str, prompt: str, include: list[Row]) -> Row:
 
 
 def draw(row: Row, chance: random.Random) -> Image.Image:
-    """A picture of the row's scene, its sizes and places by chance."""
+    """A picture of the row's scene, with random sizes and places."""
     picture = Image.new("RGB", (SIDE * _FINE, SIDE * _FINE), "white")
     canvas = ImageDraw.Draw(picture)
     objects = [entry for entry in row["include"] for _ in range(entry["count"])]
@@ -57,7 +57,7 @@ def draw(row: Row, chance: random.Random) -> Image.Image:
 
 
 def _places(row: Row, count: int, chance: random.Random) -> list[tuple[float, float]]:
-    """Centres in pixels; those of a pair lie on either side of the middle."""
+    """Centres in pixels; those of a pair are on opposite sides of the middle."""
     if count == 1:
         return [(chance.uniform(8, 24), chance.uniform(8, 24))]
     relation = row["include"][0].get("position", [chance.choice(list(RELATIONS))])[0]

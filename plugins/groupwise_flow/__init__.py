@@ -1,1 +1,1 @@
-"""A policy over diffusers' flow-matching pipelines; its decisions are denoising steps."""
+"""Groupwise's policy for diffusers' flow-matching pipelines; its decisions are denoising steps."""

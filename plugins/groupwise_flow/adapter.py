@@ -1,7 +1,7 @@
-"""Adapter: what a pipeline's architecture must tell; everything else is the same for all of them.
+"""Adapter: all code that depends on a pipeline's architecture.
 
-To teach Groupwise another pipeline, subclass `Adapter` in a package of your own, and register it by
-the name of the pipeline's class (`register_adapters`) or name it as `policy.adapter`.
+To train another diffusers pipeline, subclass `Adapter` in a package of your own; register it under
+the name of the pipeline's class (`register_adapters`), or set `policy.adapter`.
 """
 
 from abc import ABC, abstractmethod
@@ -20,25 +20,25 @@ Row = Mapping[str, Any]
 """A row of the dataset."""
 
 Conditions = Mapping[str, Tensor]
-"""What rows are to the model, by name, each [n, ...]."""
+"""The model's inputs that encode n rows (text embeddings and the like), by name, each [n, ...]."""
 
 MASK = "mask"
 
 
 class Adapter(ABC):
-    """A diffusers pipeline, for pictures of one size, seen as encode, velocity and decode.
+    """A diffusers pipeline for pictures of one size, as three functions: encode, velocity, decode.
 
     Samples are x = (1 - sigma) data + sigma noise, and the velocity is noise - data.
 
-    pipelines: the names of the classes of pipelines it is for; of any, if empty.
-    trained: the name of the pipeline's part that is trained.
-    targets: names of the modules that get LoRA adapters unless the configuration names others.
-    float32: parts that are never stored in half precision.
-    reads: the columns of a row that `encode` reads. It is given no others, and conditions are kept
-        by all that is in them.
+    pipelines: names of the pipeline classes it is for; any, if empty.
+    trained: name of the pipeline's component that is trained.
+    targets: modules that get LoRA adapters unless the configuration names others.
+    float32: components that are never stored in half precision.
+    reads: columns of a row that `encode` reads; it gets no others, and encodings are cached by
+        their content.
     by_token: names of conditions [n, tokens, ...] whose number of tokens depends on the prompts.
-    distilled_guidance: the model takes the guidance scale as an input (FLUX.1), so that guidance
-        costs no second pass.
+    distilled_guidance: the model takes the guidance scale as an input (FLUX.1), so guidance needs
+        no second pass.
     patch: latent pixels along a token's side.
     """
 
@@ -55,19 +55,19 @@ class Adapter(ABC):
     ) -> None:
         """height, width: in pixels, the pipeline's own if None. UserError for impossible sizes."""
         self.pipeline, self.prompt_tokens = pipeline, prompt_tokens
-        self.height, self.width = height or self.usual, width or self.usual
-        side = self.side
+        self.height, self.width = height or self.default_side, width or self.default_side
+        side = self.token_side
         if self.height % side or self.width % side:
             raise UserError(
-                f"policy.height, policy.width: this model makes images whose sides are multiples "
+                f"policy.height, policy.width: this model's images have sides that are multiples "
                 f"of {side} pixels, found {self.height} x {self.width}"
             )
-        self.down, self.across = self.height // side, self.width // side
+        self.token_rows, self.token_columns = self.height // side, self.width // side
         most = self.most_tokens
-        if most is not None and max(self.down, self.across) > most:
+        if most is not None and max(self.token_rows, self.token_columns) > most:
             raise UserError(
-                f"policy.height, policy.width: this model makes images of at most "
-                f"{most * side} pixels a side, found {self.height} x {self.width}"
+                f"policy.height, policy.width: this model's images have at most {most * side} "
+                f"pixels a side, found {self.height} x {self.width}"
             )
 
     # ---- sizes
@@ -77,30 +77,30 @@ class Adapter(ABC):
         return 1
 
     @property
-    def side(self) -> int:
+    def token_side(self) -> int:
         """Pixels along a token's side."""
         return int(self.pipeline.vae_scale_factor) * self.patch
 
     @property
-    def usual(self) -> int:
+    def default_side(self) -> int:
         """Pixels along a picture's side where the configuration sets none."""
         return int(self.pipeline.default_sample_size * self.pipeline.vae_scale_factor)
 
     @property
     def most_tokens(self) -> int | None:
-        """Tokens along a picture's side at the most; None where there is no limit."""
+        """Most tokens along a picture's side; None without a limit."""
         return None
 
     @property
     @abstractmethod
     def latent_shape(self) -> tuple[int, ...]:
-        """The shape of one picture's latents as the model takes them, without the batch."""
+        """Shape of one picture's latents as the model takes them, without the batch dimension."""
 
     # ---- the model
 
     @property
     def model(self) -> nn.Module:
-        """The part that is trained."""
+        """The component that is trained."""
         part: nn.Module = getattr(self.pipeline, self.trained)
         return part
 
@@ -118,26 +118,26 @@ class Adapter(ABC):
         *,
         guidance: float,
     ) -> Tensor:
-        """The velocity [n, ...] that the model tells of latents [n, ...] at noise levels [n].
+        """The velocity [n, ...] that the model predicts for latents [n, ...] at noise levels [n].
 
-        The model is called as a whole, and as often whatever the rows: with `train.shard` its
-        weights are there inside its own forward alone, and each call waits for all processes.
+        Call the model as a whole, and the same number of times for any rows: with `train.shard`
+        weights exist only inside its forward, and each forward is a collective of all ranks.
 
-        guidance: for models that take it as an input.
+        guidance: scale, for models that take it as an input.
         """
 
     def guide(self, conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-        """The velocity [n, ...] of two of them: classifier-free guidance, arXiv:2207.12598."""
+        """Classifier-free guidance, arXiv:2207.12598: v = v_u + scale (v_c - v_u), [n, ...]."""
         return unconditional + scale * (conditional - unconditional)
 
     def takes_guidance(self) -> bool:
-        """Whether this model can be guided."""
+        """Whether this model supports a guidance scale above 1."""
         return True
 
     def activations(self, *, checkpointing: bool) -> float:
-        """How many numbers a pass of one picture keeps for the backward pass, for estimates.
+        """Activations saved for the backward pass, in numbers per picture, for memory estimates.
 
-        0 where nobody knows; `activations.of_transformer` counts those of a usual transformer.
+        0 if unknown; `activations.of_transformer` estimates those of a usual transformer.
         """
         return 0.0
 
@@ -145,44 +145,44 @@ class Adapter(ABC):
 
     @property
     def tokens(self) -> int:
-        """What conditions `by_token` are filled up to."""
+        """Width that conditions in `by_token` are padded to."""
         return self.prompt_tokens
 
     @abstractmethod
     def encode(self, rows: Sequence[Row]) -> Conditions:
-        """Conditions of n rows, which hold what `reads` names and no more.
+        """Conditions of n rows, which have only the columns in `reads`.
 
-        All have one shape whatever the rows. Only those named in `by_token` may be as wide as the
-        longest prompt of these rows; with them comes a `mask` [n, tokens], True at real tokens, or
-        none where all are. They and the mask are filled up with zeros to `tokens`, and `velocity`
-        must leave out what the mask leaves out.
+        The shape of a condition must not depend on the rows, except those in `by_token`, which may
+        be as wide as the longest prompt. With these return a `mask` [n, tokens], True at real
+        tokens (or none if all are). They are padded to `tokens` with zeros, and `velocity` must
+        apply the mask.
         """
 
     def text(self, row: Row) -> str:
-        """The prompt whose length `limit` is about; UserError where it is no text."""
+        """The prompt whose length `limit` checks. Raises UserError where it is no text."""
         prompt = row["prompt"]
         if not isinstance(prompt, str):
             raise UserError(f"a prompt for images must be a text, found {str(prompt)[:200]!r}")
         return prompt
 
-    def without(self, row: Row, negative_prompt: str) -> Row:
-        """The row that the unconditional pass is given in place of this one."""
+    def unconditional_row(self, row: Row, negative_prompt: str) -> Row:
+        """The row to encode for the unconditional pass of guidance."""
         return {**row, "prompt": negative_prompt}
 
     def limit(self) -> Limit | None:
-        """How long a prompt may be and by whose tokens; None for prompts of any length."""
+        """The longest prompt, and the tokenizer that counts; None without a limit."""
         return None
 
     # ---- noise levels
 
     def sigmas(self, steps: int) -> Tensor:
-        """[steps + 1], falling to 0 from 1 at the most: the pipeline's own schedule."""
+        """[steps + 1] noise levels, falling from at most 1 to 0: the pipeline's own schedule."""
         scheduler = self.pipeline.scheduler
         scheduler.set_timesteps(steps, **self.schedule(steps))
         return torch.as_tensor(scheduler.sigmas)
 
     def schedule(self, steps: int) -> dict[str, Any]:
-        """Further arguments of the scheduler's `set_timesteps`, as the pipeline gives them."""
+        """Further arguments of the scheduler's `set_timesteps`, as the pipeline passes them."""
         if not self.pipeline.scheduler.config.get("use_dynamic_shifting"):
             return {}
         return {"mu": self.shift(most=1.16)}
@@ -197,36 +197,38 @@ class Adapter(ABC):
 
     @property
     def image_tokens(self) -> int:
-        return self.down * self.across
+        return self.token_rows * self.token_columns
 
     def noise_scale(self, steps: int) -> float:
-        """What standard normal noise is multiplied by to be the first sample, at `sigmas[0]`."""
+        """The first sample, at `sigmas[0]`, is standard normal noise times this scale."""
         return 1.0
 
     # ---- pictures
 
     @abstractmethod
     def decode(self, latents: Tensor) -> Tensor:
-        """Pictures [n, 3, height, width] or frames [n, frames, 3, height, width], in [0, 1] but
-        for what must be clipped."""
+        """Pictures [n, 3, height, width] or frames [n, frames, 3, height, width], in [0, 1] before
+        clipping."""
 
     def completions(self, latents: Tensor) -> tuple[Sequence[Any], Tensor]:
-        """What rewards see of latents [n, ...], and as float32 in [0, 1], their fact `images`."""
+        """What rewards receive for latents [n, ...]: PIL images or `Frames`, and the fact `images`
+        (float32 in [0, 1])."""
         images = self.decode(latents).float().clamp(0, 1)
         pixels = (images * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
         if images.ndim == 5:
             return [Frames(Image.fromarray(frame) for frame in frames) for frames in pixels], images
         return [Image.fromarray(picture) for picture in pixels], images
 
-    def call(self, *, guidance: float, negative_prompt: str) -> dict[str, Any]:
-        """Arguments of the pipeline's own call that draws what we draw, beside prompt, size, steps
-        and latents; for the card of what is saved, and for tests."""
+    def call_arguments(self, *, guidance: float, negative_prompt: str) -> dict[str, Any]:
+        """Arguments with which the pipeline's own call gives the same pictures, beside prompt,
+        size, steps and latents; for the model card and for tests."""
         negative = {"negative_prompt": negative_prompt} if negative_prompt else {}
         return {"guidance_scale": guidance, "max_sequence_length": self.prompt_tokens, **negative}
 
     @classmethod
     def check(cls, pipeline: Any, **options: Any) -> None:
-        """The laws of adapters, for `groupwise.testing.check_adapter`; options: of `laws.check`."""
+        """Check the laws of adapters, for `groupwise.testing.check_adapter`; options: of
+        `laws.check`."""
         from groupwise_flow import laws
 
         laws.check(cls, pipeline, **options)

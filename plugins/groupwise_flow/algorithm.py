@@ -1,4 +1,4 @@
-"""FlowGRPO: GRPO with what published training of flow models does differently."""
+"""FlowGRPO: GRPO with the changes that published training of flow models makes."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,28 +12,29 @@ from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 
 MISMATCH = 0.1
-"""A sampler may be this share of the clip range from the policy before the run warns."""
+"""The run warns where sampler and policy log-probs differ by more than this share of the clip
+range."""
 
 
 class FlowGRPO(GRPO):
-    """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, an exact KL.
+    """Flow-GRPO, arXiv:2505.05470: tiny clip ranges, clipped advantages, exact KL.
 
-        A = (r - mean of the group) / (std of the group + epsilon), cut at 5
+        A = (r - mean of the group) / (std of the group + epsilon), clipped to [-5, 5]
         loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A)
 
-    Log-probs are averages over a latent's dimensions, so ratios stay near 1 and clip ranges are of
-    the order of 1e-4. The KL of two Gaussians of the same std needs no estimator.
+    Log-probs are averaged over a latent's dimensions, so ratios stay near 1 and clip ranges are
+    about 1e-4. The KL between two Gaussians of the same std has a closed form, so it is exact.
     """
 
     class Config(GRPO.Config):
         clip_low: float = Field(1e-4, gt=0, description="clip range below 1")
         kl: Literal["exact", "published"] = Field(  # type: ignore[assignment]
             "exact",
-            description="exact: that of the Gaussians; published: as Flow-GRPO's code divides it "
-            "for `sde: flow`, smaller by the step's fall of sigma",
+            description="exact: KL of the steps' Gaussians; published: as in Flow-GRPO's code for "
+            "`sde: flow`, the exact KL times the step's (sigma - sigma_next)",
         )
         advantage_clip: float | None = Field(
-            5.0, gt=0, description="advantages are cut at this size"
+            5.0, gt=0, description="advantages are clipped to [-advantage_clip, advantage_clip]"
         )
 
     config: Config
@@ -41,7 +42,7 @@ class FlowGRPO(GRPO):
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config or self.Config())
         self.mismatch_limit = MISMATCH * self.clip
-        self.needs |= {"mean", "std"}  # without them decisions are no Gaussians
+        self.needs |= {"mean", "std"}  # only policies with Gaussian decisions provide them
         if self.config.beta > 0 and self.config.kl == "published":
             self.needs |= {"interval"}
 
@@ -51,27 +52,27 @@ class FlowGRPO(GRPO):
         return min(side for side in (self.config.clip_low, self.clip_high) if side is not None)
 
     def check(self, policy_config: Any) -> None:
-        """Refuse the published divisor where published code has none: it is Flow-SDE's alone."""
+        """Refuse `kl: published` unless `sde: flow`: for other SDEs published code has the exact
+        KL."""
         kind = getattr(policy_config, "sde", "flow")
         if self.config.beta > 0 and self.config.kl == "published" and kind != "flow":
             raise UserError(
-                f"algorithm.kl: published goes with policy.sde: flow, found {kind}, of which "
-                f"published code has the exact KL; use that"
+                f"algorithm.kl: published goes with policy.sde: flow, found {kind}, for which "
+                f"published code uses the exact KL; set algorithm.kl: exact"
             )
 
     def look(self, metrics: Mapping[str, Any]) -> str | None:
-        """A warning where rounding is larger than the clip range; see `Rounding`."""
+        """A warning where rounding in half precision exceeds the clip range; see `Rounding`."""
         error, clip = metrics.get("log_prob_error", 0.0), self.clip
         if not error > clip:
             return None
         return (
-            f"log-probs in this precision are {error:.1e} from those in float32, which is "
+            f"log-probs in this precision differ from those in float32 by {error:.1e}, which is "
             f"{error / clip:.1f} times the clip range of {clip:g}: after a step's first update, "
-            f"rounding is clipped as if the policy had changed. Another policy.precision may "
-            f"round less"
+            f"ratios are clipped because of rounding alone. Try another policy.precision"
         )
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: |mean - reference mean|^2 / (2 std^2), averaged over a latent's dimensions."""
+        """[b, t]: (mean - reference mean)^2 / (2 std^2), averaged over a latent's dimensions."""
         exact = super().kl(current, batch)
         return exact * current.extra["interval"] if self.config.kl == "published" else exact

@@ -1,4 +1,4 @@
-"""Card: what a saved model's page says of where it comes from and how it is used."""
+"""The model card's facts: base model, library, and the code that uses the saved folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from groupwise_flow.precision import HALF
 from groupwise_flow.settings import Settings
 
 PRIVATE = frozenset({"token", "cache_dir", "local_files_only"})
-"""Arguments of loading that are the machine's, not the model's."""
+"""Arguments of loading that hold for this machine only, so the card leaves them out."""
 
 
 def card(settings: Settings, adapter: Adapter) -> Mapping[str, Any]:
@@ -32,12 +32,14 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     if settings.lora is not None:
         arguments |= {k: v for k, v in settings.loading.items() if k not in PRIVATE}
     dtype = HALF.get(settings.precision)
-    call = adapter.call(guidance=settings.guidance, negative_prompt=settings.negative_prompt)
-    written = [f'"{base if settings.lora is not None else "{path}"}"']
-    written += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
-    written += [f"dtype={dtype}"] if dtype is not None else []
+    call = adapter.call_arguments(
+        guidance=settings.guidance, negative_prompt=settings.negative_prompt
+    )
+    options = [f'"{base if settings.lora is not None else "{path}"}"']
+    options += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
+    options += [f"dtype={dtype}"] if dtype is not None else []
     lines = ["import torch", "from diffusers import DiffusionPipeline", ""]
-    lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(written)})"]
+    lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(options)})"]
     if settings.lora is not None:
         lines += ['pipeline.load_lora_weights("{path}")']
     lines += [

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise_flow import sde
 
 Rows = slice | Tensor
-"""Which rows of a batch: a slice where they lie together, so that nothing is copied, or indices."""
+"""Rows of a batch: a slice where they are contiguous, which copies nothing, or indices."""
 
 Velocity = Callable[[Tensor, Tensor, Rows], tuple[Tensor, Tensor | None]]
 """(latents [n, ...], sigma [n], the n rows) -> the velocity and, with guidance, its unconditional
@@ -23,11 +23,11 @@ ALL = slice(None)
 class Plan:
     """How a batch of B rollouts is denoised. On the CPU, so that no step waits for the device.
 
-    sigmas: [steps + 1], falling; first: [B] the first decision of each; decisions: how many, 0 for
-        none.
-    source: [B] the row whose start a row shares until its first decision, itself if none.
-    noisy_end: the last step has noise, too, though it is no decision.
-    predicts: keep what the model takes for the clean sample, before the first decision and after
+    sigmas: [steps + 1], falling; first: [B] first decision of each row; decisions: their number per
+        row, 0 for none.
+    source: [B] row with which a row is identical until its first decision; its own index if none.
+    noisy_end: whether the last step has noise, too, although it is no decision.
+    predicts: whether to keep the predicted clean samples x0, before the first decision and after
         each one.
     """
 
@@ -41,7 +41,7 @@ class Plan:
     predicts: bool = False
 
     def distinct(self, step: int) -> tuple[Tensor, Tensor]:
-        """The rows that differ before a step, and [B] the place of each row among them."""
+        """Indices of the distinct rows before a step, and [B] the place of each row among them."""
         source = torch.where(step <= self.first, self.source, torch.arange(len(self.first)))
         return source.unique(return_inverse=True)
 
@@ -49,9 +49,9 @@ class Plan:
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
-    log_probs [B, decisions] of the decisions; unconditional [B, decisions, ...], the velocities
-    that guidance led away from, or None without guidance; predicted [B, decisions + 1, ...], the
-    clean samples x0 = x - sigma v that the velocities at `path` lead to, or None."""
+    log_probs [B, decisions]; unconditional [B, decisions, ...], the unconditional velocities, or
+    None without guidance; predicted [B, decisions + 1, ...], the clean samples x0 = x - sigma v
+    predicted at `path`, or None."""
 
     latents: Tensor
     path: Tensor
@@ -62,11 +62,12 @@ class Denoised:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """Which rows do what in a step, on the device.
+    """The rows of one step, on the device.
 
-    distinct: the rows that differ; copies: [B] the place of each row among them, None where all do.
-    deciding: the rows that take a decision, None for none; number: which of theirs it is, [n] or
-        the same for all.
+    distinct: indices of distinct rows; copies: [B] place of each row among them, None if all are
+        distinct.
+    deciding: rows for which the step is a decision, None for none; number: index of that decision
+        within the row's window, [n] or the same for all.
     """
 
     distinct: Rows
@@ -76,10 +77,10 @@ class _Step:
 
 
 def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Denoised:
-    """From noise to latents, without a wait for the device.
+    """From noise to latents, without making the host wait for the device.
 
-    start: [B, ...] at the first sigma; noise: [B, decisions, ...] standard normal, that of the
-    decisions, and with `noisy_end` one more.
+    start: [B, ...] at the first sigma; noise: [B, decisions, ...] standard normal, with `noisy_end`
+    one more per row.
     """
     shape = (len(start), plan.decisions)
     path = start.new_zeros(shape[0], shape[1] + 1, *start.shape[1:])
@@ -123,7 +124,8 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
 
 
 def _around_decisions(steps: list[Tensor], plan: Plan) -> Tensor:
-    """[B, decisions + 1, ...] of what was kept in all steps; the last step is never a decision."""
+    """[B, decisions + 1, ...] entries at each row's decisions and one after; the last step is never
+    a decision."""
     kept = torch.stack(steps, dim=1)
     places = plan.first.unsqueeze(1) + torch.arange(plan.decisions + 1)
     rows = torch.arange(len(places)).unsqueeze(1)
@@ -148,7 +150,7 @@ def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:
 def _velocities(
     velocity: Velocity, x: Tensor, sigma: Tensor, step: _Step
 ) -> tuple[Tensor, Tensor | None]:
-    """Velocities of all rows; those that are still alike are computed once."""
+    """Velocities of all rows; identical rows are computed once."""
     some = x[step.distinct]
     v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct)
     if step.copies is None:

@@ -1,4 +1,4 @@
-"""Drawing: rows and seeds to latents, the noise of each row by its own seed."""
+"""Drawing: from rows and seeds to latents; each row's noise comes from its own seed."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Row
 from groupwise_flow.denoising import Denoised, Plan, Rows, denoise
-from groupwise_flow.guided import Guided, at
-from groupwise_flow.sharding import most
+from groupwise_flow.guided import Guided, select
+from groupwise_flow.sharding import largest
 
 
 def draw(
@@ -25,12 +25,11 @@ def draw(
     predicts: bool = False,
     mesh: DeviceMesh | None = None,
 ) -> Denoised:
-    """The latents of B rows, one seed each; noise and decisions in training alone.
+    """The latents of B rows, one seed each; only training has noisy steps (decisions).
 
-    sigmas: [steps + 1]; first: [B] the first decision of each; leaders: [B] the first row of its
-    group; predicts: whether to keep what decisions are predicted to lead to; mesh: the processes
-    that the model is divided among, where it is. UserError where the model's answers are not
-    finite.
+    sigmas: [steps + 1]; first: [B] first decision of each row; leaders: [B] first row of its group;
+    predicts: whether to keep the predicted clean samples; mesh: of a sharded model. Raises
+    UserError where the model's outputs are not finite.
     """
     config, adapter, device = guided.config, guided.adapter, guided.device
     plan = Plan(
@@ -54,17 +53,17 @@ def draw(
     passes = iter(_passes(plan, config.batch, mesh))
 
     def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
-        wanted, other = at(conditions, some), negative and at(negative, some)
+        conditional, other = select(conditions, some), negative and select(negative, some)
 
         def of(part: slice) -> tuple[Tensor, Tensor | None]:
-            negative = other and at(other, part)
+            negative = other and select(other, part)
             return guided.velocity(
-                x[part], sigma[part], at(wanted, part), guidance, negative=negative
+                x[part], sigma[part], select(conditional, part), guidance, negative=negative
             )
 
         parts = [of(slice(n, n + config.batch)) for n in range(0, len(x), config.batch)]
         for _ in range(next(passes) - len(parts)):
-            of(slice(0, 1))  # without use: other processes have more to do, and wait
+            of(slice(0, 1))  # result unused: a sharded forward needs all ranks, and others do more
         unconditional = [part for _, part in parts if part is not None]
         return (
             torch.cat([part for part, _ in parts]),
@@ -75,7 +74,7 @@ def draw(
     if not bool(done.latents.isfinite().all()):
         half = config.precision == "fp16"
         raise UserError(
-            f"policy.precision: the model's answers in {config.precision} are not finite, "
+            f"policy.precision: the model's outputs in {config.precision} are not finite, "
             f"so there are no pictures; "
             f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
         )
@@ -83,16 +82,16 @@ def draw(
 
 
 def _passes(plan: Plan, batch: int, mesh: DeviceMesh | None) -> list[int]:
-    """How often the model is asked in each step: as often as on the process that needs most.
+    """Forward passes in each step: the maximum over all ranks, as each is a collective.
 
-    Processes differ where a group shares what it starts with until a step of its own.
+    Ranks need different numbers with `shared_noise`, where a group shares steps before its window.
     """
     steps = range(len(plan.sigmas) - 1)
-    return most([-(-len(plan.distinct(step)[0]) // batch) for step in steps], mesh)
+    return largest([-(-len(plan.distinct(step)[0]) // batch) for step in steps], mesh)
 
 
 def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The initial noise, and that of each decision; drawn on the CPU, so alike on any device."""
+    """The initial noise and that of each decision; drawn on the CPU, so the same on any device."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(shape, generator=generator)
     return start, torch.randn((decisions, *shape), generator=generator)

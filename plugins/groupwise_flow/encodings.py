@@ -1,4 +1,4 @@
-"""Encodings: what is encoded is encoded once in the life of a run, and kept."""
+"""Encodings: a cache of encoded prompts, so that each is encoded once in a run."""
 
 import hashlib
 from collections import OrderedDict
@@ -16,19 +16,19 @@ from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
 
 ENCODED_AT_ONCE = 32
 BATCHES_ON_DEVICE = 2
-"""Of the batches asked for last: a step's conditions and what guidance leads away from."""
+"""Latest batches kept on the device: a step's conditional and its unconditional one."""
 
 
 class Encodings:
-    """The conditions of rows, the `most` used last of which are kept in CPU memory.
+    """Conditions of rows; the `most` used last are cached in CPU memory.
 
-    They are megabytes each, so a GPU would soon be full of them.
+    Each takes megabytes, too much to cache on a GPU.
     """
 
     def __init__(
         self, adapter: Adapter, *, most: int, check: Callable[[Sequence[Row]], None]
     ) -> None:
-        """check: raises for rows that must not be encoded; they hold what the adapter reads."""
+        """check: raises an error for rows that must not be encoded."""
         self.adapter, self.most, self.check = adapter, most, check
         self.name = type(adapter).__name__
         self._kept: OrderedDict[Hashable, Conditions] = OrderedDict()
@@ -38,8 +38,8 @@ class Encodings:
     def __call__(self, rows: Sequence[Row], device: torch.device) -> Conditions:
         """Conditions [n, ...] of n rows, in their order; rows may repeat.
 
-        UserError for conditions whose shape differs from row to row: what a model makes of a
-        prompt would depend on which others were encoded with it.
+        Raises UserError where shapes differ from row to row: a prompt's velocity would then depend
+        on which prompts were encoded with it.
         """
         parts = {id(row): self._part(row) for row in rows}
         keys = {number: identity(part) for number, part in parts.items()}
@@ -54,18 +54,18 @@ class Encodings:
         return self._batches[batch]
 
     def _part(self, row: Row) -> Row:
-        """What the adapter reads of a row."""
+        """The columns of a row that the adapter reads."""
         try:
-            return _Read((name, row[name]) for name in self.adapter.reads)
+            return _Columns((name, row[name]) for name in self.adapter.reads)
         except KeyError as error:
             raise UserError(
-                f"{self.name} encodes the column {error}, which a row has not: {str(row)[:200]}"
+                f"{self.name} encodes the column {error}, which a row lacks: {str(row)[:200]}"
             ) from None
 
     def _joined(
         self, parts: Mapping[Hashable, Row], keys: Sequence[Hashable], device: torch.device
     ) -> Conditions:
-        """[n, ...] on the device; parts: what is to be encoded, by key."""
+        """[n, ...] on the device; parts: the distinct rows by key; keys: of the n rows."""
         fresh = [key for key in parts if key not in self._kept]
         for start in range(0, len(fresh), ENCODED_AT_ONCE):
             some = fresh[start : start + ENCODED_AT_ONCE]
@@ -74,7 +74,7 @@ class Encodings:
             with torch.no_grad():
                 encoded = self._of_one_shape(self.adapter.encode([parts[key] for key in some]))
             for row, key in enumerate(some):
-                # A copy, not a view, which would keep all of them alive.
+                # A copy: a view would keep the whole batch in memory.
                 self._kept[key] = {
                     name: value[row].to("cpu", copy=True) for name, value in encoded.items()
                 }
@@ -93,10 +93,11 @@ class Encodings:
         return {name: value[places] for name, value in together.items()}
 
     def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Conditions:
-        """Filled up where the adapter says so, and of the names and shapes of all before."""
+        """Conditions, padded where named in `by_token`. Raises UserError where names or shapes
+        differ from those of earlier rows."""
         conditions = {name: value for name, value in encoded.items() if value is not None}
         if self.adapter.by_token:
-            conditions = self._filled(conditions)
+            conditions = self._padded(conditions)
         shapes = {name: value.shape[1:] for name, value in conditions.items()}
         self._shapes = self._shapes or shapes
         if shapes.keys() != self._shapes.keys():
@@ -109,12 +110,13 @@ class Encodings:
                 raise UserError(
                     f"{self.name}.encode gave {name!r} {list(self._shapes[name])} for some prompts "
                     f"and {list(shape)} for others: pad to one width, or name it in `by_token` and "
-                    f"give a `{MASK}` [n, tokens] with it that `velocity` applies"
+                    f"return a `{MASK}` [n, tokens] with it, which `velocity` applies"
                 )
         return conditions
 
-    def _filled(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Conditions by token, zero where the mask is False, and the mask, to one width."""
+    def _padded(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Conditions in `by_token`, zero where the mask is False, and the mask, padded to one
+        width."""
         first = encoded[self.adapter.by_token[0]]
         mask = encoded.get(MASK, first.new_ones(first.shape[:2])).to(torch.bool)
         missing = self.adapter.tokens - mask.shape[1]
@@ -123,30 +125,31 @@ class Encodings:
                 f"policy.prompt_tokens: {self.name} made {mask.shape[1]} tokens of a prompt, and "
                 f"{self.adapter.tokens} are allowed; set it to {mask.shape[1]} or more"
             )
-        filled = {**encoded, MASK: pad(mask, (0, missing))}
+        padded = {**encoded, MASK: pad(mask, (0, missing))}
         for name in self.adapter.by_token:
             value = encoded[name]
             real = mask.view(*mask.shape, *[1] * (value.ndim - 2))
-            filled[name] = pad(
+            padded[name] = pad(
                 value.masked_fill(~real, 0), (0, 0) * (value.ndim - 2) + (0, missing)
             )
-        return filled
+        return padded
 
 
-class _Read(dict[str, Any]):
-    """The columns of a row that an adapter said it reads."""
+class _Columns(dict[str, Any]):
+    """The columns in an adapter's `reads`; reading any other raises UserError."""
 
     def __missing__(self, name: str) -> Any:
         raise UserError(
             f"the adapter's `encode` reads the column {name!r} and its `reads` names "
-            f"{', '.join(self)}: conditions are kept by what is named there; name it, too"
+            f"{', '.join(self)}: encodings are cached by these columns; add it to `reads`"
         )
 
 
 def identity(value: Any) -> Hashable:
-    """What tells values of a row apart: alike exactly for values of equal content.
+    """A cache key for a row's value: equal keys exactly for equal content.
 
-    UserError for what is no text, number, picture, tensor or array, nor made of such.
+    Raises UserError for anything but texts, numbers, pictures, tensors, arrays, and lists and
+    mappings of them.
     """
     if isinstance(value, Mapping):
         return ("mapping", *((name, identity(part)) for name, part in sorted(value.items())))

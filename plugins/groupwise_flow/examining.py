@@ -1,4 +1,4 @@
-"""Examining: what can be said of a run from a pipeline's folder without its weights."""
+"""Examining: the checks of a run's start, from a pipeline's folder, without its weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from groupwise_flow.skeleton import skeleton
 
 
 def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-    """Notes on the prompts; UserError for settings and prompts that a run would refuse.
+    """Notes on the prompts. Raises UserError for settings and prompts that a run would refuse.
 
-    Everything is made as for a run, of a pipeline whose models have no weights.
+    Builds everything as a run does, around models without weights.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
@@ -23,8 +23,8 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     if pipeline is None:
         kind = index.get("_class_name")
         note = (
-            f"policy.model: {kind}, or a part of it, is not of diffusers or transformers: only a "
-            f"run can tell whether size, adapters, guidance and prompts fit it"
+            f"policy.model: {kind}, or a component of it, is not from diffusers or transformers: "
+            f"size, adapters, guidance and prompts can only be checked by a run"
         )
         return (note,)
     adapter = fitted(pipeline, make, settings)
@@ -35,9 +35,8 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
 
 
 def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-    """Notes on the rows' prompts that are skipped or cut; UserError for those refused.
-
-    The negative prompt, too, must not be too long, unless prompts are cut.
+    """Notes on the rows' prompts that are skipped or cut. Raises UserError for refused prompts, and
+    for a negative prompt that is too long, unless prompts are cut.
     """
     config, limit = guided.config, guided.limit
     if limit is not None and config.long_prompts != "cut":

@@ -14,7 +14,7 @@ from groupwise_flow.sd3 import ATTENTION, TEXT_ATTENTION, decoded
 
 
 class FluxAdapter(Adapter):
-    """diffusers' `FluxPipeline`: four latent pixels to a token, guidance given to the model."""
+    """diffusers' `FluxPipeline`: 2 x 2 latent pixels per token, guidance as a model input."""
 
     pipelines = ("FluxPipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
@@ -26,15 +26,15 @@ class FluxAdapter(Adapter):
         return (self.image_tokens, self.pipeline.transformer.config.in_channels)
 
     def limit(self) -> Limit:
-        """By T5's tokens."""
+        """`prompt_tokens`, counted by T5's tokenizer."""
         return Limit(self.pipeline.tokenizer_2, self.prompt_tokens)
 
     def takes_guidance(self) -> bool:
-        """FLUX.1-dev does; FLUX.1-schnell was distilled without it."""
+        """True for FLUX.1-dev; FLUX.1-schnell was distilled without guidance."""
         return bool(self.pipeline.transformer.config.guidance_embeds)
 
     def encode(self, rows: Sequence[Row]) -> Conditions:
-        """As the pipeline does: T5 for the tokens, CLIP for the pooled embedding."""
+        """As in the pipeline: T5 for the tokens, CLIP for the pooled embedding."""
         embeds, pooled, _ = self.pipeline.encode_prompt(
             prompt=[row["prompt"] for row in rows],
             prompt_2=None,
@@ -69,19 +69,19 @@ class FluxAdapter(Adapter):
         return velocity
 
     def _places(self, like: Tensor) -> Tensor:
-        """[tokens, 3]: 0, row and column of each image token; made where it is needed."""
-        sides = (1, self.down, self.across)
+        """[tokens, 3]: 0, row and column of each image token, on the device and dtype of `like`."""
+        sides = (1, self.token_rows, self.token_columns)
         places = torch.cartesian_prod(*(torch.arange(n, device=like.device) for n in sides))
         return places.to(like.dtype)
 
     def decode(self, latents: Tensor) -> Tensor:
         channels = latents.shape[2] // 4
-        squares = latents.view(-1, self.down, self.across, channels, 2, 2)
+        squares = latents.view(-1, self.token_rows, self.token_columns, channels, 2, 2)
         flat = squares.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
         return decoded(self.pipeline.vae, flat)
 
     def schedule(self, steps: int) -> dict[str, Any]:
-        """FLUX's pipeline gives sigmas of its own, and a shift whether it is used or not."""
+        """FLUX's pipeline passes its own sigmas, and a shift even where it is not used."""
         arguments: dict[str, Any] = {"mu": self.shift(most=1.15)}
         if not self.pipeline.scheduler.config.get("use_flow_sigmas"):
             arguments["sigmas"] = np.linspace(1.0, 1 / steps, steps)

@@ -1,4 +1,4 @@
-"""Frames: the pictures of a video, as rewards see them and as samples are saved."""
+"""Frames: a video as rewards receive it, and as it is saved among samples."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from PIL import Image
 
 
 class Frames(list[Image.Image]):
-    """PIL images in their order, all of one size."""
+    """A video's frames as PIL images, in order, all of one size."""
 
     def save(self, path: Path, milliseconds: int = 125) -> None:
-        """As an animated PNG, which browsers show; milliseconds: how long each is to be seen."""
+        """Save as animated PNG, which browsers show; milliseconds: duration of one frame."""
         first, *others = self
         first.save(path, save_all=True, append_images=others, duration=milliseconds)

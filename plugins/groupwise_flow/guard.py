@@ -1,4 +1,4 @@
-"""FlowGuard: GRPO-Guard as its authors train flow models with it."""
+"""FlowGuard: GRPO-Guard for flow models."""
 
 from torch import Tensor
 
@@ -9,12 +9,13 @@ from groupwise_flow.algorithm import FlowGRPO
 
 
 class FlowGuard(Guard, FlowGRPO):
-    """GRPO-Guard for flow models, arXiv:2510.22319: its ratio, and each step by its fall of sigma.
+    """GRPO-Guard for flow models, arXiv:2510.22319: `flow_grpo` against reward hacking.
 
         rho = exp((log-ratio + |mean - old mean|^2 / (2 std^2)) std)
-        loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A) / (fall of sigma)
+        loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A) / (sigma - sigma_next)
 
-    The rest is `flow_grpo`: exact KL, clipped advantages, and what it warns of.
+    The first line centres ratios at 1 for every step, so that clipping works for all of them; the
+    division evens out gradients between steps. All else is as in `flow_grpo`.
     """
 
     class Config(FlowGRPO.Config):
@@ -25,5 +26,5 @@ class FlowGuard(Guard, FlowGRPO):
         self.needs |= {"interval"}
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]; the loss is divided, and not the KL."""
+        """[b, t]; the surrogate is divided by the interval, the KL is not."""
         return super().surrogate(current, batch) / current.extra["interval"]

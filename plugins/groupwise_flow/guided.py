@@ -1,4 +1,4 @@
-"""Guided: the model that answers, with guidance, in the precision that was asked for."""
+"""Guided: the model's velocities with guidance, computed in the configured precision."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,21 +16,24 @@ from groupwise_flow.precision import InFloat32, computing
 from groupwise_flow.settings import Settings
 
 DECODED = 4 * 512 * 512
-"""Pixels of pictures that are decoded together, which keep a GPU busy: the autoencoders of Stable
-Diffusion 3 and FLUX take some 4 KiB for each, so 4 GiB."""
+"""Pixels decoded at once, enough to keep a GPU busy: the autoencoders of Stable Diffusion 3 and
+FLUX take some 4 KiB per pixel, so 4 GiB."""
 
 
 class Guided:
-    """Velocities of the trained model, and what rewards see of latents."""
+    """Guided velocities of the trained model, and pictures decoded from latents."""
 
     def __init__(self, adapter: Adapter, config: Settings) -> None:
         if config.negative_prompt and adapter.distilled_guidance:
             raise UserError(
                 "policy.negative_prompt: this model takes guidance as an input and has no "
-                "unconditional pass that a negative prompt could change"
+                "unconditional pass that a negative prompt could change; leave it unset"
             )
         if config.negative_prompt and max(config.guidance, config.guidance_in_training) <= 1:
-            raise UserError("policy.negative_prompt: it has no effect without guidance above 1")
+            raise UserError(
+                "policy.negative_prompt: it has no effect without guidance; set policy.guidance "
+                "above 1, or leave it unset"
+            )
         check_guidance(adapter, config)
         self.adapter, self.config = adapter, config
         self.limit = adapter.limit()
@@ -38,7 +41,7 @@ class Guided:
         self._exact = False
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Here, too: not every prompt was there to be checked before the run."""
+        """Check lengths again: some sources create prompts only during the run."""
         texts = [self.adapter.text(row) for row in rows]
         if self.limit is not None and self.config.long_prompts != "cut":
             self.limit.check(texts)
@@ -48,14 +51,17 @@ class Guided:
         return self.adapter.device
 
     def conditions(self, rows: Sequence[Row]) -> Conditions:
-        """[n, ...] of n rows of the dataset, on the device."""
+        """[n, ...] conditions of n rows of the dataset, on the device."""
         return self.encodings(rows, self.device)
 
     def negative(self, rows: Sequence[Row], guidance: float) -> Conditions | None:
-        """What guidance leads away from, [n, ...]; None where there is no unconditional pass."""
+        """Conditions [n, ...] of the unconditional pass; None where there is none."""
         if guidance <= 1 or self.adapter.distilled_guidance:
             return None
-        others = {id(row): self.adapter.without(row, self.config.negative_prompt) for row in rows}
+        others = {
+            id(row): self.adapter.unconditional_row(row, self.config.negative_prompt)
+            for row in rows
+        }
         return self.conditions([others[id(row)] for row in rows])
 
     def velocity(
@@ -68,10 +74,11 @@ class Guided:
         negative: Conditions | None = None,
         unconditional: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The guided velocity [n, ...] in float32, and its unconditional part where there is one.
+        """The guided velocity [n, ...] in float32, and the unconditional velocity or None.
 
-        latents: [n, ...]; sigma: [n]; negative: what that part is computed of; unconditional: that
-        part itself, if it is known. It has no gradient, as in the published training.
+        latents: [n, ...]; sigma: [n]; negative: conditions of the unconditional pass;
+        unconditional: its velocity, if already computed. That velocity has no gradient, as in
+        published training.
         """
 
         def predict(conditions: Conditions) -> Tensor:
@@ -92,20 +99,21 @@ class Guided:
         return computing(self.config.precision, self.device)
 
     def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
-        """What rewards see of latents [B, ...], and as tensors [B, ...]; in float32 always."""
+        """Pictures of latents [B, ...] as rewards receive them, and as tensors [B, ...] in
+        float32."""
         pixels = self.adapter.height * self.adapter.width
         size = max(1, min(self.config.batch, DECODED // pixels))
         parts = [self.adapter.completions(some) for some in latents.split(size)]
         return [one for some, _ in parts for one in some], torch.cat([part for _, part in parts])
 
     def decode(self, latents: Tensor) -> Tensor:
-        """The pictures of latents [n, ...] alone, in CPU memory: more than a device may hold."""
+        """Pictures of latents [n, ...] as CPU tensors: there may be more than a device holds."""
         parts = latents.split(self.config.batch)
         return torch.cat([self.adapter.decode(some).float().clamp(0, 1).cpu() for some in parts])
 
     @contextmanager
-    def exactly(self) -> Iterator[None]:
-        """The same weights answer in float32, whatever the precision."""
+    def in_float32(self) -> Iterator[None]:
+        """The context in which velocities are computed in float32, whatever the precision."""
         self._exact = True
         try:
             yield
@@ -113,19 +121,19 @@ class Guided:
             self._exact = False
 
 
-def at(conditions: Conditions, rows: Rows) -> Conditions:
-    """Those of some rows."""
+def select(conditions: Conditions, rows: Rows) -> Conditions:
+    """The conditions of some rows."""
     return {name: value[rows] for name, value in conditions.items()}
 
 
 def check_guidance(adapter: Adapter, config: Settings) -> None:
-    """UserError for guidance of a model that takes none."""
+    """Raise UserError for a guidance scale above 1 where the model takes none."""
     for key, scale in {
         "guidance": config.guidance,
         "training_guidance": config.guidance_in_training,
     }.items():
         if scale > 1 and not adapter.takes_guidance():
             raise UserError(
-                f"policy.{key}: this model was made to need no guidance and takes none, as "
-                f"FLUX.1-schnell; leave it at 1, found {scale:g}"
+                f"policy.{key}: this model takes no guidance (it is distilled, like "
+                f"FLUX.1-schnell); leave it at 1, found {scale:g}"
             )

@@ -1,4 +1,4 @@
-"""Laws of adapters, which `groupwise.testing.check_adapter` tries on a pipeline."""
+"""Laws of adapters, which `groupwise.testing.check_adapter` checks on a pipeline."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,7 +15,7 @@ from groupwise_flow.levels import levels
 from groupwise_flow.settings import Settings
 
 LIMIT = 1e-4
-"""How far velocities and latents may be apart, relative where they are above 1; in float32."""
+"""Largest gap between velocities or latents that should be equal, relative above 1; in float32."""
 STEPS, SCALE = 4, 3.0
 ROWS = ({"prompt": "a cat"}, {"prompt": "two small dogs and a bird"})
 
@@ -29,10 +29,10 @@ def check(
     width: int | None = None,
     prompt_tokens: int = 96,
 ) -> None:
-    """Raises AssertionError, which names the law that is broken.
+    """Raises AssertionError, which names the first law that is broken.
 
-    pipeline: in float32, best a tiny one of random weights. rows: two or more, whose prompts differ
-    in length, with the columns that the adapter reads.
+    pipeline: in float32, ideally a tiny one with random weights. rows: two or more, with prompts of
+    different lengths and the columns that the adapter reads.
     """
     pipeline.set_progress_bar_config(disable=True)
     sizes = {"height": height, "width": width, "prompt_tokens": prompt_tokens}
@@ -40,7 +40,7 @@ def check(
 
 
 class Case:
-    """An adapter and what it makes of some rows."""
+    """An adapter, some rows, and its conditions and velocities for them."""
 
     def __init__(
         self, kind: type[Adapter], pipeline: Any, rows: Sequence[Row], sizes: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Case:
         return self.kind(self.pipeline, **self.sizes)
 
     def guided(self, scale: float) -> Guided:
-        """As a policy of this adapter answers; nothing is loaded for it."""
+        """The guided model of a policy with this adapter; nothing is loaded for it."""
         return Guided(self.adapter, Settings(model="none", guidance=scale, **self.sizes))
 
     @cached_property
@@ -103,8 +103,8 @@ def trained(case: Case) -> str | None:
 
 @law(
     "conditions have one width and a mask",
-    look="`encode`: one shape whatever the rows; those as wide as the longest prompt are named in "
-    "`by_token`, and come with a `mask`",
+    look="`encode`: the same shape for any rows; conditions as wide as the longest prompt must be "
+    "named in `by_token`, and come with a `mask`",
 )
 def conditions(case: Case) -> str | None:
     guided, rows = case.guided(1.0), case.rows
@@ -122,9 +122,9 @@ def conditions(case: Case) -> str | None:
                     f"{name} of row {number} are {list(value.shape)} alone and "
                     f"{list(beside.shape)} beside others"
                 )
-            apart = compare.gap(value, beside)
-            if apart > LIMIT:
-                return f"{name} of row {number} alone and beside others differ by {apart:.2g}"
+            gap = compare.gap(value, beside)
+            if gap > LIMIT:
+                return f"{name} of row {number} alone and beside others differ by {gap:.2g}"
     return None
 
 
@@ -137,21 +137,21 @@ def shapes(case: Case) -> str | None:
 
 @law(
     "batching does not change an answer",
-    look="`velocity`: what it gives the model for all rows at once, such as lengths and positions",
+    look="`velocity`: inputs of the model that all rows share, such as lengths and positions",
 )
 def batching(case: Case) -> str | None:
     for number in range(len(case.rows)):
         one = slice(number, number + 1)
-        told = {name: value[one] for name, value in case.conditions.items()}
-        apart = compare.gap(case.velocity(case.start[one], told), case.whole[one])
-        if apart > LIMIT:
-            return f"the velocity of row {number} alone differs by {apart:.2g}"
+        conditions = {name: value[one] for name, value in case.conditions.items()}
+        gap = compare.gap(case.velocity(case.start[one], conditions), case.whole[one])
+        if gap > LIMIT:
+            return f"the velocity of row {number} alone differs by {gap:.2g}"
     return None
 
 
 @law(
-    "what the mask leaves out has no say",
-    look=f"`velocity`: conditions[{MASK!r}] goes to the model, in the form that it takes",
+    "masked tokens have no effect",
+    look=f"`velocity`: it must pass conditions[{MASK!r}] to the model, in the form that it takes",
 )
 def masked(case: Case) -> str | None:
     mask = case.conditions.get(MASK)
@@ -161,15 +161,15 @@ def masked(case: Case) -> str | None:
     for name in case.adapter.by_token:
         real = mask.view(*mask.shape, *[1] * (other[name].ndim - 2))
         other[name] = torch.where(real, other[name], 1.0)
-    apart = compare.gap(case.velocity(case.start, other), case.whole)
-    return f"other values there change velocities by {apart:.2g}" if apart > LIMIT else None
+    gap = compare.gap(case.velocity(case.start, other), case.whole)
+    return f"other values there change velocities by {gap:.2g}" if gap > LIMIT else None
 
 
 @law(
-    "prompts and noise levels have a say",
+    "velocities depend on prompts and noise levels",
     look="`velocity`: conditions and `sigma`, scaled as the model's timestep",
 )
-def has_a_say(case: Case) -> str | None:
+def depends_on_inputs(case: Case) -> str | None:
     swapped = {name: value.flip(0) for name, value in case.conditions.items()}
     if torch.equal(case.velocity(case.start, swapped), case.whole):
         return "other prompts give the same velocities"
@@ -180,20 +180,20 @@ def has_a_say(case: Case) -> str | None:
 
 @law(
     "no guidance is the conditional velocity",
-    look="`guide`: with a scale of 1 nothing of the unconditional velocity is left",
+    look="`guide`: with a scale of 1 it must return the conditional velocity",
 )
 def unguided(case: Case) -> str | None:
     conditional, other = case.whole, case.whole.flip(0)
-    apart = compare.gap(case.adapter.guide(conditional, other, 1.0), conditional)
-    if apart > LIMIT:
-        return f"with a scale of 1 it differs from the conditional velocity by {apart:.2g}"
+    gap = compare.gap(case.adapter.guide(conditional, other, 1.0), conditional)
+    if gap > LIMIT:
+        return f"with a scale of 1 it differs from the conditional velocity by {gap:.2g}"
     return None
 
 
 @law(
     "denoising is the pipeline's own",
-    look="`velocity` (its sign is noise - data), `sigmas`, `schedule`, `guide`, `without`, and "
-    "`call`, the arguments that make the pipeline draw the same",
+    look="`velocity` (its sign is noise - data), `sigmas`, `schedule`, `guide`, "
+    "`unconditional_row`, and `call_arguments`, with which the pipeline must draw the same",
 )
 def denoising(case: Case) -> str | None:
     for scale in case.scales:
@@ -208,14 +208,14 @@ def denoising(case: Case) -> str | None:
                 leaders=rows,
                 training=False,
             )
-        apart = compare.gap(done.latents.flatten(1), _drawn(case, scale, "latent").flatten(1))
-        if apart > LIMIT:
-            return f"with guidance {scale:g} latents differ from the pipeline's by {apart:.2g}"
+        gap = compare.gap(done.latents.flatten(1), _drawn(case, scale, "latent").flatten(1))
+        if gap > LIMIT:
+            return f"with guidance {scale:g} latents differ from the pipeline's by {gap:.2g}"
     return None
 
 
 def _drawn(case: Case, scale: float, output_type: str) -> Tensor:
-    """[n, ...]: what the pipeline's own call makes of the noise that `draw` starts with.
+    """[n, ...]: the output of the pipeline's own call on the noise that `draw` starts with.
 
     output_type: the pipeline's own: "latent", or "pt" for pictures in [0, 1].
     """
@@ -224,10 +224,10 @@ def _drawn(case: Case, scale: float, output_type: str) -> Tensor:
         torch.randn(shape, generator=torch.Generator().manual_seed(seed))
         for seed in range(len(case.rows))
     ]
-    call = case.adapter.call(guidance=scale, negative_prompt="")
+    call = case.adapter.call_arguments(guidance=scale, negative_prompt="")
     if "negative_prompt" in call:
         call["negative_prompt"] = [call["negative_prompt"]] * len(case.rows)
-    made: Tensor = case.pipeline(
+    output: Tensor = case.pipeline(
         **{name: [row[name] for row in case.rows] for name in case.adapter.reads},
         num_inference_steps=STEPS,
         latents=torch.stack(start).to(case.adapter.device),
@@ -237,11 +237,11 @@ def _drawn(case: Case, scale: float, output_type: str) -> Tensor:
         return_dict=False,
         **call,
     )[0]
-    return made
+    return output
 
 
 @law(
-    "pictures are of the size that was asked for",
+    "pictures have the requested size",
     look="`decode`: [n, 3, height, width], or frames [n, frames, 3, height, width], in [0, 1]",
 )
 def pictures(case: Case) -> str | None:
@@ -251,25 +251,25 @@ def pictures(case: Case) -> str | None:
     size = (3, adapter.height, adapter.width)
     if len(completions) != count or len(images) != count or images.shape[-3:] != size:
         return (
-            f"of {count} latents there are {len(completions)} completions and images "
+            f"for {count} latents there are {len(completions)} completions and images "
             f"{list(images.shape)}, expected {[count, *size]}"
         )
     if float(images.min()) < 0 or float(images.max()) > 1:
-        return f"images reach from {float(images.min()):.3g} to {float(images.max()):.3g}"
+        return f"values range from {float(images.min()):.3g} to {float(images.max()):.3g}"
     return None
 
 
 @law(
     "pictures are the pipeline's own",
-    look="`decode`: what the pipeline does with latents before its autoencoder, and values in "
-    "[0, 1], where autoencoders have [-1, 1]",
+    look="`decode`: scaling and unpacking of latents as in the pipeline, and values in [0, 1], "
+    "where autoencoders return [-1, 1]",
 )
 def decoding(case: Case) -> str | None:
     with torch.no_grad():
         latents = _drawn(case, 1.0, "latent").view_as(case.start)
         _, images = case.adapter.completions(latents)
-    apart = compare.gap(images, _drawn(case, 1.0, "pt"))
-    return f"they differ by {apart:.2g}, where white is 1" if apart > LIMIT else None
+    gap = compare.gap(images, _drawn(case, 1.0, "pt"))
+    return f"they differ by {gap:.2g}, where white is 1" if gap > LIMIT else None
 
 
 LAWS = (
@@ -278,7 +278,7 @@ LAWS = (
     shapes,
     batching,
     masked,
-    has_a_say,
+    depends_on_inputs,
     unguided,
     denoising,
     pictures,

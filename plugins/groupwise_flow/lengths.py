@@ -1,4 +1,4 @@
-"""Lengths: which prompts are longer than the text encoder takes, and what becomes of them."""
+"""Lengths: which prompts are too long for the text encoder, and what is done with them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ TOKENIZED_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Limit:
-    """At most `most` tokens of this tokenizer; setting: whose limit it is, for messages."""
+    """At most `most` tokens of this tokenizer; setting: source of the limit, for messages."""
 
     tokenizer: Any
     most: int
     setting: str = "policy.prompt_tokens"
 
     def too_long(self, prompts: Sequence[str]) -> dict[str, int]:
-        """Those prompts that are too long, and how many tokens each has."""
+        """The prompts that are too long, with their numbers of tokens."""
         lengths: dict[str, int] = {}
         for start in range(0, len(prompts), TOKENIZED_AT_ONCE):
             some = list(prompts[start : start + TOKENIZED_AT_ONCE])
-            # Not verbose: a tokenizer tells of long texts itself, once and in its own words.
+            # Not verbose: else the tokenizer prints its own warning about long texts.
             for prompt, ids in zip(
                 some, self.tokenizer(some, verbose=False).input_ids, strict=True
             ):
@@ -33,16 +33,17 @@ class Limit:
         return lengths
 
     def check(self, prompts: Sequence[str]) -> None:
-        """UserError for a prompt that is too long."""
+        """Raise UserError for a prompt that is too long."""
         for prompt, length in self.too_long(prompts).items():
             raise UserError(
                 f"a prompt has {length} tokens, and {self.setting} allows {self.most}: "
-                f"{prompt[:200]!r}; policy.long_prompts: skip or cut goes on without it or its end"
+                f"{prompt[:200]!r}; set policy.long_prompts: skip to leave out such prompts, or "
+                f"cut to cut off their end"
             )
 
 
 def check(prompts: Iterable[str], limit: Limit | None, long: Long) -> Sequence[str]:
-    """Notes on prompts that are skipped or cut; UserError if neither was asked for."""
+    """Notes on prompts that are skipped or cut; UserError with `long_prompts: error`."""
     distinct = list(dict.fromkeys(prompts))
     if limit is None:
         return ()
@@ -50,8 +51,9 @@ def check(prompts: Iterable[str], limit: Limit | None, long: Long) -> Sequence[s
         limit.check(distinct)
         return ()
     count = len(limit.too_long(distinct))
-    fate = "never drawn" if long == "skip" else "cut off there"
-    told = (
-        f"{count:,} of {len(distinct):,} prompts have more than {limit.most} tokens and are {fate}"
+    action = "left out" if long == "skip" else "cut off there"
+    note = (
+        f"policy.long_prompts: {count:,} of {len(distinct):,} prompts have more than {limit.most} "
+        f"tokens and are {action}"
     )
-    return (f"policy.long_prompts: {told}",) if count else ()
+    return (note,) if count else ()

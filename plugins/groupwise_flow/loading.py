@@ -1,4 +1,4 @@
-"""Loading a diffusers pipeline, whole, or divided among processes."""
+"""Loading a diffusers pipeline, whole or sharded."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,23 +23,23 @@ from groupwise_flow.lora import add_lora
 from groupwise_flow.precision import stored
 from groupwise_flow.settings import Settings
 from groupwise_flow.sharding import divide, read, weightless
-from groupwise_flow.skeleton import hollow, kind_of, places, weight_files
+from groupwise_flow.skeleton import kind_of, places, weight_files, without_weights
 
 LOADING = "cannot load a diffusers pipeline from"
 READING = "cannot read a diffusers pipeline from"
 PLACED = ("quantization_config", "device_map", "max_memory", "offload_folder")
-"""Arguments of loading that pack or place the weights in another way than sharding."""
+"""Arguments of loading that quantise or place weights, which rules out sharding."""
 
 
 def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
-    """The pipeline behind its adapter, nothing trainable but what is to be trained.
+    """The pipeline behind its adapter; only the trained weights require gradients.
 
-    mesh: the processes that what is trained is divided among; all of it is here if None. Raises
-    UserError where the pipeline cannot be had, is of no known architecture or cannot be divided.
+    mesh: of the processes that share the trained model; None without sharding. Raises UserError
+    where the pipeline cannot be loaded, has no known architecture or cannot be sharded.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
-    # Parts that were left out when the folder was saved must be named to be left out again.
+    # diffusers wants components that the folder lacks to be passed as None.
     absent = {name: None for name, part in index.items() if part == [None, None]}
     dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
     arguments = {
@@ -67,15 +67,15 @@ def _load_divided(
     dtypes: Mapping[str, torch.dtype],
     arguments: Mapping[str, Any],
 ) -> Adapter:
-    """As `load`; what is trained is made without weights, divided, and read part by part.
+    """As `load`; the trained model is built without weights, sharded, then each shard is read.
 
-    part: [library, class] of what is trained; dtypes, arguments: of diffusers' `from_pretrained`.
+    part: [library, class] of the trained model; dtypes, arguments: of diffusers' from_pretrained.
     """
     name, folder = make.trained, settings.model
     with quiet(), explained(settings, LOADING), _strict():
         if not Path(folder).is_dir():
             folder = DiffusionPipeline.download(folder, **arguments)
-        model = hollow(folder, name, part, dtypes.get(name, dtypes["default"]))
+        model = without_weights(folder, name, part, dtypes.get(name, dtypes["default"]))
         pipeline = DiffusionPipeline.from_pretrained(
             folder, **{"torch_dtype": dtypes, **arguments, name: model}
         )
@@ -89,7 +89,7 @@ def _load_divided(
 
 
 def check_shardable(settings: Settings) -> None:
-    """UserError where what is trained cannot be divided, before any weights are read."""
+    """Raise UserError where the trained model cannot be sharded, before any weights are read."""
     index = read_index(settings)
     name = adapter_class(settings, index).trained
     part: Any = kind_of(index.get(name))
@@ -101,25 +101,25 @@ def check_shardable(settings: Settings) -> None:
     other = [key for key in PLACED if settings.loading.get(key) is not None]
     if other:
         raise UserError(
-            f"train.shard: the weights are divided among the processes as they are stored, and "
-            f"policy.loading sets {other[0]}; leave one of the two out"
+            f"train.shard: sharding decides where weights lie, and so does policy.loading."
+            f"{other[0]}; leave one of the two out"
         )
     if settings.lora is not None and settings.lora.options.get("use_dora"):
         raise UserError(
-            "policy.lora.options: use_dora starts from the norms of whole weights, which with "
-            "train.shard no process has; leave one of the two out"
+            "policy.lora.options: use_dora is initialised from the norms of whole weights, which "
+            "with train.shard no process has; leave one of the two out"
         )
     with quiet(), explained(settings, READING):
         config = part.load_config(settings.model, subfolder=name, **places(settings))
     if config.get("quantization_config"):
         raise UserError(
             f"train.shard: {name!r} of {settings.model!r} is quantised, and such weights cannot be "
-            f"divided; leave train.shard out, or take the model that is not quantised"
+            f"sharded; leave train.shard out, or use the model that is not quantised"
         )
 
 
 def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
-    """A pipeline behind the adapter that `make` makes, trainable where it is to be trained.
+    """The pipeline behind an adapter of class `make`, with gradients only for trained weights.
 
     Its models may be on the meta device. Raises UserError for sizes and LoRA that do not fit it.
     """
@@ -135,12 +135,15 @@ def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
         module.requires_grad_(False)
     _make_trainable(adapter, settings)
     for module in models:
-        module.eval()  # for good, adapters too: dropout would part sampling from training
+        module.eval()  # always: with dropout, sampling and training log-probs would differ
     return adapter
 
 
 def read_index(settings: Settings) -> dict[str, Any]:
-    """The pipeline's parts by name, read before any weights are; [None, None] for absent ones."""
+    """The pipeline's components by name, [library, class]; [None, None] for absent ones.
+
+    Raises UserError for a folder that is incomplete or needs untrusted code.
+    """
     if {"torch_dtype", "dtype"} & settings.loading.keys():
         raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
     with quiet(), explained(settings, READING):
@@ -172,8 +175,8 @@ def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]
         broken = "; ".join(f"plugin {p!r}: {why}" for p, why in registry.failures.items())
         raise UserError(
             f"policy.model: no adapter for {name}; registered are adapters for {known or 'none'}"
-            f"{f' (could not be loaded: {broken})' if broken else ''}. One of your own, written as "
-            f"docs/plugins.md shows, is named by policy.adapter: module:attribute"
+            f"{f' (could not be loaded: {broken})' if broken else ''}. Write your own as "
+            f"docs/plugins.md shows, and set policy.adapter: module:attribute"
         )
     if settings.adapter is None:
         registered: type[Adapter] = registry.load("adapters", name)
@@ -188,7 +191,7 @@ def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]
 
 
 def _make_trainable(adapter: Adapter, settings: Settings) -> None:
-    """Adapters, or all of the part that is trained, in float32."""
+    """Make LoRA adapters trainable, in float32, or all weights of the trained model."""
     model: Any = adapter.model
     if settings.gradient_checkpointing:
         model.enable_gradient_checkpointing(_recomputed)
@@ -199,7 +202,7 @@ def _make_trainable(adapter: Adapter, settings: Settings) -> None:
 
 
 def _recomputed(block: Any, *inputs: Any) -> Any:
-    """What a block of the model answers; nothing in it draws, so no generator's state is kept."""
+    """Run a block with checkpointing; blocks draw no random numbers, so no RNG state is stored."""
     return checkpoint(
         block,
         *inputs,
@@ -211,7 +214,7 @@ def _recomputed(block: Any, *inputs: Any) -> Any:
 
 @contextmanager
 def explained(settings: Settings, problem: str) -> Iterator[None]:
-    """Whatever goes wrong inside as a UserError of one line."""
+    """The context in which any error becomes a UserError of one line."""
     try:
         yield
     except Exception as error:  # diffusers, transformers and safetensors raise a dozen kinds
@@ -221,7 +224,7 @@ def explained(settings: Settings, problem: str) -> Iterator[None]:
 
 @contextmanager
 def _strict() -> Iterator[None]:
-    """Arguments that diffusers does not know are an error; it only logs that it ignores them."""
+    """The context in which unknown arguments are an error; diffusers only logs a warning."""
 
     def refuse(record: LogRecord) -> bool:
         if "are not expected by" in record.getMessage():
@@ -231,7 +234,7 @@ def _strict() -> Iterator[None]:
     logger = logging.get_logger("diffusers.pipelines.pipeline_utils")
     level, off, below = logger.level, logger.disabled, logger.manager.disable
     logger.setLevel(WARNING)
-    logger.disabled, logger.manager.disable = False, NOTSET  # whoever has switched logging off
+    logger.disabled, logger.manager.disable = False, NOTSET  # even where logging is switched off
     logger.addFilter(refuse)
     try:
         yield
@@ -243,7 +246,8 @@ def _strict() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Progress bars would tear up the run's own, and a missing T5 is no reason to speak."""
+    """The context without progress bars, which would break the run's own line, and without
+    diffusers' warnings, such as for a missing T5."""
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
     trust.ask_nobody()
@@ -251,7 +255,7 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what libraries tell each other of their arguments
+            warnings.simplefilter("ignore")  # libraries' warnings about each other's arguments
             yield
     finally:
         logging.set_verbosity(verbosity)

@@ -1,4 +1,5 @@
-"""LoRA by peft: adapters put into a model, and written so that every reader gets their strength."""
+"""LoRA by peft: adding adapters to a model, and saving them so that every reader scales them
+right."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ UNSAVED_OPTIONS = ("bias", "layer_replication", "modules_to_save", "target_param
 
 
 def add_lora(model: Any, lora: Lora, targets: Sequence[str]) -> None:
-    """Trainable adapters in float32; targets: where they go unless the settings say otherwise."""
+    """Add trainable float32 adapters; targets: the modules, unless the settings name others."""
     from peft import LoraConfig
 
     _check_options(lora.options)
@@ -26,7 +27,7 @@ def add_lora(model: Any, lora: Lora, targets: Sequence[str]) -> None:
         config = LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha or 2 * lora.rank, target_modules=targets, **options
         )
-        with model.device:  # where peft, too, should make them
+        with model.device:  # so that peft creates them there
             model.add_adapter(config)
     except (TypeError, ValueError) as error:
         raise UserError(f"policy.lora: {first_line(error)}") from error
@@ -36,7 +37,7 @@ def add_lora(model: Any, lora: Lora, targets: Sequence[str]) -> None:
 
 
 def adds_nothing(weights: Mapping[str, Tensor]) -> bool:
-    """Whether with these weights of adapters, by name, a model answers as without any adapters."""
+    """Whether adapters with these weights, by name, change no output: all lora_B are 0."""
     seconds = [value for name, value in weights.items() if ".lora_B." in name]
     if len(seconds) + sum(".lora_A." in name for name in weights) < len(weights) or not seconds:
         return False
@@ -44,27 +45,27 @@ def adds_nothing(weights: Mapping[str, Tensor]) -> bool:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """UserError for what a file of LoRA weights, read onto the model's own, would not hold."""
+    """Raise UserError for options that train weights which a file of LoRA weights cannot store."""
     lost = [name for name in UNSAVED_OPTIONS if options.get(name) not in (None, "none")]
     if lost:
         raise UserError(
-            f"policy.lora.options: {lost[0]} would train what `load_lora_weights` does not read; "
-            f"leave it out, or train all of the model without `lora`"
+            f"policy.lora.options: {lost[0]} would train weights that `load_lora_weights` does not "
+            f"read; leave it out, or train the full model (no `lora`)"
         )
     init = options.get("init_lora_weights", "gaussian")
     if init not in (True, False, "gaussian", "orthogonal"):
         raise UserError(
             f"policy.lora.options: init_lora_weights: {init} changes the model's own weights, so "
-            f"that the adapters would not fit them when they are loaded; expected true, false, "
-            f"gaussian or orthogonal"
+            f"saved adapters would not fit the original model; expected true, false, gaussian or "
+            f"orthogonal"
         )
 
 
-def of_scale_one(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The adapters' weights and configuration, their scale alpha / rank multiplied into B.
+def with_unit_scale(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The adapters' weights and configuration, with the scale alpha / rank multiplied into B.
 
-    Readers that take no metadata take alpha to be the rank, and would halve adapters of twice it.
-    Those of a model that is divided among processes are gathered: all must ask for them.
+    Readers that ignore metadata assume alpha = rank: with alpha = 2 rank they would apply half the
+    adapter. Sharded weights are gathered, a collective: every rank must call this.
     """
     from peft import get_peft_model_state_dict
 

@@ -1,4 +1,5 @@
-"""Memory: what a process of a run will take, from the configurations in the pipeline's folder."""
+"""Memory that one process of a run takes, estimated from the configurations in the pipeline's
+folder."""
 
 from collections.abc import Mapping
 
@@ -24,7 +25,7 @@ def estimate(
 ) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer and activations; an estimate, not a bound.
 
-    {} where nothing is known of the pipeline's parts; else as `of_adapter`.
+    {} for a pipeline with components of unknown classes; else as `of_adapter`.
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
@@ -53,11 +54,11 @@ def of_adapter(
     averages: int,
     shards: int,
 ) -> Mapping[str, int]:
-    """The same of a pipeline behind its adapter, whose models may be without weights.
+    """The same for a pipeline behind its adapter; its models may be without weights.
 
-    images: as many as go through the model at once in an update, 0 for no update; reference,
-        averages: what weights are kept beside those in training; shards: processes among which the
-        model that is trained, and what is kept of each of its weights, is divided.
+    images: in one pass of an update, 0 for no update; reference, averages: number of weight copies
+        kept; shards: processes among which the trained model, its gradients, optimizer state and
+        copies are divided.
     """
     sizes = _weights(adapter, settings, shards)
     trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
@@ -81,7 +82,7 @@ def of_adapter(
 
 
 def _weights(adapter: Adapter, settings: Settings, shards: int) -> dict[str, int]:
-    """Bytes of the models as loaded; LoRA's own are next to nothing."""
+    """Bytes of the models as loaded, without LoRA's weights, which are negligible."""
     lora = settings.lora is not None
     dtypes = stored(settings.precision, type(adapter), lora=lora)
     models = {
@@ -94,7 +95,7 @@ def _weights(adapter: Adapter, settings: Settings, shards: int) -> dict[str, int
 
 
 def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
-    """Of its weights; T5 keeps some of them in float32 where the others are in fp16."""
+    """Bytes of a module's weights; in fp16, T5 keeps some of them in float32."""
     wide = getattr(module, "_keep_in_fp32_modules", None) or () if dtype == torch.float16 else ()
     return sum(
         p.numel() * (4 if any(part in wide for part in name.split(".")) else dtype.itemsize)

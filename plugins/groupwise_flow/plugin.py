@@ -1,4 +1,4 @@
-"""What this package registers."""
+"""Registers the flow policy, its adapters and algorithms."""
 
 from groupwise.hookspecs import Register, hookimpl
 

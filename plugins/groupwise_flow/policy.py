@@ -1,7 +1,7 @@
 """FlowPolicy: a policy over diffusers' flow-matching pipelines; its decisions are denoising steps.
 
-Flow-GRPO, arXiv:2505.05470: a deterministic sampler made stochastic with the same marginals, so
-that each step is a draw from a Gaussian and has a log-prob.
+Flow-GRPO, arXiv:2505.05470: the deterministic sampler is replaced by an SDE with the same
+marginals, so that each step is drawn from a Gaussian and has a log-prob.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from groupwise_flow.card import card
 from groupwise_flow.denoising import Denoised
 from groupwise_flow.drawing import draw
 from groupwise_flow.examining import checked, examine
-from groupwise_flow.guided import Guided, at
+from groupwise_flow.guided import Guided, select
 from groupwise_flow.levels import levels
 from groupwise_flow.loading import check_shardable, load
 from groupwise_flow.lora import adds_nothing
@@ -34,20 +34,20 @@ from groupwise_flow.weights import Weights
 
 
 class FlowPolicy(Policy):
-    """A flow-matching pipeline of diffusers; its decisions are denoising steps.
+    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are denoising steps.
 
-    Trajectories hold, for each rollout, its samples from the first decision on.
+    Trajectories hold, for each rollout, its samples x from the first decision on.
 
-    Extras of a decision beside its log-prob: `mean` [b, t, ...] and `std` [b, t] of its Gaussian,
-    and `interval` [b, t], the step's fall of sigma; those of them that are needed.
+    Extras of a decision, where the algorithm needs them: `mean` [b, t, ...] and `std` [b, t] of its
+    Gaussian, and `interval` [b, t], sigma - sigma_next of the step.
 
-    facts: `images`, the pictures as tensors; for rewards that ask, `predictions`: a tensor
-    [decisions + 1, 3, height, width] each (frames: [decisions + 1, frames, 3, ...]), in CPU memory,
-    of the pictures that the model predicted before its first decision and after each one. They are
-    decoded as pictures are: that costs decisions + 1 times what those cost. At evaluation there are
-    no decisions, and none of these.
+    facts: `images`, the pictures as tensors; `predictions`, only for rewards that have it in their
+    signature: per rollout a CPU tensor [decisions + 1, 3, height, width] (of videos [decisions + 1,
+    frames, 3, ...]), the pictures that the model predicts before its first decision and after each
+    one. Decoding them costs decisions + 1 times as much as decoding the pictures. Empty at
+    evaluation, where there are no decisions.
 
-    In half precision a metric of every step is `log_prob_error`, see `Rounding`.
+    In half precision `log_prob_error` is a metric of every step; see `Rounding`.
     """
 
     provides = frozenset({"log_probs", "mean", "std", "interval"})
@@ -72,17 +72,18 @@ class FlowPolicy(Policy):
         self._step = 0
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Divide what is trained among the processes; `place` then reads their parts alone.
+        """Shard the trained model among the processes; `place` then reads this process's shards.
 
-        Text encoders and autoencoder stay whole on each. UserError for what cannot be divided.
+        Text encoders and autoencoder stay whole on each process. Raises UserError for a model that
+        cannot be sharded.
         """
         if self._loaded:
-            raise ValueError("shard: the weights were read by `place`; it comes after this")
+            raise ValueError("shard: call it before `place`, which has already read the weights")
         check_shardable(self.config)
         self.mesh = mesh
 
     def place(self, device: torch.device | str) -> None:
-        """Read the weights, and move them to the device; called again, it only moves them."""
+        """Load the weights and move them to the device; later calls only move them."""
         if not self._loaded:
             self._load()
         super().place(device)
@@ -92,13 +93,14 @@ class FlowPolicy(Policy):
         self.guided = Guided(self.adapter, self.config)
         for name, module in self.adapter.pipeline.components.items():
             if isinstance(module, nn.Module):
-                self.add_module(name, module)  # so that they move to a device together
+                self.add_module(name, module)  # so that all components move to the device together
         self.sigmas = levels(self.adapter, self.config.steps)
         self._weights_now = Weights(self.adapter.model)
         self._loaded = True
 
     def train(self, mode: bool = True) -> Self:
-        """Dropout stays off: it would part training from sampling."""
+        """Stay in eval mode: with dropout, the log-probs of training would differ from those of
+        sampling, and the ratio would not be 1."""
         return super().train(False)
 
     @property
@@ -107,7 +109,7 @@ class FlowPolicy(Policy):
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """In float32 alone, of matrix products, too."""
+        """True in float32, where matrix products are in float32, too (no TF32)."""
         return self.config.precision == "float32" and products_are_exact()
 
     def begin(self, step: int) -> None:
@@ -118,12 +120,12 @@ class FlowPolicy(Policy):
         return self.needed is None or name in self.needed
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """UserError for a prompt that is no text, or longer than the text encoders take, unless
-        such prompts are skipped or cut, of which a note is made."""
+        """Raise UserError for a prompt that is no text or is too long for the text encoders; with
+        `long_prompts: skip` or `cut` add a note instead."""
         self.notes += checked(self.guided, rows)
 
     def skips(self, row: Mapping[str, Any]) -> bool:
-        """Whether the row is never drawn: its prompt is too long, with `long_prompts: skip`."""
+        """Whether the row is left out: its prompt is too long, with `long_prompts: skip`."""
         limit = self.guided.limit
         if self.config.long_prompts != "skip" or limit is None:
             return False
@@ -131,7 +133,7 @@ class FlowPolicy(Policy):
 
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-        """What a run would refuse, and notes on its prompts, without any weights."""
+        """The errors and notes of a run's start, without loading any weights."""
         return examine(config, rows)
 
     # ---- sampling
@@ -145,11 +147,11 @@ class FlowPolicy(Policy):
         seeds: Sequence[int],
         purpose: Purpose = "train",
     ) -> Rollouts:
-        """Images of text prompts; see `Policy.sample`. Only training has noise and decisions."""
+        """Images for text prompts; see `Policy.sample`. Only training steps are stochastic."""
         training = purpose == "train"
         rows = [row for row in prompts for _ in range(group_size)]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-        # A group has one window, that of its first seed.
+        # All rollouts of a group have one window, from the group's first seed.
         starts = self.config.window.starts(self.config.steps, seeds[::group_size], self._step)
         first = starts[groups]
         sigmas = self.sigmas if training else levels(self.adapter, self.config.evaluation_steps)
@@ -187,8 +189,8 @@ class FlowPolicy(Policy):
         return {"predictions": list(decoded.unflatten(0, clean.shape[:2]))}
 
     def _exact_log_probs(self, rollouts: Rollouts) -> Tensor:
-        """[b, t] in float32, decision by decision."""
-        with self.guided.exactly():
+        """[b, t] computed in float32, one decision at a time."""
+        with self.guided.in_float32():
             parts = [
                 self(rollouts, slice(number, number + 1)).log_probs
                 for number in range(rollouts.mask.shape[1])
@@ -196,23 +198,24 @@ class FlowPolicy(Policy):
         return torch.cat(parts, dim=1)
 
     def _trajectory(self, done: Denoised, first: Tensor) -> dict[str, Tensor | Sequence[Tensor]]:
-        """What training needs of sampling; latents wait in CPU memory."""
-        kept: dict[str, Tensor | Sequence[Tensor]] = {
+        """The rollouts' trajectory: samples and window, and unconditional velocities with the
+        number of the weights that computed them. Latents are stored in CPU memory."""
+        trajectory: dict[str, Tensor | Sequence[Tensor]] = {
             "path": list(done.path.cpu()),
             "first": first.to(self.device),
         }
         if done.unconditional is not None:
-            kept["unconditional"] = list(done.unconditional.cpu())
-            kept["version"] = [torch.tensor(self._weights_now.number)] * len(first)
-        return kept
+            trajectory["unconditional"] = list(done.unconditional.cpu())
+            trajectory["version"] = [torch.tensor(self._weights_now.number)] * len(first)
+        return trajectory
 
     # ---- log-probs
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs of steps, averaged over the latents' dimensions, and the extras needed.
+        """Log-probs [b, t] of steps, averaged over the latents' dimensions, and the extras needed.
 
-        The unconditional branch of guidance has no gradient, as in the published training. Until
-        the first update after sampling it is not computed again.
+        The unconditional branch of guidance has no gradient, as in published training. Its
+        velocities from sampling are reused until the first update changes the weights.
         """
         start, stop, _ = decisions.indices(rollouts.mask.shape[1])
         path = self._stack(rollouts, "path", slice(start, stop + 1))
@@ -230,9 +233,9 @@ class FlowPolicy(Policy):
         velocity, _ = self.guided.velocity(
             path[:, :-1].flatten(0, 1),
             sigma,
-            at(self.guided.conditions(rollouts.prompts), rows),
+            select(self.guided.conditions(rollouts.prompts), rows),
             guidance,
-            negative=negative and at(negative, rows),
+            negative=negative and select(negative, rows),
             unconditional=unconditional,
         )
         step = sde.move(
@@ -256,7 +259,7 @@ class FlowPolicy(Policy):
         return LogProbs(log_probs=log_probs, extra=extra)
 
     def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
-        """[n, ...] as it was in sampling, while the weights are still those of sampling."""
+        """[n, ...] the unconditional velocities of sampling; None once the weights have changed."""
         if "unconditional" not in rollouts.trajectory:
             return None
         now = self._weights_now.number
@@ -270,7 +273,8 @@ class FlowPolicy(Policy):
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
     ) -> Sequence[Microbatch]:
-        """Step by step, `batch` images at once: memory does not grow with the steps trained."""
+        """One step of up to `batch` images at a time: memory does not grow with the number of
+        steps."""
         count, steps = len(rollouts), rollouts.mask.shape[1]
         most = min(budget, self.config.batch)
         width = 1 if cut_decisions else steps
@@ -284,13 +288,15 @@ class FlowPolicy(Policy):
 
     @contextmanager
     def using(self, name: str) -> Iterator[None]:
-        """LoRA that was kept before it had learned anything is switched off, which is faster.
+        """The context in which the weights kept as `name` are used.
 
-        Not where it is sharded: there a parameter that has no gradient once never gets one. The
-        unconditional branch of what was sampled before stays known: its weights come back.
+        Kept LoRA weights that add nothing (lora_B = 0) are used by switching adapters off, which is
+        faster; not in a sharded model, where FSDP would never again give these parameters a
+        gradient. Unconditional velocities of sampling stay valid afterwards: the weights are
+        restored.
         """
         model: Any = self.adapter.model
-        with self._weights_now.lent():
+        with self._weights_now.temporary():
             if self.mesh is not None or not adds_nothing(self._weights(name)):
                 with super().using(name):
                     yield
@@ -302,12 +308,12 @@ class FlowPolicy(Policy):
                 model.enable_adapters()
 
     def save_pretrained(self, path: Path) -> None:
-        """A pipeline folder, or LoRA weights, as diffusers reads them."""
+        """Write a pipeline folder, or a file of LoRA weights, for diffusers to load."""
         save(self.adapter, path, lora=self.config.lora is not None, mesh=self.mesh)
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """Facts for the model's page: what it was made of, and how it is used."""
+        """Facts for the model card: the base model, and the code that uses it."""
         return card(self.config, self.adapter)
 
     @classmethod
@@ -324,7 +330,7 @@ class FlowPolicy(Policy):
         averages: int,
         shards: int = 1,
     ) -> Mapping[str, int]:
-        """Bytes by purpose, from the pipeline's configuration alone."""
+        """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
         return estimate(
             config,
             images=min(decisions, config.batch, rollouts),

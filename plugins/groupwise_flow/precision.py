@@ -1,4 +1,4 @@
-"""Precision: what computes and what is stored in which dtype."""
+"""Precision: the dtypes of computation and of stored weights."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +18,10 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def stored(
     precision: Precision, adapter: type[Adapter], *, lora: bool
 ) -> Mapping[str, torch.dtype]:
-    """The dtypes of a pipeline's parts, as diffusers' `torch_dtype` takes them.
+    """The dtypes of a pipeline's components, as diffusers' `torch_dtype` takes them.
 
-    What is trained is in float32, and so is the autoencoder, whose activations overflow in fp16 and
-    whose pictures lose shades in bf16; it is a small part.
+    Trained weights are float32. So is the autoencoder: its activations overflow in fp16, its
+    pictures lose shades in bf16, and it is small.
     """
     half = HALF.get(precision, torch.float32)
     return {
@@ -32,16 +32,16 @@ def stored(
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """What the passes of the model that is trained run in."""
+    """The context of the trained model's passes: autocast in half precision."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=HALF[precision])
 
 
 class InFloat32(TorchFunctionMode):
-    """Inside, whatever is stored or asked for in half precision is computed in float32.
+    """The context in which half-precision tensors are computed with in float32.
 
-    Weights are widened one operation at a time, so it takes no second copy of a model.
+    Weights are cast one operation at a time, so there is no second copy of the model.
     """
 
     paused: ClassVar[bool] = False
@@ -55,13 +55,13 @@ class InFloat32(TorchFunctionMode):
     ) -> Any:
         if self.paused:
             return func(*args, **(kwargs or {}))
-        return func(*tree_map(_widened, args), **tree_map(_widened, dict(kwargs or {})))
+        return func(*tree_map(_to_float32, args), **tree_map(_to_float32, dict(kwargs or {})))
 
     @classmethod
-    def leave_alone(cls, module: nn.Module) -> None:
-        """What a sharded module does before and after its pass, to gather weights, is not widened.
+    def exempt(cls, module: nn.Module) -> None:
+        """Exempt the hooks with which FSDP gathers a module's weights.
 
-        To be called last, so that the module's own hooks lie between these.
+        Call it after `fully_shard`, so that FSDP's hooks run between the two registered here.
         """
 
         def pause(*_: Any) -> None:
@@ -75,7 +75,7 @@ class InFloat32(TorchFunctionMode):
             register(resume)
 
 
-def _widened(value: Any) -> Any:
+def _to_float32(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype in HALF.values():
         return value.float()
     return torch.float32 if isinstance(value, torch.dtype) and value in HALF.values() else value

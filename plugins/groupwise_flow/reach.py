@@ -1,7 +1,7 @@
-"""Reach: parameters that no gradient reaches, which processes that train together would wait for.
+"""Reach: a zero gradient for parameters that the output does not depend on.
 
-Each process must have a gradient for every trained parameter. A model may have parts that its
-answer does not depend on (what a last block makes of the text); theirs is zero.
+DDP needs a gradient for every trained parameter, and waits forever otherwise. A model may have
+weights without effect on its output, such as those for text tokens in the last block.
 """
 
 from collections.abc import Iterable
@@ -11,32 +11,32 @@ from torch import Tensor, nn
 
 
 class Reach:
-    """Gives all trained parameters a gradient in a run of processes; else does nothing."""
+    """Gives all trained parameters a gradient in distributed runs; else does nothing."""
 
     def __init__(self) -> None:
-        self._idle: list[nn.Parameter] | None = None
+        self._unused: list[nn.Parameter] | None = None
 
-    def __call__(self, answer: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """The answer, with those parameters that it does not depend on times 0."""
-        if not answer.requires_grad or not _distributed():
-            return answer
-        if self._idle is None:
-            self._idle = unreached(answer, parameters)
-        for parameter in self._idle:
-            answer = answer + 0.0 * parameter.flatten()[0]
-        return answer
+    def __call__(self, output: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """The output plus 0 times each parameter that it does not depend on."""
+        if not output.requires_grad or not _distributed():
+            return output
+        if self._unused is None:
+            self._unused = unreached(output, parameters)
+        for parameter in self._unused:
+            output = output + 0.0 * parameter.flatten()[0]
+        return output
 
 
-def unreached(answer: Tensor, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """The trained parameters that are not in the answer's graph."""
-    waiting, seen, reached = [answer.grad_fn], set(), set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
+def unreached(output: Tensor, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """The trained parameters that are not in the output's graph."""
+    pending, visited, reached = [output.grad_fn], set(), set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         reached.add(id(getattr(node, "variable", None)))
-        waiting += [following for following, _ in node.next_functions]
+        pending += [following for following, _ in node.next_functions]
     return [p for p in parameters if p.requires_grad and id(p) not in reached]
 
 

@@ -1,4 +1,4 @@
-"""Rounding: how far half precision puts log-probs off, measured once a step."""
+"""Rounding: the error of log-probs in half precision, measured once per step."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ METRIC = "log_prob_error"
 
 
 class Rounding:
-    """The distance of a rollout's log-probs from those of the same weights in float32."""
+    """Mean |log-prob - float32 log-prob| of one rollout, with the same weights."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision = precision
@@ -20,13 +20,14 @@ class Rounding:
         self._error: float | None = None
 
     def begin(self) -> None:
-        """A new step: measure again."""
+        """Begin a step, in which the error is measured again."""
         self._error = None
 
     def measured(self, rollouts: Rollouts, exact: Callable[[Rollouts], Tensor]) -> Rollouts:
-        """With the fact `log_prob_error`, that of a step's first rollout, in half precision.
+        """Add the fact `log_prob_error`, measured on the step's first rollout; only in half
+        precision.
 
-        exact: the log-probs [b, t] in float32.
+        exact: computes the log-probs [b, t] in float32.
         """
         if not self.metrics:
             return rollouts

@@ -1,4 +1,4 @@
-"""Saving what was trained as diffusers reads it: a pipeline's folder, or a file of LoRA weights."""
+"""Saving the trained model for diffusers: a pipeline folder, or a file of LoRA weights."""
 
 import json
 from functools import partial
@@ -14,17 +14,17 @@ from torch.distributed.fsdp import FSDPModule
 
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.loading import quiet
-from groupwise_flow.lora import of_scale_one
+from groupwise_flow.lora import with_unit_scale
 from groupwise_flow.sharding import whole
 
 FILE_SIZE = "10GB"
-"""Diffusers' own, and what the first process holds at once of a model that is divided."""
+"""diffusers' default; also the most that rank 0 holds at once of a sharded model."""
 
 
 def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -> None:
-    """A pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads.
+    """Write a pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads.
 
-    mesh: the processes that the model is divided among. All must call this; the first writes.
+    mesh: of a sharded model. Gathering is a collective: every rank must call this; rank 0 writes.
     """
     model: Any = adapter.model
     first = mesh is None or mesh.get_rank() == 0
@@ -32,7 +32,7 @@ def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -
         path.mkdir(parents=True, exist_ok=True)
     with quiet():
         if lora:
-            layers, config = of_scale_one(model)
+            layers, config = with_unit_scale(model)
             if first:
                 part = adapter.trained
                 weights = {f"{part}_lora_layers": layers}
@@ -41,7 +41,7 @@ def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -
         elif mesh is None:
             adapter.pipeline.save_pretrained(path)
         elif first:
-            # Diffusers asks each part to save itself.
+            # diffusers calls save_pretrained of each component.
             model.save_pretrained = partial(_save_divided, model)
             try:
                 adapter.pipeline.save_pretrained(path)
@@ -52,7 +52,8 @@ def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -
 
 
 def _save_divided(model: Any, path: str | None) -> None:
-    """A model's folder, gathered tensor by tensor; None for a process that only takes part."""
+    """Write a sharded model's folder, gathered tensor by tensor; path None on ranks that only take
+    part in gathering."""
     state = model.state_dict()
     sizes = {n: torch.empty(t.shape, dtype=t.dtype, device="meta") for n, t in state.items()}
     parts = split_torch_state_dict_into_shards(
@@ -73,7 +74,7 @@ def _save_divided(model: Any, path: str | None) -> None:
             save_file(tensors, folder / file, metadata={"format": "pt"})
     if folder is None:
         return
-    # The class that was divided: `fully_shard` puts one of its own before it.
+    # The original class: `fully_shard` prepends one of its own.
     kind = next(c for c in type(model).__mro__ if not issubclass(c, FSDPModule))
     config = json.loads(model.to_json_string()) | {"_class_name": kind.__name__}
     _write_json(folder / model.config_name, config)

@@ -14,7 +14,7 @@ TEXT_ATTENTION = ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 
 
 class SD3Adapter(Adapter):
-    """diffusers' `StableDiffusion3Pipeline`; guidance is classifier-free."""
+    """Stable Diffusion 3 and 3.5; guidance is classifier-free, a second pass of the model."""
 
     pipelines = ("StableDiffusion3Pipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
@@ -30,17 +30,17 @@ class SD3Adapter(Adapter):
     @property
     def latent_shape(self) -> tuple[int, ...]:
         channels = self.pipeline.transformer.config.in_channels
-        return (channels, self.down * self.patch, self.across * self.patch)
+        return (channels, self.token_rows * self.patch, self.token_columns * self.patch)
 
     def limit(self) -> Limit:
-        """By T5's tokens; where there is no T5, by CLIP's."""
+        """`prompt_tokens`, counted by T5's tokenizer; without T5, CLIP's own limit."""
         if self.pipeline.text_encoder_3 is not None:
             return Limit(self.pipeline.tokenizer_3, self.prompt_tokens)
-        words = self.pipeline.tokenizer
-        return Limit(words, words.model_max_length, "the text encoder")
+        clip = self.pipeline.tokenizer
+        return Limit(clip, clip.model_max_length, "the text encoder")
 
     def encode(self, rows: Sequence[Row]) -> Conditions:
-        """As the pipeline does: two CLIP encoders, and T5 where there is one."""
+        """As in the pipeline: two CLIP encoders, and T5 where there is one."""
         embeds, _, pooled, _ = self.pipeline.encode_prompt(
             prompt=[row["prompt"] for row in rows],
             prompt_2=None,
@@ -73,15 +73,15 @@ class SD3Adapter(Adapter):
         return decoded(self.pipeline.vae, latents)
 
     def activations(self, *, checkpointing: bool) -> float:
-        """CLIP's tokens are joined with T5's; SD3.5 has a second attention in some layers."""
+        """The text has CLIP's and T5's tokens; SD3.5 has a second attention in some layers."""
         config = self.pipeline.transformer.config
         width = config.num_attention_heads * config.attention_head_dim
         clip = self.pipeline.text_encoder
-        words = clip.config.max_position_embeddings if clip is not None else 77
+        clip_tokens = clip.config.max_position_embeddings if clip is not None else 77
         kept = of_transformer(
             width=width,
             layers=config.num_layers,
-            tokens=self.image_tokens + self.prompt_tokens + words,
+            tokens=self.image_tokens + self.prompt_tokens + clip_tokens,
             checkpointing=checkpointing,
         )
         second = 0 if checkpointing else len(config.dual_attention_layers)
@@ -89,7 +89,7 @@ class SD3Adapter(Adapter):
 
 
 def decoded(vae: Any, latents: Tensor) -> Tensor:
-    """Pictures [n, 3, height, width] by an AutoencoderKL, with its own scale and shift."""
+    """Pictures [n, 3, height, width] decoded by an AutoencoderKL with its own scale and shift."""
     shift = vae.config.shift_factor or 0.0
     images: Tensor = vae.decode(latents / vae.config.scaling_factor + shift, return_dict=False)[0]
     return images / 2 + 0.5

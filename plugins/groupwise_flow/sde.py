@@ -1,10 +1,9 @@
 """One denoising step of a flow model, deterministic or with noise, and its Gaussian log-prob.
 
-A sample at noise level sigma is x = (1 - sigma) x0 + sigma x1, with data x0 and noise x1; the
-model tells the velocity v = x1 - x0, so that x0 = x - sigma v and x1 = x + (1 - sigma) v. A step
-goes from sigma to sigma_next < sigma. The SDEs, "flow" and "dance", keep the marginals of the
-deterministic steps while steps are short; "cps" keeps, for steps of any length, the shares that
-predicted data and noise have in a sample.
+A sample at noise level sigma is x = (1 - sigma) x0 + sigma x1, with data x0 and noise x1; the model
+predicts the velocity v = x1 - x0, so x0 = x - sigma v and x1 = x + (1 - sigma) v. A step goes from
+sigma to sigma_next < sigma. The SDEs "flow" and "dance" have the marginals of the ODE in the limit
+of short steps; "cps" keeps the coefficients of predicted data and noise for steps of any length.
 """
 
 import math
@@ -38,23 +37,22 @@ def step(
     next_sample: Tensor | None = None,
     noise: Tensor | None = None,
 ) -> SdeStep:
-    """Take a step, or with `next_sample` tell how likely a step that was taken is.
+    """Take a step, or with `next_sample` compute the log-prob of a step that was taken.
 
     velocity, sample, noise, next_sample: [B, ...]; sigma, sigma_next: floats or [B].
-    kind: "flow": Flow-SDE, arXiv:2505.05470, eq. 9, where at sigma = 1 the denominator 1 - sigma
-        takes sigma_next; "cps": coefficients-preserving sampling, arXiv:2509.05952; "dance":
-        DanceGRPO's SDE, arXiv:2505.07818, eq. 7; "ode": Euler's step, no noise.
-    noise: standard normal; drawn from torch's global generator if unset and needed.
+    kind: "flow": Flow-SDE, arXiv:2505.05470, eq. 9, with sigma_next in the denominator 1 - sigma at
+        sigma = 1; "cps": coefficients-preserving sampling, arXiv:2509.05952; "dance": DanceGRPO's
+        SDE, arXiv:2505.07818, eq. 7; "ode": Euler's step, no noise.
+    noise: standard normal; drawn from torch's global generator if needed and None.
 
-    log_prob is that of the Normal the step is drawn from, averaged over the sample's dimensions; 0
-    where there is no noise. Computed in float32 at least, whatever the dtypes. Raises ValueError
-    for shapes that differ, an unknown kind, a noise level below 0 or, for cps, above 1, and sigmas
-    that do not fall.
+    log_prob is log N(next_sample; mean, std), averaged over the sample's dimensions; 0 without
+    noise. Computed in float32 or wider. Raises ValueError for different shapes, an unknown kind, a
+    noise level below 0 or, for cps, above 1, and sigmas that do not fall.
     """
-    for name, given in {"velocity": velocity, "noise": noise, "next_sample": next_sample}.items():
-        if given is not None and given.shape != sample.shape:
+    for name, value in {"velocity": velocity, "noise": noise, "next_sample": next_sample}.items():
+        if value is not None and value.shape != sample.shape:
             raise ValueError(
-                f"step: {name} {list(given.shape)} and sample {list(sample.shape)} must have the "
+                f"step: {name} {list(value.shape)} and sample {list(sample.shape)} must have the "
                 f"same shape"
             )
     if noise_level < 0:
@@ -89,9 +87,9 @@ def move(
     next_sample: Tensor | None = None,
     noise: Tensor | None = None,
 ) -> SdeStep:
-    """`step` for arguments that were checked before, so that nothing waits for the device.
+    """`step` without checks of its arguments, so that the host need not wait for the device.
 
-    Without `next_sample` and `noise` it goes to the mean.
+    Without `next_sample` and `noise` the next sample is the mean.
     """
     dtype = _dtype(velocity, sample)
     v, x = velocity.to(dtype), sample.to(dtype)
@@ -113,9 +111,10 @@ def log_prob(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def divergence(mean: Tensor, other_mean: Tensor, std: Tensor) -> Tensor:
-    """[B]: KL between Normals of the same std, |mean - other|^2 / (2 std^2), as an average, too.
+    """[B]: exact KL of two Normals with the same std, (mean - other_mean)^2 / (2 std^2), averaged
+    over all dimensions but the first.
 
-    Exact, not an estimate from samples. std is broadcastable and positive.
+    std: positive, broadcastable to the means.
     """
     return ((mean - other_mean).square() / (2 * std.square())).flatten(1).mean(dim=1)
 
@@ -142,12 +141,12 @@ def _moments(
 
 
 def _dtype(velocity: Tensor, sample: Tensor) -> torch.dtype:
-    """That of computing a step: float32 at least."""
+    """The dtype a step is computed in: float32 or wider."""
     return torch.promote_types(torch.promote_types(velocity.dtype, sample.dtype), torch.float32)
 
 
 def _column(sigma: float | Tensor, sample: Tensor) -> Tensor:
-    """sigma as [B, 1, ...] or [1, 1, ...], to go with the sample."""
+    """sigma as [B, 1, ...] or [1, 1, ...], broadcastable to the sample."""
     value = torch.as_tensor(sigma, dtype=sample.dtype, device=sample.device).reshape(-1)
     if len(value) not in (1, len(sample)):
         raise ValueError(f"step: {len(value)} sigmas for {len(sample)} samples")

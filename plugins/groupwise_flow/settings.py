@@ -16,89 +16,103 @@ from groupwise_flow.windows import Window
 
 
 def _adapter(value: Any) -> type[Adapter]:
-    found = installed().load("adapters", value) if isinstance(value, str) else value
-    if not isinstance(found, type) or not issubclass(found, Adapter):
+    adapter = installed().load("adapters", value) if isinstance(value, str) else value
+    if not isinstance(adapter, type) or not issubclass(adapter, Adapter):
         raise UserError(f"expected a subclass of groupwise_flow.adapter.Adapter, found {value!r}")
-    return found
+    return adapter
 
 
 AdapterClass = Annotated[type[Adapter], BeforeValidator(_adapter, json_schema_input_type=str)]
-"""An adapter, or a text that names one."""
+"""An adapter class, or its registered name, or `module:attribute`."""
 
 
 class Lora(BaseModel):
-    """Adapters by peft; everything beyond these goes to `peft.LoraConfig` through `options`."""
+    """LoRA adapters by peft; `options` takes any further argument of `peft.LoraConfig`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: int = Field(32, ge=1, description="rank of the adapters")
     alpha: float | None = Field(
-        None, gt=0, description="their scale is alpha / rank; twice the rank if unset"
+        None, gt=0, description="adapters are scaled by alpha / rank; twice the rank if unset"
     )
     targets: list[str] | None = Field(
-        None, description="modules that get adapters; the attention's projections if unset"
+        None, description="modules that get adapters; the attention projections if unset"
     )
     options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
 
 
 class Settings(BaseModel):
-    """Which pipeline, how it is loaded, and how it denoises in training and at evaluation."""
+    """Which pipeline, how to load it, and how it denoises in training and at evaluation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
     loading: LoadingArguments = Field(
         default_factory=dict,
-        description="diffusers' from_pretrained arguments; `trust_remote_code` is false unless set",
+        description="arguments of diffusers' from_pretrained; `trust_remote_code` is false unless "
+        "set",
     )
     adapter: AdapterClass | None = Field(
         None,
-        description="`module:attribute` of an Adapter, or its registered name; by the pipeline's "
-        "class if unset",
+        description="`module:attribute` of an Adapter class, or its registered name; chosen by the "
+        "pipeline's class if unset",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Precision = Field(
         "float32",
-        description="bf16 and fp16 compute under autocast, and store and save what is not trained "
-        "but for the autoencoder",
+        description="of computation (bf16, fp16: autocast) and of stored frozen weights, except "
+        "the autoencoder; trained weights are float32",
     )
     height: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
     width: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
     steps: int = Field(10, ge=2, description="denoising steps in training")
-    evaluation_steps: int = Field(40, ge=1, description="denoising steps at evaluation, all ODE")
+    evaluation_steps: int = Field(
+        40, ge=1, description="denoising steps at evaluation, all without noise (ODE)"
+    )
     sde: Literal["flow", "cps", "dance"] = Field(
-        "flow", description="how a step becomes stochastic: Flow-SDE, CPS or DanceGRPO's SDE"
+        "flow", description="formula of a stochastic step: Flow-SDE, CPS or DanceGRPO's SDE"
     )
     noise_level: float = Field(
         0.7,
         ge=0,
-        description="how much noise a decision has; usually 0.7 for flow, 0.8 for cps and 0.3 for "
+        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps and 0.3 for "
         "dance",
     )
-    window: Window = Field(default=Window(), description="which steps are decisions")
+    window: Window = Field(
+        default=Window(), description="which steps are decisions: stochastic, and trained on"
+    )
     last_step: Literal["ode", "noise"] = Field(
         "ode",
-        description="the last step, which never is a decision; noise, as published runs have it "
-        "with `window: {kind: all}`",
+        description="how the last step is taken, which is never trained on: without noise, or with "
+        "noise as in published runs with `window: {kind: all}`",
     )
     shared_noise: bool = Field(
-        False, description="a group starts from the same noise, and shares what is computed alike"
+        False,
+        description="a group starts from the same noise, and computes the steps before its window "
+        "once",
     )
-    guidance: float = Field(1.0, ge=0, description="guidance scale at evaluation; 1 is none")
+    guidance: float = Field(1.0, ge=0, description="guidance scale at evaluation; 1 is off")
     training_guidance: float | None = Field(
         None, ge=0, description="guidance scale in training; as at evaluation if unset"
     )
-    negative_prompt: str = Field("", description="what classifier-free guidance leads away from")
-    prompt_tokens: int = Field(256, ge=1, description="the pipeline's max_sequence_length")
+    negative_prompt: str = Field(
+        "", description="prompt of the unconditional pass of classifier-free guidance"
+    )
+    prompt_tokens: int = Field(
+        256, ge=1, description="longest prompt, in tokens: the pipeline's max_sequence_length"
+    )
     long_prompts: Long = Field(
         "error",
-        description="prompts of more tokens: refuse the run, never draw them, or cut their end off",
+        description="for prompts with more tokens: stop before the first step, leave them out, or "
+        "cut off their end",
     )
     keep_prompts: int = Field(
-        4096, ge=1, description="encoded prompts kept in CPU memory, the latest"
+        4096, ge=1, description="most encoded prompts cached in CPU memory, the latest used"
     )
     batch: int = Field(64, ge=1, description="most images in one pass of the model")
-    gradient_checkpointing: bool = Field(False, description="less memory, more time")
+    gradient_checkpointing: bool = Field(
+        False, description="recompute blocks in the backward pass: less memory, more time"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -109,19 +123,19 @@ class Settings(BaseModel):
         if self.last_step == "noise" and self.window.kind != "all":
             raise _at(
                 "last_step",
-                f"noise goes with window: {{kind: all}}; outside a {self.window.kind} window no "
-                f"step has any",
+                f"noise needs window: {{kind: all}}; outside a {self.window.kind} window steps "
+                f"have no noise",
             )
         if self.noise_level == 0:
             raise _at(
                 "noise_level",
-                "0 makes every step deterministic, and then the window has no decisions to learn "
-                "from; set it above 0",
+                "0 makes every step deterministic, so there are no decisions to train on; set it "
+                "above 0",
             )
         if self.sde == "cps" and self.noise_level > 1:
             raise _at(
                 "noise_level",
-                f"with sde: cps it must be at most 1, which replaces all of the noise, found "
+                f"with sde: cps it must be at most 1, where all noise is new; found "
                 f"{self.noise_level:g}",
             )
         return self
@@ -132,5 +146,5 @@ class Settings(BaseModel):
 
 
 def _at(key: str, message: str) -> PydanticCustomError:
-    """An error of all the settings together that is about one of them."""
+    """A validation error of the whole model that points to one of its keys."""
     return PydanticCustomError("at", "{message}", {"path": (key,), "message": message})

@@ -1,8 +1,8 @@
-"""Sharding: the trained model divided among processes, by torch's `fully_shard`.
+"""Sharding the trained model among processes by torch's `fully_shard` (FSDP2).
 
-No process ever holds all of it. The structure is made without weights and divided block by block;
-then each process reads its own part of every weight. A pass gathers one block after the other, and
-so waits for all processes: they must make equally many.
+No process ever holds all weights: the model is built without weights and sharded block by block,
+then each process reads its shard of every weight. A forward pass gathers one block after the other,
+a collective: every rank must make the same number of passes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ from groupwise_flow.precision import HALF, InFloat32, Precision
 
 @contextmanager
 def weightless(model: nn.Module) -> Iterator[None]:
-    """Inside, weights on the meta device are zeros on the CPU that take no memory.
+    """The context in which meta weights are zeros on the CPU, expanded from one number.
 
-    What peft makes beside them is then made as beside real ones.
+    peft then creates its adapters as it would for real weights.
     """
     meta = [
         (module, name, parameter)
@@ -43,34 +43,34 @@ def weightless(model: nn.Module) -> Iterator[None]:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh, precision: Precision) -> None:
-    """Each block, and what is left, gathered for its passes alone; in half precision where that
-    computes. UserError for a model without blocks."""
+    """Shard each block, and the rest of the model; weights are gathered only for a pass, in half
+    precision if the run computes in it. Raises UserError for a model without blocks."""
     half = HALF.get(precision)
-    # Inputs stay as they are: autocast does what an operation needs, and bf16 has no timestep 897.
+    # Inputs are not cast: autocast casts per operation, and bf16 cannot represent timestep 897.
     gathered = MixedPrecisionPolicy(
         param_dtype=half, reduce_dtype=half and torch.float32, cast_forward_inputs=False
     )
     for module in (*blocks(model), model):
         try:
-            # The rest, too, is freed after a pass: outside of one all weights are divided.
+            # Free the root's weights after a pass, too, which is not FSDP's default.
             fully_shard(module, mesh=mesh, mp_policy=gathered, reshard_after_forward=True)
         except (ValueError, NotImplementedError) as error:
             raise UserError(
-                f"train.shard: torch cannot divide {type(module).__name__}: {first_line(error)}"
+                f"train.shard: torch cannot shard {type(module).__name__}: {first_line(error)}"
             ) from error
-        InFloat32.leave_alone(module)
+        InFloat32.exempt(module)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules of the classes that diffusers says not to split; else the items of
-    lists whose modules are all of one class."""
+    """The outermost modules of the classes in `_no_split_modules`; without that attribute, the
+    items of ModuleLists whose modules are all of one class."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     chosen = list(_outermost(model, names))
     if not chosen:
         raise UserError(
-            f"train.shard: {type(model).__name__} has no blocks to divide it by: it names none "
-            f"(`_no_split_modules`), and has no list of modules of one class; leave train.shard "
-            f"out, and each process holds the whole of it"
+            f"train.shard: {type(model).__name__} has no blocks to shard: no `_no_split_modules`, "
+            f"and no list of modules of one class; leave train.shard out, and each process holds "
+            f"the whole model"
         )
     return chosen
 
@@ -91,9 +91,9 @@ def _outermost(module: nn.Module, names: set[str]) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def read(model: nn.Module, files: Sequence[Path], device: torch.device | str) -> None:
-    """Weights that are on the meta device, and buffers, from safetensors files.
+    """Read meta weights and buffers from safetensors files, each process its own shards.
 
-    Each process reads its own part of each. ValueError where one is missing or of another shape.
+    Raises ValueError where a tensor is missing or has another shape.
     """
     from safetensors import safe_open
 
@@ -126,20 +126,20 @@ def read(model: nn.Module, files: Sequence[Path], device: torch.device | str) ->
 
 
 def _first_row(tensor: DTensor) -> int:
-    """Of this process: rows are cut as `torch.chunk` cuts them."""
+    """This process's first row; rows are divided as by `torch.chunk`."""
     mesh, rows = tensor.device_mesh, tensor.shape[0]
     return min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that is divided among processes, gathered; all must ask for it."""
+    """The whole tensor; a collective where it is sharded, so every rank must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def most(counts: Sequence[int], mesh: DeviceMesh | None) -> list[int]:
-    """The largest that any process has of each count; all must ask, with equally many."""
+def largest(counts: Sequence[int], mesh: DeviceMesh | None) -> list[int]:
+    """The maximum of each count over all ranks; a collective, with equally many counts each."""
     if mesh is None:
         return list(counts)
-    largest = torch.tensor(counts, device=mesh.device_type)
-    distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=mesh.get_group())
-    return largest.tolist()
+    values = torch.tensor(counts, device=mesh.device_type)
+    distributed.all_reduce(values, distributed.ReduceOp.MAX, group=mesh.get_group())
+    return values.tolist()

@@ -1,4 +1,4 @@
-"""Skeleton: a pipeline as it will be loaded, its models without weights on the meta device."""
+"""Skeleton: a pipeline whose models have no weights (meta device), for checks and estimates."""
 
 import json
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
 
 
 def skeleton(settings: Settings, index: Mapping[str, Any]) -> Any:
-    """The pipeline; None where its class or that of a part is not of diffusers or transformers.
+    """The pipeline; None where it or a component is not from diffusers or transformers.
 
-    index: its parts by name. Raises whatever the libraries raise for a folder they cannot read.
+    index: its components by name. Raises the libraries' own errors for a folder they cannot read.
     """
     kind: Any = getattr(diffusers, str(index.get("_class_name")), None)
     named = {name: part for name, part in index.items() if isinstance(part, list)}
@@ -38,7 +38,7 @@ def kind_of(part: Any) -> Any:
 
 
 def meta_model(settings: Settings, name: str, part: Any) -> nn.Module | None:
-    """A model of the pipeline on the meta device; None for what is no model."""
+    """A model of the pipeline on the meta device; None for components that are no models."""
     kind: Any = kind_of(part)
     if not isinstance(kind, type) or not issubclass(kind, nn.Module):
         return None
@@ -50,10 +50,10 @@ def meta_model(settings: Settings, name: str, part: Any) -> nn.Module | None:
         return loader(loader.config_class.from_pretrained(settings.model, **where))
 
 
-def hollow(folder: str, name: str, part: Any, dtype: torch.dtype) -> nn.Module:
-    """A diffusers model of a pipeline's folder as it is loaded, its weights on the meta device.
+def without_weights(folder: str, name: str, part: Any, dtype: torch.dtype) -> nn.Module:
+    """A diffusers model from a pipeline's folder, with weights on the meta device.
 
-    What it computes for itself, such as tables of positions, is there.
+    Buffers that it computes in its constructor, such as tables of positions, have values.
     """
     kind: Any = kind_of(part)
     usual = torch.get_default_dtype()
@@ -72,7 +72,8 @@ def hollow(folder: str, name: str, part: Any, dtype: torch.dtype) -> nn.Module:
 
 
 def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
-    """The safetensors files of a diffusers model, by its index if it has one; none if none are."""
+    """The safetensors files of a diffusers model, by its index if it has one; [] if there are
+    none."""
     usual = [SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME]
     names = [".".join([*n.split(".")[:-1], variant, n.split(".")[-1]]) for n in usual if variant]
     for path in (folder / name for name in (*names, *usual)):
@@ -86,13 +87,13 @@ def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
 
 
 def places(settings: Settings) -> dict[str, Any]:
-    """The arguments of loading that say where to look."""
+    """The arguments of loading that say where files are."""
     names = {"revision", "cache_dir", "token", "local_files_only"}
     return {name: value for name, value in settings.loading.items() if name in names}
 
 
 def _part(settings: Settings, name: str, part: Any) -> Any:
-    """A model without weights; a tokenizer, scheduler or the like as it is."""
+    """A model without weights; a tokenizer, scheduler or the like fully loaded."""
     model = meta_model(settings, name, part)
     if model is not None:
         return model

@@ -1,4 +1,4 @@
-"""Weights: a number for each state that trained weights have been in."""
+"""Weights: a version number that changes whenever trained weights change."""
 
 import time
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from torch.distributed.tensor import DTensor
 
 
 class Weights:
-    """Tells whether the weights of a module are those that they were.
+    """Numbers the versions of a module's weights, to notice when they have changed.
 
-    Whatever writes to a parameter in place (an optimizer, a checkpoint that is read) makes a new
-    number. Other weights that are only lent, and give way to the former ones, do not. Numbers begin
-    with the time, so that none is another process's, or of before a run was resumed.
+    Every in-place write to a parameter (optimizer step, loading a checkpoint) makes a new number.
+    Swapping weights within `temporary`, and back, does not. Numbers start at the current time, so
+    they differ between processes, and before and after resuming a run.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -25,15 +25,15 @@ class Weights:
 
     @property
     def number(self) -> int:
-        """Of the present state."""
+        """Number of the present version."""
         written = self._writes()
         if written != self._written:
             self._written, self._number = written, next(self._numbers)
         return self._number
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Inside there are other weights, with numbers of their own; the former are put back."""
+    def temporary(self) -> Iterator[None]:
+        """The context for other weights, with numbers of their own; the former number returns."""
         before, self._written = self.number, None
         try:
             yield
@@ -46,6 +46,6 @@ class Weights:
 
 @torch.no_grad()
 def _writes(parameter: Tensor) -> int:
-    """Of a parameter that is divided among processes, those to this process's part, too."""
+    """Number of in-place writes to a parameter; of a sharded one, also to this process's shard."""
     parts = [parameter.to_local()] if isinstance(parameter, DTensor) else []
     return sum(tensor._version for tensor in (parameter, *parts))

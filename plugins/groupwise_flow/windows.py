@@ -1,6 +1,6 @@
-"""Which denoising steps are decisions: drawn with noise and trained on; the others are ODE steps.
+"""Windows: which denoising steps are decisions (drawn with noise, and trained on), not ODE steps.
 
-The last step is never one: its Gaussian is so sharp that its log-prob says nothing.
+The last step is never a decision: its std is close to 0, so its log-prob carries no signal.
 """
 
 import hashlib
@@ -24,19 +24,20 @@ _KINDS_OF: dict[str, tuple[WindowKind, ...]] = {
 
 
 class Window(BaseModel):
-    """Where the decisions of a rollout lie among the sampling steps."""
+    """Which of a rollout's sampling steps are decisions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: WindowKind = Field(
         "all",
-        description="all steps but the last; a fixed window; one at a random start for each group "
-        "(Flow-GRPO-Fast); or one that slides as training goes on (MixGRPO)",
+        description="all steps but the last; a fixed window; a window at a random start for each "
+        "group (Flow-GRPO-Fast); or one that slides during training (MixGRPO). A small window "
+        "saves training time",
     )
     size: int | None = Field(None, ge=1, description="decisions in the window; not for `all`")
     start: int = Field(0, ge=0, description="first step of a fixed or sliding window")
     until: float = Field(
-        0.5, gt=0, le=1, description="a random window starts within this share of the steps"
+        0.5, gt=0, le=1, description="a random window starts before step until * steps"
     )
     stride: int = Field(1, ge=1, description="steps by which a sliding window moves")
     every: int = Field(25, ge=1, description="training steps after which a sliding window moves")
@@ -44,7 +45,7 @@ class Window(BaseModel):
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if self.kind == "all" and self.size is not None:
-            raise ValueError("kind: all takes every step but the last, so it has no size")
+            raise ValueError("kind: all takes every step but the last; leave size unset")
         if self.kind != "all" and self.size is None:
             raise ValueError(f"kind: {self.kind} needs a size")
         for name, kinds in _KINDS_OF.items():
@@ -53,7 +54,7 @@ class Window(BaseModel):
         return self
 
     def length(self, steps: int) -> int:
-        """Decisions of a rollout of `steps` steps; ValueError where the window does not fit."""
+        """Number of decisions in `steps` steps. Raises ValueError where the window does not fit."""
         if self.kind == "all":
             length, end = steps - 1, steps - 1
         else:
@@ -81,14 +82,14 @@ class Window(BaseModel):
 
 
 def _steps_within(share: float, steps: int) -> int:
-    """Whole steps within a share of them; 15/22 of 22 are 15, though as floats they are not quite.
+    """floor(share * steps), without float error: 15/22 of 22 steps is 15, not 14.
 
-    The share is read as the simplest fraction near it, exact for decimals of up to four places.
+    The share is read as the nearest simple fraction, exact for decimals of up to four places.
     """
     return int(Fraction(share).limit_denominator(10_000) * steps)
 
 
 def _hashed(seed: int) -> int:
-    """A number with no visible relation to the noise that the same seed draws."""
+    """A pseudo-random number that is independent of the noise drawn with the same seed."""
     digest = hashlib.blake2b(f"window/{seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")

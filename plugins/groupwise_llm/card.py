@@ -1,4 +1,4 @@
-"""Card: what a saved model says of itself, and how it is loaded."""
+"""The model card's facts: base model, library, and the code that loads the saved folder."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from groupwise_llm.files.loading import location
 from groupwise_llm.settings import Settings
 
-OF_HERE = frozenset({"cache_dir", "token", "local_files_only", "device_map"})
-"""Arguments of loading that are this machine's or this user's own."""
+LOCAL_ARGUMENTS = frozenset({"cache_dir", "token", "local_files_only", "device_map"})
+"""Arguments of loading that hold for this machine or user only, so the card leaves them out."""
 
 FULL = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -28,7 +28,7 @@ tokenizer = AutoTokenizer.from_pretrained("{path}")
 def card_of(settings: Settings) -> Mapping[str, Any]:
     """base_model, library_name, pipeline_tag, and usage, where `{path}` stands for the folder."""
     base = location(settings)
-    options = {name: v for name, v in settings.loading.items() if name not in OF_HERE}
+    options = {name: v for name, v in settings.loading.items() if name not in LOCAL_ARGUMENTS}
     arguments = [repr(base), *(f"{name}={value!r}" for name, value in options.items())]
     return {
         "base_model": base,

@@ -1,4 +1,4 @@
-"""What this package registers."""
+"""Registers the language-model policy and the vLLM sampler."""
 
 from groupwise.hookspecs import Register, hookimpl
 

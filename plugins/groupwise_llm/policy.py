@@ -33,29 +33,30 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.model import adapters
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing import probes
-from groupwise_llm.prompts import Prompts, as_answer, written
+from groupwise_llm.prompts import Prompts, as_completion, decoded
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
 from groupwise_llm.training.passes import Sequences
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
-"""Settings by which tokens are drawn of another distribution than that of the log-probs."""
+"""Settings that make the sampling distribution differ from the softmax of the log-probs."""
 
 
 class LanguageModel(Policy):
-    """A causal language model of transformers; its decisions are tokens.
+    """Causal language models of transformers; decisions are tokens.
 
-    Log-probs are those of the full softmax of logits / temperature, sampled or trained.
+    Log-probs are log softmax(logits / temperature)[token] over the full vocabulary, in sampling as
+    in training.
 
-    trajectory: `prompt_ids`, a tensor of token ids each; `completion_ids` [B, T], all tokens that
-        follow, a tool's among them; `attention` [B, T] bool, which places hold a token at all. What
-        of them is the model's own says `Rollouts.mask`: the rest is attended to and never trained
-        on.
+    trajectory: `prompt_ids`, one tensor of token ids per rollout; `completion_ids` [B, T], all
+        tokens after the prompt, including those that a tool returned; `attention` [B, T] bool,
+        True for tokens, False for padding. `Rollouts.mask` is True for the tokens that the model
+        sampled: only these are trained on, the others are context.
 
-    facts: `completion_ids`, the tokens of each completion; `kept_mass`, the share of probability
-        that was left to draw from; for rewards that ask, `character_ends`, where in the text of its
-        completion each token ends.
+    facts: `completion_ids`, the tokens of each completion; `kept_mass`, the mass of the softmax
+        that top_k, top_p and the like left to sample from; `character_ends`, only for rewards that
+        have it in their signature: the character of the completion's text at which each token ends.
     """
 
     provides = frozenset({"log_probs", "entropy"})
@@ -72,12 +73,12 @@ class LanguageModel(Policy):
         self._loaded: Loaded | None = None
         self._ability: probes.Ability | None = None
 
-    # ---- how this model may be run
+    # ---- loading and probing
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Each process will hold its share of every weight, which `place` reads.
+        """Divide every weight among the processes; `place` reads this process's shard.
 
-        Raises UserError for a model that cannot be read in parts.
+        Raises UserError for a model that cannot be loaded shard by shard.
         """
         sharding.check(self.config)
         model = config_of(self.config)
@@ -86,7 +87,8 @@ class LanguageModel(Policy):
         self.mesh = mesh
 
     def place(self, device: torch.device | str) -> None:
-        """Load, move there, and try what the model allows: a kernel may run on one device alone."""
+        """Load the model, move it to the device, and probe there which fast paths give the right
+        log-probs: a kernel may exist for one device only."""
         if self._loaded is None:
             self._load()
         if self.mesh is None:
@@ -110,25 +112,25 @@ class LanguageModel(Policy):
             merge=config.lora is not None and config.lora.merge,
         )
         if share is not None:
-            share.spread(self.causal, precision=config.precision, name=str(config.model))
+            share.shard_model(self.causal, precision=config.precision, name=str(config.model))
         self.train(self.training)
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
         self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
-        # Frozen weights in float16 pass gradients on in float16.
+        # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
 
     @property
     def ability(self) -> probes.Ability:
-        """What the model allows where it lies; nothing can be asked of the policy before."""
+        """What probing on the device showed. Raises RuntimeError before `place`."""
         if self._ability is None:
             raise RuntimeError("LanguageModel: place(device) comes before its use")
         return self._ability
 
     @property
     def model(self) -> Any:
-        """The model as transformers or peft made it."""
+        """The transformers model, or peft's wrapper of it."""
         return self.causal.model
 
     @property
@@ -137,24 +139,25 @@ class LanguageModel(Policy):
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """Of loading and of `check_prompts`, and what the model does not allow where it lies."""
+        """Notes of loading, of `check_prompts`, and on fast paths that this model cannot take."""
         return [*self._notes, *self.ability.notes]
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """In float32: sampling and training are one function, and a batch changes its rounding."""
+        """True in float32: sampler and training log-probs then differ by rounding alone."""
         return not self.causal.rounds(self.config.precision)
 
     def check_sampler(self, sampler: Sampler) -> None:
-        """Raise UserError for another sampler, where tokens are drawn of a part of the softmax."""
+        """Raise UserError for another sampler with top_k and the like: its log-probs are then those
+        of the truncated distribution, not of the softmax that is trained."""
         usual = Settings.model_fields
         cuts = [name for name in CUTS if getattr(self.config, name) != usual[name].default]
         if sampler is not self and cuts:
             chosen = ", ".join(f"policy.{name} {getattr(self.config, name)}" for name in cuts)
             raise UserError(
-                f"{chosen}: {type(sampler).__name__} states log-probs of the distribution so cut, "
-                f"and training is on those of the full one; leave {', '.join(cuts)} unset, or "
-                f"leave out the section sampler"
+                f"{chosen}: {type(sampler).__name__} states log-probs of the truncated "
+                f"distribution, and training needs those of the full softmax; leave "
+                f"{', '.join(cuts)} unset, or leave out the section sampler"
             )
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -165,7 +168,7 @@ class LanguageModel(Policy):
 
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-        """What loading and `check_prompts` would say, from the tokenizer and the configuration."""
+        """The errors and notes of loading and `check_prompts`, without loading any weights."""
         model = config_of(config)
         outline(config, model)
         positions = positions_of(model)
@@ -195,7 +198,7 @@ class LanguageModel(Policy):
             for row, mask in zip(sampled.ids.cpu(), sampled.mask.cpu(), strict=True)
         ]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-        completions, facts = self.stated(tokens, rows)
+        completions, facts = self.completions_and_facts(tokens, rows)
         return Rollouts(
             prompts=rows,
             completions=completions,
@@ -211,13 +214,16 @@ class LanguageModel(Policy):
             },
         )
 
-    def stated(
+    def completions_and_facts(
         self, tokens: Sequence[Sequence[int]], rows: Sequence[Mapping[str, Any]]
     ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
-        """What rewards see of completions, whoever drew their tokens, and facts about them."""
-        texts = [written(self.tokenizer, ids) for ids in tokens]
+        """Completions as rewards receive them (text or messages), and the facts about them.
+
+        tokens: of each completion, from any sampler; rows: of the dataset, one per completion.
+        """
+        texts = [decoded(self.tokenizer, ids) for ids in tokens]
         completions = [
-            as_answer(text, row["prompt"]) for text, row in zip(texts, rows, strict=True)
+            as_completion(text, row["prompt"]) for text, row in zip(texts, rows, strict=True)
         ]
         facts: dict[str, Sequence[Any]] = {"completion_ids": tokens}
         if "character_ends" in self.requested:
@@ -237,17 +243,17 @@ class LanguageModel(Policy):
             ends=torch.tensor(self.ends, device=self.device),
             stop=self._stop,
             temperature=self.config.temperature,
-            drawn_at=choice.temperature,
+            sampling_temperature=choice.temperature,
             max_new_tokens=self.config.max_new_tokens,
             cache_tokens=self.config.cache_tokens,
-            looks=sampling.look_every(self.device),
+            check_every=sampling.check_interval(self.device),
         )
 
     # ---- log-probs
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs and entropy [b, t] of decisions; all else only gives them context."""
-        sequences, placed = self.asked(rollouts, decisions)
+        """Log-probs and entropy [b, t] of the policy's tokens; all other tokens are context."""
+        sequences, placed = self.pass_inputs(rollouts, decisions)
         log_probs, entropy = passes.likelihood(
             self.causal,
             self.ability.numerics,
@@ -257,11 +263,11 @@ class LanguageModel(Policy):
         )
         return LogProbs(log_probs=placed(log_probs), entropy=placed(entropy))
 
-    def asked(
+    def pass_inputs(
         self, rollouts: Rollouts, decisions: slice
     ) -> tuple[Sequences, Callable[[Tensor], Tensor]]:
-        """What a pass reads to answer about k decisions, and what puts its answers [k] in their
-        places [b, t]."""
+        """Inputs of a pass over k decisions, and the function that scatters its results [k] to
+        [b, t]."""
         stop = decisions.indices(rollouts.mask.shape[1])[1]
         ids, attention, mask = [
             tensor[:, :stop].to(self.device)
@@ -271,7 +277,7 @@ class LanguageModel(Policy):
                 rollouts.mask,
             )
         ]
-        places = mask.nonzero(as_tuple=True)  # once: a mask as an index is looked at at every use
+        places = mask.nonzero(as_tuple=True)  # once: each use of a mask as index would synchronise
 
         def placed(values: Tensor) -> Tensor:
             return values.new_zeros(ids.shape).index_put(places, values)[:, decisions]
@@ -286,7 +292,7 @@ class LanguageModel(Policy):
         *,
         cut_decisions: bool,
     ) -> Sequence[Microbatch]:
-        """Rollouts of like length together; the budget counts all their tokens, prompts' too."""
+        """Pack rollouts of similar length together; the budget counts prompt tokens, too."""
         cpu = self.device.type == "cpu"
         lengths = rollouts.extents.cpu()
         prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
@@ -298,7 +304,7 @@ class LanguageModel(Policy):
             prompts,
             groups=rollouts.groups.cpu() if shared else None,
             budget=budget,
-            # What starting another pass is worth: a GPU needs thousands of tokens to be busy.
+            # What one more pass costs, in tokens: a GPU is busy only with thousands of them.
             overhead=64 if cpu else 4096,
         )
         return [(rows, slice(0, max(1, int(lengths[rows].max())))) for rows in parts]
@@ -306,8 +312,7 @@ class LanguageModel(Policy):
     # ---- other weights, saving, memory
 
     def keep(self, name: str) -> None:
-        """As `Policy.keep`; but of a first reference that is the model without its adapters no
-        copy."""
+        """As `Policy.keep`, without a copy where the reference is the model with adapters off."""
         first = name == "reference" and name not in self._kept
         if first and adapters.are_idle(self.model):
             self._kept[name] = {}
@@ -324,12 +329,13 @@ class LanguageModel(Policy):
         return super().distance(name)
 
     def _copy(self, name: str) -> None:
-        """Where the model without its adapters is kept: adapters that add nothing, as a copy."""
+        """Replace "adapters off" by a copy of adapters that add nothing, which can be blended."""
         if not self._weights(name):
             self._kept[name] = adapters.idle_weights(self)
 
     def using(self, name: str) -> AbstractContextManager[None]:
-        """The weights kept as `name`; where there is no copy of them, adapters switched off."""
+        """The context in which the weights kept as `name` are used; where none were copied, the
+        model with its adapters switched off."""
         if self._weights(name):
             return super().using(name)
         off: AbstractContextManager[None] = self.model.disable_adapter()
@@ -338,7 +344,8 @@ class LanguageModel(Policy):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight of the whole model, named as in its checkpoints, for an engine to load.
 
-        Adapters are merged, sharded weights gathered: all processes must iterate alike.
+        Adapters are merged and sharded weights gathered, a collective: every rank must iterate
+        over all of them.
         """
         from groupwise_llm.files.weights import plain_weights  # peft takes a second to import
 
@@ -346,14 +353,14 @@ class LanguageModel(Policy):
         return plain_weights(self.causal.causal, dtype)
 
     def save_pretrained(self, path: Path) -> None:
-        """A folder that `from_pretrained` of transformers (or of peft, with LoRA) reads."""
+        """Write a folder that transformers' (with LoRA peft's) `from_pretrained` reads."""
         if self._loaded is None:
             raise RuntimeError("LanguageModel: place(device) comes before its use")
         save(self._loaded, path)
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """What the saved model's card says: the base model, and how to load the folder."""
+        """Facts for the saved model's card: the base model, and the code that loads the folder."""
         return card_of(self.config)
 
     @classmethod
@@ -370,7 +377,7 @@ class LanguageModel(Policy):
         averages: int,
         shards: int = 1,
     ) -> Mapping[str, int]:
-        """Bytes by purpose, from the model's configuration alone."""
+        """Bytes by purpose, from the model's configuration alone; see `estimates.memory`."""
         model = config_of(config)
         if shards > 1:
             sharding.check(config)

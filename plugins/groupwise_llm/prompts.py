@@ -1,4 +1,4 @@
-"""Prompts: rows to token ids, those that are too long, and completions back to text."""
+"""Prompts: dataset rows to token ids, checks of their length, and completions back to text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -13,13 +13,13 @@ from groupwise.errors import UserError
 from groupwise_llm.settings import Settings
 
 BATCH = 1024
-"""Texts given to the tokenizer at once."""
+"""Texts in one call of the tokenizer."""
 
 
 class Prompts:
-    """Token ids of prompts: of a text, or of chat messages under the model's own template.
+    """Token ids of prompts: plain text, or chat messages by the model's own chat template.
 
-    positions: as many as the model has, or None; prompt and completion share them.
+    positions: the model's context length, which prompt and completion share; None if unlimited.
     """
 
     def __init__(self, tokenizer: Any, settings: Settings, *, positions: int | None) -> None:
@@ -28,14 +28,15 @@ class Prompts:
         room = None if positions is None else positions - settings.max_new_tokens
         if room is not None and room < 1:
             raise UserError(
-                f"policy.max_new_tokens: {settings.max_new_tokens} leave no room for a prompt "
-                f"among the {positions} positions of {settings.model}"
+                f"policy.max_new_tokens: {settings.max_new_tokens} leaves no room for a prompt: "
+                f"{settings.model} has {positions} positions for prompt and completion; set fewer"
             )
         limits = [limit for limit in (room, settings.max_prompt_tokens) if limit is not None]
         self.limit = min(limits) if limits else None
 
     def encode(self, row: Mapping[str, Any]) -> Tensor:
-        """[t] token ids, the last `limit` of them where prompts are cut; UserError if too long."""
+        """[t] token ids; of a prompt that is too long the last `limit`, or a UserError
+        (`policy.long_prompts`)."""
         (ids,) = self._ids([row["prompt"]], [self._text(row["prompt"])])
         if not ids:
             raise UserError(f"a prompt has no tokens: {row['prompt']!r}")
@@ -49,7 +50,10 @@ class Prompts:
         return self.limit is not None and self.lengths([row])[0] > self.limit
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Look at all rows; what is done about long ones, as notes. Raises UserError."""
+        """Check the length of all prompts; notes say how many are skipped or cut.
+
+        Raises UserError for a prompt without tokens, or a long one with `long_prompts: error`.
+        """
         rows, count, total = iter(rows), 0, 0
         while batch := list(islice(rows, BATCH)):
             total += len(batch)
@@ -63,12 +67,12 @@ class Prompts:
                 count += 1
         if not count:
             return []
-        done = "left out" if self.settings.long_prompts == "skip" else "cut to their last tokens"
-        text = f"{count} of {total} prompts are longer than {self.limit} tokens and are {done}"
+        action = "left out" if self.settings.long_prompts == "skip" else "cut to their last tokens"
+        text = f"{count} of {total} prompts are longer than {self.limit} tokens and are {action}"
         return [f"{text} (policy.long_prompts)"]
 
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Tokens of each prompt; 1 for those so short that they need not be counted."""
+        """Tokens of each prompt; 1 for prompts so short that they surely fit, which saves time."""
         prompts = [row["prompt"] for row in rows]
         texts = [self._text(prompt) for prompt in prompts]
         lengths = [1] * len(texts)
@@ -79,15 +83,15 @@ class Prompts:
         return lengths
 
     def _short(self, text: str) -> bool:
-        # A token stands for a byte at the least; normalisation may lengthen a text, and the
-        # tokenizer adds a few.
+        # A token is at least one byte; the factor allows for normalisation, which may lengthen a
+        # text, and the 64 for special tokens.
         fits = self.limit is None or 2 * len(text.encode()) + 64 <= self.limit
         return fits and bool(text.strip())
 
     def _ids(self, prompts: Sequence[Any], texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each prompt, whose text is given, by one call for each kind of prompt."""
+        """Token ids of each prompt, by one tokenizer call for plain texts and one for chats."""
         answers: list[list[int]] = [[] for _ in texts]
-        # A template writes the special tokens itself.
+        # A chat template adds the special tokens itself.
         for special in (True, False):
             places = [n for n, prompt in enumerate(prompts) if isinstance(prompt, str) is special]
             if places:
@@ -101,17 +105,18 @@ class Prompts:
         return prompt if isinstance(prompt, str) else self._render(prompt)
 
     def _render(self, messages: Any) -> str:
-        """Chat messages as text; a last message of the assistant is left open, to go on from."""
+        """Chat messages as text; a last message of the assistant is left open to be continued."""
         model = self.settings.model
         if self.tokenizer.chat_template is None:
             raise UserError(
                 f"{model}: the prompt is a list of messages, but this model's "
-                f"tokenizer has no chat template; give a plain string"
+                f"tokenizer has no chat template; use plain text (no `chat: true` in prompts), or "
+                f"a model that was trained on chats"
             )
         if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
             shown = shorten(repr(messages), 200, placeholder=" ...")
-            raise UserError(f"a prompt is a text or a list of messages, found {shown}")
-        messages = [self._as_taken(message) for message in messages]
+            raise UserError(f"a prompt must be a text or a list of messages, found {shown}")
+        messages = [self._for_template(message) for message in messages]
         opened = bool(messages) and messages[-1].get("role") == "assistant"
         options = {
             "add_generation_prompt": not opened,
@@ -121,14 +126,14 @@ class Prompts:
         }
         try:
             text: str = self.tokenizer.apply_chat_template(messages, **options)
-        except Exception as error:  # a template is a program
+        except Exception as error:  # templates are code, and raise anything
             raise UserError(
                 f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
             ) from error
         return text
 
-    def _as_taken(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A message whose parts are joined, where the template takes contents as text alone."""
+    def _for_template(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with its parts joined to one text, where the template takes only text."""
         parts = message.get("content")
         if not isinstance(parts, list):
             return message
@@ -136,8 +141,8 @@ class Prompts:
             if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
                 shown = shorten(repr(part), 200, placeholder=" ...")
                 raise UserError(
-                    f"{self.settings.model}: this policy reads text alone: expected parts of a "
-                    f"message to be {{type: text, text: ...}}, found {shown}"
+                    f"{self.settings.model}: this policy reads text alone: each part of a message "
+                    f"must be {{type: text, text: ...}}, found {shown}"
                 )
         if self._takes_parts:
             return message
@@ -145,13 +150,13 @@ class Prompts:
 
     @cached_property
     def _takes_parts(self) -> bool:
-        """Whether the template writes the text of a part, rather than fail at it or write it as
-        Python would."""
+        """Whether the template renders the text of a part; some fail, some render the dict's
+        repr."""
         part = {"type": "text", "text": "word"}
         messages = [{"role": "user", "content": [part]}]
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except Exception:  # a template is a program
+        except Exception:  # templates are code, and raise anything
             return False
         return "word" in text and "'word'" not in text and '"word"' not in text
 
@@ -168,17 +173,17 @@ class Prompts:
         return UserError(
             f"a prompt of {length} tokens is longer than {limit}; leave such rows out "
             f"(policy.long_prompts: skip), keep their last tokens (policy.long_prompts: cut), or "
-            f"make room (a smaller max_new_tokens, a larger max_prompt_tokens). It begins: "
+            f"set a smaller max_new_tokens or a larger max_prompt_tokens. It begins: "
             f"{str(row['prompt'])[:120]!r}"
         )
 
 
-def written(tokenizer: Any, ids: Sequence[int]) -> str:
-    """The text of tokens, without special ones."""
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of token ids, without special tokens."""
     text: str = tokenizer.decode(ids, skip_special_tokens=True)
     return text
 
 
-def as_answer(text: str, prompt: Any) -> Any:
-    """What rewards see: text for a text prompt, a list of one message for a chat prompt."""
+def as_completion(text: str, prompt: Any) -> Any:
+    """What rewards receive: text for a text prompt, a list of one message for a chat prompt."""
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]

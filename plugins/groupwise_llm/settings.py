@@ -9,23 +9,25 @@ from groupwise.trust import LoadingArguments
 
 
 class Lora(BaseModel):
-    """Adapters by peft; everything beyond these goes to `peft.LoraConfig` through `options`."""
+    """LoRA adapters by peft; `options` takes any further argument of `peft.LoraConfig`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: int = Field(16, ge=1, description="rank of the adapters")
     alpha: float | None = Field(
-        None, gt=0, description="their scale is alpha / rank; twice the rank if unset"
+        None, gt=0, description="adapters are scaled by alpha / rank; twice the rank if unset"
     )
     targets: str | list[str] = Field("all-linear", description="modules that get adapters")
     merge: bool = Field(
-        True, description="sample with adapters merged: quicker, for a copy of adapted weights"
+        True,
+        description="sample with merged adapters: faster, takes memory for a copy of the adapted "
+        "weights",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
 
 
 class Choice(BaseModel):
-    """How evaluations choose tokens; what is unset is as in training."""
+    """How evaluations sample tokens; unset options are as in training."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,56 +39,64 @@ class Choice(BaseModel):
 
 
 class Settings(BaseModel):
-    """Which model, how it is loaded, and how it samples."""
+    """Which model, how to load it, and how it samples."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: PathOrName = Field(description="path or hub name of a causal language model")
     loading: LoadingArguments = Field(
         default_factory=dict,
-        description="transformers' from_pretrained arguments; a `dtype` holds for what is frozen, "
-        "`trust_remote_code` is false unless set",
+        description="arguments of transformers' from_pretrained; `dtype` applies to frozen weights "
+        "(trained ones are float32), `trust_remote_code` is false unless set",
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None,
-        description="hold what is frozen beneath adapters in so many bits, by bitsandbytes: 4bit "
-        "is NF4 with its scales quantised, too (QLoRA)",
+        description="quantise the frozen weights beneath adapters by bitsandbytes, to save memory: "
+        "4bit is NF4 with double quantisation (QLoRA)",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Literal["float32", "bf16"] = Field(
         "float32",
-        description="bf16 computes with a copy of the weights; what is trained is held in float32 "
-        "either way",
+        description="of computation; bf16 reads a bf16 copy of the weights, and trained weights "
+        "stay float32",
     )
     head_precision: Literal["float32", "bf16"] | None = Field(
-        None, description="of the product that gives logits; as `precision` if unset"
+        None, description="precision of the output layer (logits); as `precision` if unset"
     )
-    max_new_tokens: int = Field(512, ge=1, description="completions are cut off there")
+    max_new_tokens: int = Field(512, ge=1, description="longest completion, in tokens")
     max_prompt_tokens: int | None = Field(
         None,
         ge=1,
-        description="longest prompt; what the model's positions leave beside completions if unset",
+        description="longest prompt; the model's positions minus max_new_tokens if unset",
     )
     long_prompts: Literal["error", "skip", "cut"] = Field(
         "error",
-        description="end before the first step, leave such rows out, or keep their last tokens",
+        description="stop before the first step, leave out rows with long prompts, or keep the "
+        "last tokens of such prompts",
     )
-    temperature: float = Field(1.0, gt=0, description="of sampling, and of the log-probs")
-    top_k: int = Field(0, ge=0, description="sample among the k likeliest; 0 is off")
+    temperature: float = Field(1.0, gt=0, description="of sampling and of the log-probs")
+    top_k: int = Field(0, ge=0, description="sample among the k most likely tokens; 0 is off")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from the nucleus of this mass")
-    min_p: float = Field(0.0, ge=0, lt=1, description="drop tokens below this share of the top")
+    min_p: float = Field(
+        0.0, ge=0, lt=1, description="drop tokens less likely than min_p times the most likely one"
+    )
     repetition_penalty: float = Field(1.0, gt=0, description="transformers' penalty; 1 is off")
     evaluation: Choice = Field(
-        default_factory=Choice, description="how evaluations sample, where otherwise"
+        default_factory=Choice, description="sampling options that differ in evaluations"
     )
     stop: list[str] = Field(default_factory=list, description="strings that end a completion")
-    share_prompt: bool = Field(True, description="compute a prompt once for its whole group")
+    share_prompt: bool = Field(
+        True, description="compute the prompt once for all rollouts of its group"
+    )
     cache_tokens: int = Field(
         262144,
         ge=1,
-        description="most tokens in the sampler's cache; more completions are sampled in turns",
+        description="most tokens in the sampler's KV cache; completions beyond it wait for the "
+        "next batch",
     )
-    gradient_checkpointing: bool = Field(False, description="less memory, more time")
+    gradient_checkpointing: bool = Field(
+        False, description="recompute layers in the backward pass: less memory, more time"
+    )
     chat_template: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of apply_chat_template"
     )
@@ -95,11 +105,11 @@ class Settings(BaseModel):
     def _head_is_no_less(self) -> Self:
         if self.precision == "float32" and self.head_precision == "bf16":
             raise ValueError(
-                "head_precision: a head in bf16 needs precision: bf16; with precision: float32 all "
-                "is computed in float32"
+                "head_precision: bf16 needs precision: bf16; with precision: float32 everything is "
+                "computed in float32"
             )
         return self
 
     def for_evaluation(self) -> "Settings":
-        """The same with what evaluations choose otherwise."""
+        """These settings with the sampling options of evaluations."""
         return self.model_copy(update=self.evaluation.model_dump(exclude_none=True))

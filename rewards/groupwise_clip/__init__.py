@@ -1,1 +1,1 @@
-"""Rewards that measure with CLIP: similarity to the prompt, aesthetics, learned preferences."""
+"""Rewards by CLIP features: similarity to the prompt, aesthetics, preference, a trained head."""

@@ -1,4 +1,4 @@
-"""How beautiful an image is, as a small network on its CLIP features says."""
+"""A reward for beautiful images, predicted by a small network from CLIP features."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ _NAME = re.compile(r"(?:(?:\w+\.)*?(\d+)\.)?(weight|bias)")
 
 
 class Aesthetic:
-    """What a linear or multi-layer head gives for the image's CLIP features of unit length.
+    """The output of a linear or multi-layer head for the image's CLIP features of unit length.
 
-    LAION's improved aesthetic predictor is five linear layers, 768 -> 1024 -> 128 -> 64 -> 16 -> 1
-    with nothing but dropout between them, on OpenAI's ViT-L/14, trained on ratings of 1 to 10
+    LAION's improved aesthetic predictor has five layers, 768 -> 1024 -> 128 -> 64 -> 16 -> 1,
+    with only dropout between them, on OpenAI's ViT-L/14, trained on ratings from 1 to 10
     (simple_inference.py in github.com/christophschuhmann/improved-aesthetic-predictor).
     """
 
@@ -39,18 +39,18 @@ class Aesthetic:
         )
         activation: Literal["none", "relu"] = Field(
             default="none",
-            description="Between the head's layers; weights do not tell. LAION's has none, its "
-            "variants called reluMSE have relu.",
+            description="Activation between the head's layers, which a file of weights does not "
+            "state: none for LAION's predictor, relu for its variants called reluMSE.",
         )
 
     def __init__(self, config: Config) -> None:
-        """Loads nothing; ValueErrors say what is wrong with the settings."""
+        """Loads nothing. Raises ValueError for wrong settings."""
         self.config, self.clip = config, Clip(config)
         check_file(config.head, setting="head")
         self._head: nn.Sequential | None = None
 
     def load(self) -> None:
-        """Loads head and model and compares their sizes, unless that is done."""
+        """Loads head and model, if needed, and checks that their sizes match."""
         _ = self.head
 
     @property
@@ -63,10 +63,10 @@ class Aesthetic:
     def _loaded(self) -> nn.Sequential:
         path = self.config.head
         network = head(read_tensors(fetched(path, setting="head")), path, self.config.activation)
-        takes = next(network.parameters()).shape[1]
-        if takes != self.clip.width:
+        width = next(network.parameters()).shape[1]
+        if width != self.clip.width:
             raise ValueError(
-                f"the head {path!r} takes features of {takes} numbers, "
+                f"the head {path!r} takes features of {width} numbers, "
                 f"but the model {self.config.model!r} gives {self.clip.width}"
             )
         return network
@@ -78,7 +78,7 @@ class Aesthetic:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each image: of `images` [3, H, W] if stated, else of completions."""
+        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
         features = self.clip.image_features(images_of(completions, columns))
         values: list[float | None] = self.head.to(features.device)(features).squeeze(1).tolist()
         return values
@@ -87,7 +87,7 @@ class Aesthetic:
 def head(tensors: Mapping[str, Tensor], path: str, activation: str = "none") -> nn.Sequential:
     """Returns the frozen network of a state dict, [n, D] -> [n, 1].
 
-    The layers are inferred from the shapes; their order is that of the numbers in the names.
+    Layers are inferred from the shapes, and ordered by the numbers in their names.
     """
     layers = [_linear(*layer, path) for layer in _layers(tensors, path)]
     for before, after in pairwise(layers):
@@ -108,7 +108,7 @@ def head(tensors: Mapping[str, Tensor], path: str, activation: str = "none") -> 
 
 def _layers(tensors: Mapping[str, Tensor], path: str) -> list[tuple[Tensor, Tensor | None]]:
     """(weight, bias or None) of each layer, in order."""
-    found: dict[int, dict[str, Tensor]] = {}
+    layers: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         match = _NAME.fullmatch(name)
         if match is None:
@@ -116,16 +116,16 @@ def _layers(tensors: Mapping[str, Tensor], path: str) -> list[tuple[Tensor, Tens
                 f"{path!r} is no head of linear layers: it holds {name!r}, expected names such as "
                 "'layers.0.weight', '0.weight' or 'weight'"
             )
-        found.setdefault(int(match[1] or 0), {})[match[2]] = tensor
-    if not found or not all("weight" in layer for layer in found.values()):
+        layers.setdefault(int(match[1] or 0), {})[match[2]] = tensor
+    if not layers or not all("weight" in layer for layer in layers.values()):
         raise ValueError(
             f"{path!r} is no head of linear layers: a layer without a weight, or none at all"
         )
-    return [(layer["weight"], layer.get("bias")) for _, layer in sorted(found.items())]
+    return [(layer["weight"], layer.get("bias")) for _, layer in sorted(layers.items())]
 
 
 def _linear(weight: Tensor, bias: Tensor | None, path: str) -> nn.Linear:
-    """A layer of these weights, in float32."""
+    """A layer with these weights, in float32."""
     if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         shapes = f"{list(weight.shape)}" + ("" if bias is None else f" and {list(bias.shape)}")
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What open_clip's and transformers' models have in common here: two functions and a framing."""
+"""Encoder: the common interface of open_clip's and transformers' CLIP models."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -10,9 +10,10 @@ from groupwise_clip.images import Framing
 
 
 class Encoder(ABC):
-    """A frozen CLIP: images and texts to features of D numbers.
+    """A frozen CLIP that maps images and texts to features of D numbers.
 
-    width: D. scale: the factor of the cosine in the model's own logits, exp(logit_scale).
+    width: D. scale: exp(logit_scale), the factor of the cosine in the model's own logits.
+    framing: how images are resized, cropped and normalised.
     """
 
     module: Any  # an nn.Module with methods of its own
@@ -22,8 +23,8 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """Returns [n, D], of any length, of images [n, 3, h, w] as `framing` says."""
+        """Returns [n, D] for images [n, 3, h, w] preprocessed by `framing`; not normalised."""
 
     @abstractmethod
     def encode_texts(self, texts: list[str], device: torch.device) -> Tensor:
-        """Returns [n, D], of any length; texts beyond the model's context are cut off."""
+        """Returns [n, D] for texts, not normalised; texts beyond the context length are cut off."""

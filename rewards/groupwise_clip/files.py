@@ -1,4 +1,4 @@
-"""Files of weights: found, fetched, and read without running anything that is in them."""
+"""Files of weights: checking, downloading, and reading them without running code in them."""
 
 import io
 import logging
@@ -22,9 +22,9 @@ _MORE_THAN_TENSORS = (
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, log lines or warnings in here: what matters is raised by the caller."""
+    """The context without progress bars, log lines or warnings; errors are raised as usual."""
     root, disabled = logging.getLogger(), logging.root.manager.disable
-    # open_clip logs by `logging.info`, which gives a bare root logger a handler, and for good.
+    # open_clip calls `logging.info`, which permanently adds a handler to a bare root logger.
     handler = logging.NullHandler()
     root.addHandler(handler)
     logging.disable(logging.CRITICAL)
@@ -38,21 +38,21 @@ def quiet() -> Iterator[None]:
 
 
 def check_file(name: str, *, setting: str) -> None:
-    """Raises ValueError, which names the setting, when there can be no such file.
+    """Raises ValueError, which names the setting, for a file that does not exist.
 
-    Of one called `hf-hub:OWNER/NAME/FILE` the form is checked; nothing is downloaded.
+    Of `hf-hub:OWNER/NAME/FILE` only the form is checked; nothing is downloaded.
     """
     if name.startswith(HUB):
         _repository(name, setting)
     elif not Path(name).is_file():
-        what = "is a folder, expected a file" if Path(name).is_dir() else "does not exist"
-        raise ValueError(f"`{setting}`: the file {name!r} {what}")
+        problem = "is a folder, expected a file" if Path(name).is_dir() else "does not exist"
+        raise ValueError(f"`{setting}`: the file {name!r} {problem}")
 
 
 def fetched(name: str, *, setting: str) -> str:
-    """Returns the path of a file; one called `hf-hub:OWNER/NAME/FILE` is downloaded first.
+    """Returns the path of a file; `hf-hub:OWNER/NAME/FILE` is downloaded first.
 
-    Raises ValueError, which names the setting, when there is no such file.
+    Raises ValueError, which names the setting, if there is no such file.
     """
     check_file(name, setting=setting)
     if not name.startswith(HUB):
@@ -77,33 +77,33 @@ def _repository(name: str, setting: str) -> tuple[str, str]:
 
 
 def read_tensors(path: str) -> dict[str, Tensor]:
-    """Returns the tensors of a .safetensors file, or of one that `torch.save` wrote, on the CPU.
+    """Returns the tensors of a .safetensors file, or of a file by `torch.save`, on the CPU.
 
-    What lies under "state_dict" is unpacked. Raises ValueError for anything else; pickled objects
+    A dict under "state_dict" is unpacked. Raises ValueError for anything else; pickled objects
     other than tensors and plain values are not loaded.
     """
     try:
         if path.endswith(".safetensors"):
             from safetensors.torch import load_file
 
-            found: Any = load_file(path)
+            tensors: Any = load_file(path)
         else:
             with quiet():
-                found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file that holds something else makes its reader raise
+                tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # readers raise all kinds of errors for other files
         raise ValueError(f"cannot read weights from {path!r}: {reason(error)}") from error
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise ValueError(f"{path!r} does not hold weights, that is names with tensors")
-    return found
+    if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
+        tensors = tensors["state_dict"]
+    if not isinstance(tensors, dict) or not all(isinstance(v, Tensor) for v in tensors.values()):
+        raise ValueError(f"{path!r} does not hold weights: expected a dict of named tensors")
+    return tensors
 
 
 def reason(error: BaseException) -> str:
-    """Returns the first lines of an error's words, or what is to be done about it."""
+    """Returns the first lines of an error's message, or what to do about it."""
     text = str(error).strip()
     if trust.brings_code(error):
         return trust.NOT_RUN
-    if "weights_only" in text or "Weights only" in text:  # torch's advice is to switch that off
+    if "weights_only" in text or "Weights only" in text:  # torch advises to switch it off
         return _MORE_THAN_TENSORS
     return " ".join(line.strip() for line in text.splitlines()[:3]) or type(error).__name__

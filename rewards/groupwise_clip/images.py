@@ -1,4 +1,4 @@
-"""Images made into what a CLIP takes, on the device where they are."""
+"""Preprocessing of images for a CLIP, on the images' own device."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +13,16 @@ from torchvision.transforms.v2 import functional
 
 @dataclass(frozen=True, kw_only=True)
 class Framing:
-    """How an image becomes what a model takes.
+    """How images are resized, cropped and normalised for a model.
 
-    size: height and width the model takes, in pixels.
+    size: height and width of the model's input, in pixels.
     mean, std: of each channel, for values in [0, 1].
-    resize: "shortest": that edge is fitted and the rest cropped; "longest": the other way, and
-        the rest filled; "squash": both are fitted.
+    resize: "shortest": fit the shortest edge and crop the other; "longest": fit the longest edge
+        and pad the other; "squash": fit both.
     edge: the shortest edge after resizing, where it is not that of `size`.
-    fill: the value of padding, in [0, 1].
-    rounds_down: where the middle lies between two pixels, crop at the upper and left one, as
-        transformers does; open_clip rounds half to even.
+    fill: value of padding, in [0, 1].
+    rounds_down: round the offset of a crop down, as transformers does; open_clip rounds half to
+        even.
     """
 
     size: tuple[int, int]
@@ -35,25 +35,25 @@ class Framing:
     rounds_down: bool = False
 
     def resized_by(self, way: Literal["shortest", "longest", "squash"]) -> Self:
-        """Returns the same with another way of resizing."""
+        """Returns this framing with another way of resizing."""
         return replace(self, resize=way)
 
 
-_LONGEST = 20  # times the other edge: with that edge fitted, the rest takes memory and is cropped
+_LONGEST = 20  # largest ratio of edges: a longer image, resized by its short edge, takes memory
 
 
 def images_of(
     completions: Sequence[Any], columns: Mapping[str, Sequence[Any] | None]
 ) -> list[Tensor | Image]:
-    """Returns the tensors that the policy states as `images`, else the completions, PIL's images.
+    """Returns the tensors of the policy's fact `images`, else the completions, PIL images.
 
-    A data set's own column of that name, of pictures to edit perhaps, holds no tensors. Raises
-    ValueError for the first that is no image.
+    A dataset's own column of that name (pictures to edit, for example) has no tensors and is
+    ignored. Raises ValueError for the first that is no image.
     """
-    stated = columns.get("images")
-    if stated is None or not all(isinstance(image, Tensor) for image in stated):
-        stated = completions
-    return [_checked(image, index) for index, image in enumerate(stated)]
+    images = columns.get("images")
+    if images is None or not all(isinstance(image, Tensor) for image in images):
+        images = completions
+    return [_checked(image, index) for index, image in enumerate(images)]
 
 
 def _checked(image: Any, index: int) -> Tensor | Image:
@@ -67,19 +67,22 @@ def _checked(image: Any, index: int) -> Tensor | Image:
     elif isinstance(image, Image):
         width, height = image.size
     else:
-        raise ValueError(f"image {index}: expected PIL's or a tensor, found {type(image).__name__}")
+        raise ValueError(
+            f"image {index}: expected a PIL image or a tensor, found {type(image).__name__}"
+        )
     if not max(width, height) <= _LONGEST * min(width, height) > 0:
         raise ValueError(
-            f"image {index}: expected edges of which none is more than {_LONGEST} times the other, "
-            f"or 0, found {width} x {height} pixels"
+            f"image {index}: expected edges above 0 with a ratio of at most {_LONGEST}, found "
+            f"{width} x {height} pixels"
         )
     return image
 
 
 def pixels(images: Sequence[Tensor | Image], framing: Framing, device: torch.device) -> Tensor:
-    """Returns n images, float tensors [3, H, W] in [0, 1] or PIL's, as the model's [n, 3, h, w].
+    """Returns n images, float tensors [3, H, W] in [0, 1] or PIL images, as input [n, 3, h, w].
 
-    The same as open_clip's own preprocessing of PIL images, but for their rounding to bytes.
+    The same as open_clip's own preprocessing of PIL images, except that nothing is rounded to
+    bytes.
     """
     tensors = [_tensor(image, device) for image in images]
     if len({tensor.shape for tensor in tensors}) == 1:
@@ -88,7 +91,7 @@ def pixels(images: Sequence[Tensor | Image], framing: Framing, device: torch.dev
 
 
 def _tensor(image: Tensor | Image, device: torch.device) -> Tensor:
-    """[3, H, W] float32, of a tensor or of a PIL image."""
+    """[3, H, W] float32 of a tensor or a PIL image."""
     if isinstance(image, Image):
         return functional.pil_to_tensor(image.convert("RGB")).to(device).float() / 255
     return image.detach().to(device).float()
@@ -105,12 +108,12 @@ def _framed(images: Tensor, framing: Framing) -> Tensor:
 
 
 def _resized(height: int, width: int, framing: Framing) -> tuple[int, int]:
-    """The size that an image is resized to; each edge rounded as open_clip rounds it."""
+    """The size that an image is resized to, edges rounded as in open_clip."""
     to_height, to_width = framing.size
     if framing.resize == "squash":
         return framing.size
     if framing.resize == "shortest" and (framing.edge or to_height == to_width):
-        # torchvision's rule for a single edge, which transformers shares: the other rounds down.
+        # torchvision's and transformers' rule for a single edge: the other one is rounded down.
         edge = framing.edge or to_height
         if height <= width:
             return edge, int(edge * width / height)

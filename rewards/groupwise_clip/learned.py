@@ -1,4 +1,4 @@
-"""A head on CLIP's features that is trained on while the policy moves."""
+"""A reward head on CLIP features that is trained together with the policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,10 @@ from groupwise_clip.texts import texts
 
 
 class LearnedImage(Learned):
-    """The probability that a verifier would call an image right, by its CLIP features.
+    """The probability that a verifier would accept an image, predicted from CLIP features.
 
-    A network of one hidden layer reads the image's features, and beside them the prompt's and the
-    product of both. The CLIP stays as it is. Until it has learned the network gives one half.
+    A network with one hidden layer on (image, prompt, image * prompt) features. The CLIP is frozen.
+    Before training the network gives 0.5.
     """
 
     judges = False
@@ -29,8 +29,8 @@ class LearnedImage(Learned):
 
         prompt: bool = Field(
             default=True,
-            description="Whether the network reads the prompt's features, too: a verifier that "
-            "looks at images alone needs none.",
+            description="Whether the network reads the prompt's features, too; not needed for a "
+            "verifier that depends on images alone.",
         )
         text: str | None = Field(
             default=None, description="Column with the texts; null: the prompt itself."
@@ -45,7 +45,7 @@ class LearnedImage(Learned):
         self._network: nn.Sequential | None = None
 
     def load(self) -> None:
-        """Loads the CLIP and makes the network, unless that is done."""
+        """Loads the CLIP and creates the network, if needed."""
         _ = self.network
 
     @property
@@ -67,7 +67,7 @@ class LearnedImage(Learned):
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a probability for each image; None where there is no text to read."""
+        """Returns a probability for each image; None where there is no text."""
         inputs = self._features(prompts, completions, columns)
         rows = [row for row, each in enumerate(inputs) if each is not None]
         values: list[float | None] = [None] * len(inputs)
@@ -79,7 +79,7 @@ class LearnedImage(Learned):
         return values
 
     def inputs(self, rollouts: Rollouts) -> Sequence[Tensor | None]:
-        """[D] of each image, or [3 D] with its text; None where there is no text."""
+        """Features of each image, [D], or [3 D] with its text; None where there is no text."""
         rows = rollouts.prompts
         columns = {name: [row.get(name) for row in rows] for name in {n for r in rows for n in r}}
         prompts = columns.pop("prompt", [None] * len(rows))
@@ -92,19 +92,19 @@ class LearnedImage(Learned):
     def _features(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Any
     ) -> list[Tensor | None]:
-        """On the CPU, where the network is, which is small; of numbers about 1."""
+        """Inputs of the network, on the CPU like the network, scaled to numbers of about 1."""
         if not len(completions):
             return []
-        shown = self.clip.image_features(images_of(completions, columns)).cpu()
-        shown = shown * self.clip.width**0.5
+        images = self.clip.image_features(images_of(completions, columns)).cpu()
+        images = images * self.clip.width**0.5
         if not self.config.prompt:
-            return list(shown)
-        meant = texts(prompts, columns, self.config.text, reward="learned_image")
+            return list(images)
+        captions = texts(prompts, columns, self.config.text, reward="learned_image")
         features: list[Tensor | None] = []
-        for image, text in zip(shown, meant, strict=True):
-            if text is None:
+        for image, caption in zip(images, captions, strict=True):
+            if caption is None:
                 features.append(None)
                 continue
-            words = self.clip.text_features([text])[0].cpu() * self.clip.width**0.5
-            features.append(torch.cat([image, words, image * words]))
+            text = self.clip.text_features([caption])[0].cpu() * self.clip.width**0.5
+            features.append(torch.cat([image, text, image * text]))
         return features

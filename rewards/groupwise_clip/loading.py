@@ -1,4 +1,4 @@
-"""Which model a name means, in whichever format it is."""
+"""Loading a CLIP by name, in open_clip's or transformers' format."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,16 +14,16 @@ from groupwise_clip.transformers_format import Transformers
 
 
 def load(name: str, pretrained: str | None = None, processor: str | None = None) -> Encoder:
-    """Returns the model of a name, in whichever format it is; ValueErrors say what is wrong."""
+    """Returns the model of a name, in either format. Raises ValueError where that fails."""
     return loader(name, pretrained, processor)()
 
 
 def loader(
     name: str, pretrained: str | None = None, processor: str | None = None
 ) -> Callable[[], Encoder]:
-    """Returns what loads the model of a name, once what can be known without that is checked.
+    """Checks the settings, and returns a function that loads the model.
 
-    Reads no weights and asks no hub; ValueErrors say what is wrong with the settings.
+    Reads no weights and does not contact the hub. Raises ValueError for wrong settings.
     """
     format_, name = _format(name)
     if format_ is OpenClip:
@@ -34,14 +34,14 @@ def loader(
         OpenClip.check(name, pretrained)
         return partial(OpenClip, name, pretrained)
     if pretrained is not None:
-        raise ValueError(f"model {name!r} brings its own weights, so `pretrained` must not be set")
+        raise ValueError(f"model {name!r} has its own weights, so `pretrained` must not be set")
     if processor is not None and not Path(processor).is_dir() and _is_path(processor):
         raise ValueError(f"`processor`: the folder {processor!r} does not exist")
     return partial(Transformers, name, processor)
 
 
 def _format(name: str) -> tuple[type[Encoder], str]:
-    """The class of a model's format, and its name as that takes it."""
+    """The class for a model's format, and the name as that class takes it."""
     folder = Path(name.removeprefix(LOCAL))
     if name.startswith(HUB):
         return OpenClip, name
@@ -51,7 +51,7 @@ def _format(name: str) -> tuple[type[Encoder], str]:
             return Transformers, str(folder)
         return OpenClip, f"{LOCAL}{folder}"
     known = open_clip.list_models()
-    if name.replace("/", "-") in known:  # "ViT-B/32" is how OpenAI writes it
+    if name.replace("/", "-") in known:  # OpenAI writes "ViT-B/32"
         return OpenClip, name.replace("/", "-")
     if folder.is_file():
         raise ValueError(
@@ -68,5 +68,5 @@ def _format(name: str) -> tuple[type[Encoder], str]:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name can be no hub's, but a folder's."""
+    """Whether a name is a path rather than a hub name."""
     return name.count("/") > 1 or name.startswith(("/", ".", "~"))

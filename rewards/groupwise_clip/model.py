@@ -1,4 +1,4 @@
-"""A CLIP that gives features of images and texts, in batches, on the images' device."""
+"""Clip: features of images and texts, computed in batches on the images' device."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -15,33 +15,33 @@ from groupwise_clip.settings import ClipSettings
 
 Item = TypeVar("Item")
 
-_REMEMBERED = 4096  # texts whose features are kept: 16 MB of 1024 numbers each
+_CACHED = 4096  # texts whose features are cached: 16 MB with 1024 numbers each
 
 
 class Clip:
     """A frozen CLIP; features are [n, D] float32 of unit length. It is loaded at its first use."""
 
     def __init__(self, settings: ClipSettings) -> None:
-        """Loads nothing; ValueErrors say what is wrong with the settings."""
+        """Loads nothing. Raises ValueError for wrong settings."""
         self._settings = settings
         _check_device(settings.device)
         self._loader = loader(settings.model, settings.pretrained, settings.processor)
         self._encoder: Encoder | None = None
         self._default = self._device = torch.device("cpu")
-        self._remembered: OrderedDict[str, Tensor] = OrderedDict()
+        self._cache: OrderedDict[str, Tensor] = OrderedDict()
 
     def load(self) -> None:
-        """Loads the model, unless that is done; ValueErrors say what cannot be had."""
+        """Loads the model, if needed. Raises ValueError where that fails."""
         self._loaded()
 
     @property
     def width(self) -> int:
-        """D, the numbers of a feature."""
+        """D, the size of a feature."""
         return self._loaded().width
 
     @property
     def scale(self) -> float:
-        """The factor of the cosine in the model's own logits, exp(logit_scale)."""
+        """exp(logit_scale), the factor of the cosine in the model's own logits."""
         return self._loaded().scale
 
     def _loaded(self) -> Encoder:
@@ -60,19 +60,19 @@ class Clip:
     ) -> list[float | None]:
         """Returns the cosine of each image and its text, -1 to 1; None where there is no text."""
         rows = [row for row, text in enumerate(texts) if text is not None]
-        every: list[float | None] = [None] * len(texts)
+        values: list[float | None] = [None] * len(texts)
         if not rows:
-            return every
-        shown = self.image_features([images[row] for row in rows])
-        meant = self.text_features([text for text in texts if text is not None])
-        cosines = (shown * meant).sum(dim=1).tolist()
+            return values
+        image_features = self.image_features([images[row] for row in rows])
+        text_features = self.text_features([text for text in texts if text is not None])
+        cosines = (image_features * text_features).sum(dim=1).tolist()
         for row, cosine in zip(rows, cosines, strict=True):
-            every[row] = cosine
-        return every
+            values[row] = cosine
+        return values
 
     @torch.no_grad()
     def image_features(self, images: Sequence[Tensor | Image]) -> Tensor:
-        """Returns [n, D] of n images: float tensors [3, H, W] in [0, 1], or PIL's."""
+        """Returns [n, D] for n images: float tensors [3, H, W] in [0, 1], or PIL images."""
         encoder = self._loaded()
         self._move(self._device_of(images))
         parts = []
@@ -84,24 +84,24 @@ class Clip:
 
     @torch.no_grad()
     def text_features(self, texts: Sequence[str]) -> Tensor:
-        """Returns [n, D] of n texts; those beyond the model's context are cut off.
+        """Returns [n, D] for n texts; texts beyond the model's context length are cut off.
 
-        Each text is computed once, until some thousands of others have been.
+        Features of the latest some thousand texts are cached.
         """
         encoder = self._loaded()
-        unknown = [text for text in dict.fromkeys(texts) if text not in self._remembered]
-        known = {text: self._remembered[text] for text in texts if text in self._remembered}
+        unknown = [text for text in dict.fromkeys(texts) if text not in self._cache]
+        known = {text: self._cache[text] for text in texts if text in self._cache}
         for batch in _batches(unknown, self._settings.batch):
             with self._autocast():
                 features = encoder.encode_texts(batch, self._device)
-            # Copies: a row alone would keep all of its batch in memory.
+            # Copies: a view of a row would keep its whole batch in memory.
             rows = [row.clone() for row in _unit(features)]
             known.update(zip(batch, rows, strict=True))
         for text, row in known.items():
-            self._remembered[text] = row
-            self._remembered.move_to_end(text)
-        while len(self._remembered) > _REMEMBERED:
-            self._remembered.popitem(last=False)
+            self._cache[text] = row
+            self._cache.move_to_end(text)
+        while len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
         return torch.stack([known[text] for text in texts])
 
     def _autocast(self) -> torch.autocast:
@@ -110,7 +110,7 @@ class Clip:
         )
 
     def _device_of(self, images: Sequence[Tensor | Image]) -> torch.device:
-        """The device that was set; else that of the images, if they have one."""
+        """The configured device; else the device of image tensors; else the default."""
         first = images[0]
         if self._settings.device is None and isinstance(first, Tensor):
             return first.device
@@ -119,11 +119,11 @@ class Clip:
     def _move(self, device: torch.device) -> None:
         if device != self._device:
             self._loaded().module.to(device)
-            self._device, self._remembered = device, OrderedDict()
+            self._device, self._cache = device, OrderedDict()
 
 
 def _check_device(name: str | None) -> None:
-    """Raise ValueError for what is no device's name."""
+    """Raise ValueError for a name that is no device's."""
     try:
         torch.device(name or "cpu")
     except RuntimeError as error:
@@ -133,7 +133,7 @@ def _check_device(name: str | None) -> None:
 
 
 def _device(name: str | None) -> torch.device:
-    """The device of that name, or a CUDA device if there is one; CUDA's with its number."""
+    """The device of that name; for None a CUDA device if there is one; CUDA with its index."""
     device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type != "cuda":
         return device

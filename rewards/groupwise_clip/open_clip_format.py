@@ -1,4 +1,4 @@
-"""CLIP models that open_clip makes."""
+"""CLIP models in open_clip's format."""
 
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,16 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 
 
 class OpenClip(Encoder):
-    """A model that open_clip makes: an architecture and weights, a folder, or one of the hub."""
+    """A model of open_clip: an architecture with weights, a folder, or a model of the hub."""
 
     def __init__(self, name: str, pretrained: str | None = None) -> None:
-        """Takes a name as `open_clip.create_model` takes it, and weights for an architecture."""
+        """name: as in `open_clip.create_model`; pretrained: weights of an architecture."""
         self.check(name, pretrained)
         quick = False
         if pretrained is not None and not open_clip.is_pretrained_cfg(name, pretrained):
             pretrained = fetched(pretrained, setting="pretrained")
         elif pretrained is not None:
-            # Some tags' weights want QuickGELU, and open_clip only warns where it is not there.
+            # Some tags' weights need QuickGELU; open_clip only warns if the model lacks it.
             quick = open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False)
         trust.ask_nobody()
         try:
@@ -42,7 +42,7 @@ class OpenClip(Encoder):
                 ).eval()
                 self._tokenizer = open_clip.get_tokenizer(name)
                 self.width = int(open_clip.get_model_config(name)["embed_dim"])
-        except Exception as error:  # torch's, timm's, the hub's and JSON's pass through open_clip
+        except Exception as error:  # torch, timm, the hub and JSON raise their own
             weights = f" with the weights {pretrained!r}" if pretrained else ""
             raise ValueError(
                 f"model {name!r}{weights} cannot be loaded: {reason(error)}"
@@ -52,22 +52,20 @@ class OpenClip(Encoder):
 
     @staticmethod
     def check(name: str, pretrained: str | None = None) -> None:
-        """Raises ValueError for what can be known to be wrong before anything is loaded."""
+        """Raises ValueError for problems that can be noticed without loading."""
         if not name.startswith((LOCAL, HUB)):
             _check_weights(name, pretrained)
         elif pretrained is not None:
-            raise ValueError(
-                f"model {name!r} brings its own weights, so `pretrained` must not be set"
-            )
+            raise ValueError(f"model {name!r} has its own weights, so `pretrained` must not be set")
         elif name.startswith(LOCAL):
             _check_folder(Path(name.removeprefix(LOCAL)))
 
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """Returns [n, D], of any length, of images [n, 3, h, w] as `framing` says."""
+        """Returns [n, D] for images [n, 3, h, w] preprocessed by `framing`; not normalised."""
         return self.module.encode_image(pixels)
 
     def encode_texts(self, texts: list[str], device: torch.device) -> Tensor:
-        """Returns [n, D], of any length; texts beyond the model's context are cut off."""
+        """Returns [n, D] for texts, not normalised; texts beyond the context length are cut off."""
         return self.module.encode_text(self._tokenizer(texts).to(device))
 
 
@@ -88,7 +86,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_weights(name: str, pretrained: str | None) -> None:
-    """Raise ValueError unless an architecture has such a tag, or there can be such a file."""
+    """Raise ValueError unless `pretrained` is a tag of the architecture or a file."""
     tags = open_clip.list_pretrained_tags_by_model(name)
     known = f"open_clip's tags for {name!r} are: {', '.join(tags) or 'none'}"
     if pretrained is None:
@@ -105,14 +103,14 @@ def _check_weights(name: str, pretrained: str | None) -> None:
         raise ValueError(f"{error}, and no tag{did_you_mean(pretrained, tags)}; {known}") from error
 
 
-def _framing(said: dict[str, Any]) -> Framing:
-    """What `open_clip.image_transform` makes of the same settings."""
-    size, mean, std = said["size"], said["mean"], said["std"]
+def _framing(settings: dict[str, Any]) -> Framing:
+    """The framing equal to `open_clip.image_transform` with these settings."""
+    size, mean, std = settings["size"], settings["mean"], settings["std"]
     return Framing(
         size=(size, size) if isinstance(size, int) else tuple(size),
         mean=tuple(mean) if isinstance(mean, list | tuple) else (mean,) * 3,
         std=tuple(std) if isinstance(std, list | tuple) else (std,) * 3,
-        resize=said.get("resize_mode") or "shortest",
-        interpolation="bilinear" if said.get("interpolation") == "bilinear" else "bicubic",
-        fill=said.get("fill_color", 0) / 255,
+        resize=settings.get("resize_mode") or "shortest",
+        interpolation="bilinear" if settings.get("interpolation") == "bilinear" else "bicubic",
+        fill=settings.get("fill_color", 0) / 255,
     )

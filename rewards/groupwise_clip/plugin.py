@@ -1,4 +1,4 @@
-"""What this package registers. Imports nothing heavy: names point at `module:attribute`."""
+"""Registers this package's plugins as `module:attribute`, so nothing heavy is imported."""
 
 from groupwise import hookimpl
 from groupwise.hookspecs import Register
@@ -6,7 +6,7 @@ from groupwise.hookspecs import Register
 
 @hookimpl
 def register_rewards(register: Register) -> None:
-    """Registers every reward of this package by the name a configuration gives."""
+    """Registers every reward of this package under its name in a configuration."""
     here = "groupwise_clip"
     register("clip_similarity", f"{here}.similarity:ClipSimilarity", extra="clip")
     register("aesthetic", f"{here}.aesthetic:Aesthetic", extra="clip")

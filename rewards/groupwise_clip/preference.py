@@ -1,4 +1,4 @@
-"""Which image people would prefer, as CLIP models that were trained on their choices say."""
+"""A reward for images that people prefer, by CLIP models trained on human choices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -27,13 +27,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Preference:
-    """The cosine of the image's and the text's features, in the units of the published model.
+    """scale * cosine of the image's and the text's features.
 
-    PickScore (arXiv:2305.01569) is exp(logit_scale) * cosine: `scale: model`, values about 20.
+    PickScore (arXiv:2305.01569) is exp(logit_scale) * cosine, values about 20: `scale: model`.
     Flow-GRPO's authors train on that divided by 26.
 
-    HPS v2 (arXiv:2306.09341): its benchmark tables show 100 * cosine, values of 25 to 29, and so
-    does this; the function `hpsv2.score` returns the cosine itself, 0.25 to 0.29: `scale: 1`.
+    HPS v2 (arXiv:2306.09341) reports 100 * cosine in its benchmark tables, 25 to 29: `scale: 100`,
+    the preset's; the function `hpsv2.score` returns the cosine, 0.25 to 0.29: `scale: 1`.
     """
 
     judges = False
@@ -43,41 +43,41 @@ class Preference:
 
         preset: Literal["pickscore", "hps", "hps_v2.1"] | None = Field(
             default=None,
-            description="A published model: fills those of `model`, `pretrained`, `processor`, "
-            "`resize` and `scale` that are not set.",
+            description="A published model: sets `model`, `pretrained`, `processor`, `resize` and "
+            "`scale` where these are unset.",
         )
         text: str | None = Field(
             default=None, description="Column with the texts; null: the prompt itself."
         )
         scale: Literal["model"] | FiniteFloat = Field(
             default="model",
-            description="What the cosine is multiplied by; model: by its own exp(logit_scale).",
+            description="Factor of the cosine; model: the model's own exp(logit_scale).",
         )
 
         @model_validator(mode="before")
         @classmethod
-        def _filled(cls, given: Any) -> Any:
-            """What the preset says, under what is said beside it."""
-            if not isinstance(given, Mapping):
-                return given
-            preset = PRESETS.get(str(given.get("preset")), {})
-            if "model" in given:  # its weights and tokenizer are then its own
+        def _with_preset(cls, options: Any) -> Any:
+            """The preset's settings, overridden by those set explicitly."""
+            if not isinstance(options, Mapping):
+                return options
+            preset = PRESETS.get(str(options.get("preset")), {})
+            if "model" in options:  # another model has its own weights and tokenizer
                 preset = {key: preset[key] for key in ("resize", "scale") if key in preset}
-            filled = {**preset, **given}
-            if "model" not in filled and "preset" not in filled:
+            merged = {**preset, **options}
+            if "model" not in merged and "preset" not in merged:
                 raise ValueError("set `preset` or `model`")
-            return filled
+            return merged
 
     def __init__(self, config: Config) -> None:
         self.config, self.clip = config, Clip(config)
 
     def load(self) -> None:
-        """Loads the model, unless that is done."""
+        """Loads the model, if needed."""
         self.clip.load()
 
     @property
     def scale(self) -> float:
-        """What cosines are multiplied by."""
+        """Factor of the cosines."""
         return self.clip.scale if self.config.scale == "model" else float(self.config.scale)
 
     def __call__(
@@ -86,7 +86,7 @@ class Preference:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each image: of `images` [3, H, W] if stated, else of completions."""
-        meant = texts(prompts, columns, self.config.text, reward="preference")
-        cosines = self.clip.cosines(images_of(completions, columns), meant)
+        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        captions = texts(prompts, columns, self.config.text, reward="preference")
+        cosines = self.clip.cosines(images_of(completions, columns), captions)
         return [None if cosine is None else cosine * self.scale for cosine in cosines]

@@ -1,4 +1,4 @@
-"""What every reward of this package is told: which CLIP, and how to compute it."""
+"""Settings shared by all rewards of this package: which CLIP, and how to run it."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ LOCAL, HUB = "local-dir:", "hf-hub:"
 
 
 class ClipSettings(BaseModel):
-    """Which CLIP is loaded, and how it is computed."""
+    """Which CLIP is loaded, and how it runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -22,8 +22,8 @@ class ClipSettings(BaseModel):
     )
     pretrained: PathOrName | None = Field(
         default=None,
-        description="The weights of an architecture: open_clip's tag, a file, or "
-        "`hf-hub:OWNER/NAME/FILE`. All other models bring theirs.",
+        description="Weights of an architecture: open_clip's tag, a file, or "
+        "`hf-hub:OWNER/NAME/FILE`. All other models have their own.",
     )
     processor: PathOrName | None = Field(
         default=None,
@@ -32,23 +32,24 @@ class ClipSettings(BaseModel):
     )
     resize: Literal["shortest", "longest", "squash"] | None = Field(
         default=None,
-        description="How images get the model's size: fit the shortest edge and crop, fit the "
-        "longest and pad, or squash; as the model states if unset.",
+        description="How images are resized to the model's input: fit the shortest edge and crop, "
+        "fit the longest and pad, or squash; the model's own way if unset.",
     )
     batch: int = Field(default=32, ge=1, description="Images, or texts, in one forward pass.")
     precision: Literal["float32", "bf16"] = Field(
-        default="float32", description="bf16 computes under autocast over float32 weights."
+        default="float32",
+        description="Precision of computation; bf16 is autocast, with float32 weights.",
     )
     device: str | None = Field(
         default=None,
-        description="Where it is computed; if unset where the images are, and for PIL images on "
-        "a CUDA device if there is one.",
+        description="Device of the model; if unset that of image tensors, and for PIL images a "
+        "CUDA device if there is one.",
     )
 
     @field_validator("model")
     @classmethod
     def _beside_the_configuration(cls, value: str, info: ValidationInfo) -> str:
-        """A relative path behind `local-dir:` is relative to the configuration file, too."""
+        """A path after `local-dir:` is relative to the configuration file, like other paths."""
         if not value.startswith(LOCAL):
             return value
         path: str = TypeAdapter(PathOrName).validate_python(

@@ -1,4 +1,4 @@
-"""How well an image fits its prompt."""
+"""A reward for images that match their prompt, by CLIP's cosine similarity."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,11 @@ from groupwise_clip.texts import texts
 
 
 class ClipSimilarity:
-    """The cosine of the image's and the text's CLIP features times `scale`; None without a text.
+    """scale * cosine of the image's and the text's CLIP features; None without a text.
 
-    CLIPScore (arXiv:2104.08718) is 2.5 * max(cosine, 0) of ViT-B/32, with "A photo depicts " before
-    each caption. The bare cosine orders images of one prompt alike, and groups are of one prompt.
+    CLIPScore (arXiv:2104.08718) is 2.5 * max(cosine, 0) with ViT-B/32 and "A photo depicts " before
+    each caption. The plain cosine ranks the images of a prompt in the same order, and a group has
+    one prompt.
     """
 
     judges = False
@@ -26,15 +27,13 @@ class ClipSimilarity:
         text: str | None = Field(
             default=None, description="Column with the texts; null: the prompt itself."
         )
-        scale: float = Field(
-            default=1.0, allow_inf_nan=False, description="What the cosine is multiplied by."
-        )
+        scale: float = Field(default=1.0, allow_inf_nan=False, description="Factor of the cosine.")
 
     def __init__(self, config: Config) -> None:
         self.config, self.clip = config, Clip(config)
 
     def load(self) -> None:
-        """Loads the model, unless that is done."""
+        """Loads the model, if needed."""
         self.clip.load()
 
     def __call__(
@@ -43,7 +42,7 @@ class ClipSimilarity:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each image: of `images` [3, H, W] if stated, else of completions."""
-        meant = texts(prompts, columns, self.config.text, reward="clip_similarity")
-        cosines = self.clip.cosines(images_of(completions, columns), meant)
+        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        captions = texts(prompts, columns, self.config.text, reward="clip_similarity")
+        cosines = self.clip.cosines(images_of(completions, columns), captions)
         return [None if cosine is None else cosine * self.config.scale for cosine in cosines]

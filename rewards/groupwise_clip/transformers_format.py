@@ -13,10 +13,10 @@ from groupwise_clip.images import Framing
 
 
 class Transformers(Encoder):
-    """A CLIPModel of transformers, with a tokenizer and an image processor."""
+    """A CLIPModel of transformers, with its tokenizer and image processor."""
 
     def __init__(self, name: str, processor: str | None = None) -> None:
-        """Takes a folder or a hub name; tokenizer and image processor may be another's."""
+        """name: folder or hub name; processor: the same for tokenizer and image processor."""
         transformers = _transformers(name)
         source = processor or name
         try:
@@ -26,7 +26,7 @@ class Transformers(Encoder):
                     raise ValueError(
                         f"expected a model of type 'clip', found {config.model_type!r}"
                     )
-                model, told = transformers.CLIPModel.from_pretrained(
+                model, report = transformers.CLIPModel.from_pretrained(
                     name, dtype=torch.float32, output_loading_info=True
                 )
         except Exception as error:  # transformers, the hub and safetensors raise a dozen kinds
@@ -34,10 +34,10 @@ class Transformers(Encoder):
             raise ValueError(
                 f"model {name!r} cannot be loaded by transformers{close}: {reason(error)}"
             ) from error
-        if told["missing_keys"]:
-            missing = sorted(told["missing_keys"])
+        if report["missing_keys"]:
+            missing = sorted(report["missing_keys"])
             raise ValueError(
-                f"model {name!r} lacks {len(missing)} of its weights, {missing[0]!r} is one"
+                f"model {name!r} lacks {len(missing)} of its weights, {missing[0]!r} for example"
             )
         try:
             with quiet():
@@ -45,16 +45,16 @@ class Transformers(Encoder):
                     source, trust_remote_code=False
                 )
                 images = transformers.CLIPImageProcessor.from_pretrained(source)
-        except Exception as error:  # as many kinds
+        except Exception as error:  # as above
             raise ValueError(
                 f"no tokenizer and image processor can be loaded from {source!r}, "
-                f"`processor` may name another place: {reason(error)}"
+                f"set `processor` to another folder or hub name: {reason(error)}"
             ) from error
         tokens, entries = len(self._tokenizer), config.text_config.vocab_size
-        if not entries / 2 < tokens <= entries:  # without its files transformers makes an empty one
+        if not entries / 2 < tokens <= entries:  # for missing files transformers makes an empty one
             raise ValueError(
                 f"the tokenizer of {source!r} has {tokens} entries, but the model {name!r} has "
-                f"{entries}: `processor` may name another place"
+                f"{entries}: set `processor` to another folder or hub name"
             )
         self.module = model.eval()
         self.width = int(config.projection_dim)
@@ -63,11 +63,11 @@ class Transformers(Encoder):
         self._context = int(config.text_config.max_position_embeddings)
 
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """Returns [n, D], of any length, of images [n, 3, h, w] as `framing` says."""
+        """Returns [n, D] for images [n, 3, h, w] preprocessed by `framing`; not normalised."""
         return _pooled(self.module.get_image_features(pixel_values=pixels))
 
     def encode_texts(self, texts: list[str], device: torch.device) -> Tensor:
-        """Returns [n, D], of any length; texts beyond the model's context are cut off."""
+        """Returns [n, D] for texts, not normalised; texts beyond the context length are cut off."""
         tokens = self._tokenizer(
             texts, padding=True, truncation=True, max_length=self._context, return_tensors="pt"
         ).to(device)
@@ -78,16 +78,16 @@ class Transformers(Encoder):
         )
 
 
-def _framing(said: Any) -> Framing:  # an image processor
-    """What `CLIPImageProcessor` does with its settings."""
-    crop, size = dict(said.crop_size or said.size), dict(said.size)
+def _framing(processor: Any) -> Framing:
+    """The framing equal to this CLIPImageProcessor."""
+    crop, size = dict(processor.crop_size or processor.size), dict(processor.size)
     edge = size.get("shortest_edge")
     return Framing(
         size=(crop["height"], crop["width"]),
-        mean=tuple(said.image_mean),
-        std=tuple(said.image_std),
+        mean=tuple(processor.image_mean),
+        std=tuple(processor.image_std),
         resize="shortest" if edge else "squash",
-        interpolation="bilinear" if int(said.resample) == 2 else "bicubic",
+        interpolation="bilinear" if int(processor.resample) == 2 else "bicubic",
         edge=edge,
         rounds_down=True,
     )
@@ -98,10 +98,10 @@ def _transformers(name: str) -> Any:  # the module
         import transformers
     except ImportError as error:
         raise ValueError(f"model {name!r} needs transformers: pip install transformers") from error
-    transformers.utils.logging.disable_progress_bar()  # they would tear up the run's own
+    transformers.utils.logging.disable_progress_bar()  # it would break the run's own line
     return transformers
 
 
 def _pooled(output: Any) -> Tensor:
-    """The features: transformers 5 returns them as part of an output, earlier ones alone."""
+    """The features: transformers 5 returns them within an output, earlier versions directly."""
     return output if isinstance(output, Tensor) else output.pooler_output

@@ -1,8 +1,8 @@
-"""Rewards that check, in four rooms; what several rooms share lies beside them, at the top.
+"""Rewards that verify completions, in four packages, and modules that these share.
 
-mathematics, text, puzzles, images: the rooms, one for each kind of thing that is checked.
-columns, completion, numbers: what a reward is called with, and what is read out of it.
-workers, failures: checks that may hang or crash, and what that makes of a value.
-models: networks that judge.
-plugin: the names by which a configuration knows the rewards.
+mathematics, text, puzzles, images: one package for each kind of completion.
+columns, completion, numbers: reading columns, texts and numbers.
+workers, failures: running checks that may hang or crash, and the values of failed ones.
+models: loading networks that score completions.
+plugin: the rewards' names in a configuration.
 """

@@ -1,6 +1,7 @@
-"""The text of a completion, and the answer inside it. Every function takes linear time.
+"""The text of a completion, and the answer inside it.
 
-Completions come from the model being trained, so they are looked at as an adversary's.
+Every function takes linear time: the trained model writes the texts, and may learn to exploit or
+slow down a parser.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,15 @@ def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
     if not isinstance(text, str):
         raise ValueError(
             f"a message's content must be text, got {type(text).__name__}"
-        )  # users' mistakes are ValueErrors throughout
+        )  # a ValueError, as for any mistake in the data, not a TypeError
     return text
 
 
 def outside_thinking(text: str) -> str:
-    """Returns what stands outside of `<think>...</think>`.
+    """Returns the text outside `<think>...</think>`.
 
-    Thinking that is closed but never opened began in the prompt, and one never closed goes on to
-    the end. A tag inside of thinking does not begin it anew: it ends at its last closing tag.
+    `</think>` without `<think>`: the thinking began in the prompt. `<think>` without `</think>`: it
+    lasts to the end. A `<think>` inside thinking is ignored; thinking ends at its last `</think>`.
     """
     first, *later = text.split("<think>")
     ended = [first, *(part for part in later if "</think>" in part)]
@@ -35,11 +36,10 @@ def outside_thinking(text: str) -> str:
 
 
 def tagged(text: str, tag: str) -> str | None:
-    """Returns the stripped content of the last `<tag>...</tag>`, None when there is none.
+    """Returns the stripped content of the last `<tag>...</tag>` outside thinking, or None.
 
-    Pairs are read from the left, as reasoning-gym's `extract_answer` reads them: an opening tag
-    takes everything up to the next closing tag, other opening tags included. Those inside of
-    thinking do not count.
+    Pairs are matched from the left, as in reasoning-gym's `extract_answer`: an opening tag lasts up
+    to the next closing tag, and may contain other opening tags.
     """
     text = outside_thinking(text)
     opening, closing = f"<{tag}>", f"</{tag}>"
@@ -57,7 +57,7 @@ def tagged(text: str, tag: str) -> str | None:
 
 
 def prompt_text(prompt: Any) -> str:
-    """Returns the text of a prompt: of messages all of it, a line each; of anything else none."""
+    """Returns the text of a prompt; of messages one line each; "" for anything else."""
     if isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, Sequence):

@@ -1,4 +1,4 @@
-"""From outcomes of single samples to a reward's values: failures are named, or judged wrong."""
+"""From outcomes of checks to a reward's values: failed checks raise an error or count as wrong."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,8 +8,8 @@ from groupwise_verifiable.workers import WorkerFailure
 Outcome = float | WorkerFailure | None
 
 
-def settled(outcomes: Sequence[Outcome]) -> list[float | None]:
-    """Returns the outcomes as values; raises SampleErrors when any of them is a failure."""
+def values_of(outcomes: Sequence[Outcome]) -> list[float | None]:
+    """Returns the outcomes as values; raises SampleErrors if any of them is a failure."""
     values = [None if isinstance(outcome, WorkerFailure) else outcome for outcome in outcomes]
     errors = {
         index: outcome.reason
@@ -21,7 +21,7 @@ def settled(outcomes: Sequence[Outcome]) -> list[float | None]:
     return values
 
 
-def judged(
+def without_unchecked(
     outcomes: Sequence[Outcome],
     *,
     on_gold: Callable[[Sequence[int]], Sequence[Outcome]],
@@ -29,12 +29,12 @@ def judged(
 ) -> list[Outcome]:
     """Returns the outcomes with 0.0 for answers that cannot be checked.
 
-    A policy chooses its answers, and one that its checker chokes on must neither stop a run nor
-    earn anything. A checker that fails on the gold answer, too, is broken, or has too little time
-    on a busy machine: there the failure stays, for it says nothing of the answer.
+    An answer on which the checker fails must neither stop a run nor earn a reward, or the policy
+    would learn to write such answers. Where the checker also fails on the gold answer, the failure
+    stays: then the row, the checker or a time limit is the reason, not the answer.
 
-    on_gold: the same check of the gold answers at some indices. The share of answers that are wrong
-    because they could not be checked is logged as `unchecked`.
+    on_gold: runs the same check on the gold answers at some indices. log_metric: gets `unchecked`,
+    the share of answers that count as wrong because they could not be checked.
     """
     failed = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, WorkerFailure)]
     results = list(outcomes)

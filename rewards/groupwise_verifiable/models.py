@@ -1,4 +1,4 @@
-"""Models that judge: what their names tell, and how they are loaded, once."""
+"""Models that score completions: checking their names, and loading each once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
@@ -16,9 +16,9 @@ _models: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
 
 def check_model_name(name: str, *, setting: str) -> None:
-    """Raises ValueError, which names the setting, where a name means a folder that holds no model.
+    """Raises ValueError, which names the setting, for a path without a model.
 
-    Whether the hub has a model of that name shows when it is loaded.
+    Hub names are not checked; loading does that.
     """
     path = Path(name)
     if path.is_dir():
@@ -31,31 +31,31 @@ def check_model_name(name: str, *, setting: str) -> None:
 
 
 class LazyModel(ABC, Generic[Parts]):
-    """What works with a model that is loaded when first used. It is for one thread."""
+    """Base class of rewards whose model is loaded at the first use; for one thread only."""
 
     def __init__(self) -> None:
         self._parts: Parts | None = None
 
     def load(self) -> None:
-        """Loads the model, unless that is done; ValueError of one line where it cannot be had."""
+        """Loads the model if needed; a one-line ValueError where that fails."""
         self.loaded()
 
     def loaded(self) -> Parts:
-        """Returns the model, and what belongs to it."""
+        """Returns the model with its tokenizer, processor or the like, loaded if needed."""
         if self._parts is None:
             self._parts = self._load()
         return self._parts
 
     @abstractmethod
     def _load(self) -> Parts:
-        """Returns the model and what belongs to it."""
+        """Loads the model with its tokenizer, processor or the like."""
 
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """Makes whatever loading a model raises a ValueError of one line.
+    """The context in which any error of loading a model becomes a one-line ValueError.
 
-    model: how the line begins, the setting and its value.
+    model: the beginning of the line, the setting and its value.
     """
     try:
         yield
@@ -65,14 +65,14 @@ def loading(model: str) -> Iterator[None]:
 
 
 def default_device(device: str | None) -> str:
-    """Returns the device that a setting names: the GPU where it names none and there is one."""
+    """Returns the device of a setting; for None the GPU if there is one, else the CPU."""
     import torch
 
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def for_use(model: Any, device: str | None) -> Any:
-    """Returns a torch module on its device, in evaluation; ValueError where it cannot be there."""
+    """Returns a torch module on its device, in eval mode; ValueError where the device fails."""
     place = default_device(device)
     try:
         return model.to(place).eval()
@@ -81,9 +81,9 @@ def for_use(model: Any, device: str | None) -> Any:
 
 
 def shared(make: Callable[..., _Model], *settings: Hashable) -> _Model:
-    """Returns `make(*settings)`, or what it made of the same settings while that is in use.
+    """Returns `make(*settings)`, or an earlier result for the same settings that is still in use.
 
-    So rewards of one process that name the same model use the same one.
+    Rewards of one process with the same model then share it.
     """
     model: _Model | None = _models.get((make, *settings))
     if model is None:

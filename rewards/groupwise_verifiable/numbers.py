@@ -1,8 +1,8 @@
-"""Numbers in text: its last one, or the one that it is.
+"""Numbers in text: the last number of a text, or a text that is a number.
 
-A number counts where it stands by itself. What is an operand ("2+3", "2^5"), or a part of something
-longer ("12:05", "0x5"), names no result; a text that ends in one has no last number, rather than
-the one before.
+Only a number that stands by itself counts. An operand ("2+3", "2^5") or a part of something longer
+("12:05", "0x5") is no result; a text whose last number is of that kind has no last number: the one
+before it does not count instead.
 """
 
 import re
@@ -12,16 +12,16 @@ from fractions import Fraction
 _SIGNS = r"[-+\u2212\u2013]"
 _CURRENCY = r"\\?[$\u20ac\u00a3]"  # between a sign and its number: -$5
 # An ASCII number: thousands in threes or plain digits, decimals, a short exponent, a denominator.
-# A sign counts only where no word, digit or bracket stands before it.
-# Exponents stop at three digits, so that no text can ask for a number that fills the memory.
+# A sign counts only where no word, digit or bracket precedes it.
+# Exponents have at most three digits, so that no number can fill the memory.
 _NUMBER = re.compile(
     rf"(?:(?<![\w)\].]){_SIGNS}(?:{_CURRENCY}(?=[0-9]))?)?"
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
     r"(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?"
     r"(?: ?/ ?[0-9]+)?"
 )
-# What may end the text before a number that is no result. Dashes and stars stand before results,
-# too, as list marks and for emphasis, so they need a digit before them.
+# If the text before a number ends in this, the number is no result. Dashes and stars also precede
+# results, as list marks and emphasis, so they count only after a digit.
 _PART = re.compile(
     r"(?:[\w)\]}%!][^\S\n]*[+/\u00b1\u00b7\u00d7\u00f7\u2215]+"  # 2 + 3, x/3
     r"|\d[)\]}]*[^\S\n]*(?:[-\u2212\u2013]+|\*+)"  # 2 - 3, (2)*3
@@ -29,39 +29,39 @@ _PART = re.compile(
     r"|(?:_|\d|\d[.,:'_\u2019\u00a0\u2009\u202f]|\d\{,\}|\d[A-Za-z]+[-+]?|\}|\}\s*\{)\{?\Z"
     rf"|{_SIGNS}{{2}}\Z"
 )
-# The exponent of a unit, as in "5 m^2" and "5\\text{ cm}^{3}", is no number of its own.
+# The exponent of a unit, as in "5 m^2" and "5\\text{ cm}^{3}", is not the last number.
 _UNIT_EXPONENT = re.compile(
     r"(?<=\d)((?:\s|~|\\[, ;])*"
     r"(?:[kcmd]?m|ft|in|yd|mi|\\(?:text|mathrm)\s*\{[^{}\d]{1,30}\}))"
     r"\s*\^\s*(?:[23](?!\d)|\{\s*[23]\s*\})"
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!)(?=[0-9]{3}(?![0-9]))")
-_BEFORE = 200  # characters that are looked at before a number
-# Python refuses to convert longer digit strings by default, since that takes quadratic time.
+_BEFORE = 200  # characters before a number that are searched
+# By default Python refuses to convert longer digit strings, which takes quadratic time.
 _LONGEST_NUMBER = 4000
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number and how it is written, without white space."""
+    """A number and its spelling, without white space."""
 
     value: Fraction
     literal: str
 
     @property
     def is_fraction(self) -> bool:
-        """Whether it is written as one: 3/4, not 0.75."""
+        """Whether it is written as a fraction: 3/4, not 0.75."""
         return "/" in self.literal
 
     @property
     def is_reduced(self) -> bool:
-        """Whether it is written as 3/4 is, not as 6/8 or 5/1; True where it is no fraction."""
+        """Whether a fraction is in lowest terms: 3/4, not 6/8 or 5/1. True for other numbers."""
         _, _, denominator = self.literal.partition("/")
         return not denominator or (denominator == str(self.value.denominator) != "1")
 
 
 def last_number(text: str) -> Number | None:
-    """Returns the last number of the text; None when it has none, or when that is only a part."""
+    """Returns the last number of the text; None if there is none or it does not stand by itself."""
     text = _UNIT_EXPONENT.sub(r"\1", _THOUSANDS.sub(",", text))
     last = None
     for match in _NUMBER.finditer(text):
@@ -70,7 +70,7 @@ def last_number(text: str) -> Number | None:
 
 
 def whole_number(text: str) -> Number | None:
-    """Returns the number that the whole text is, None when it is anything else.
+    """Returns the number if the whole text is one, else None.
 
     White space around it, a dollar sign before it and a full stop after it are allowed.
     """
@@ -79,7 +79,7 @@ def whole_number(text: str) -> Number | None:
 
 
 def gold_number(text: str) -> Number | None:
-    """Returns the number that a gold answer is, or that stands after its "####", as in GSM8K."""
+    """Returns the number of a gold answer, which may follow "####" as in GSM8K; else None."""
     return whole_number(text.rpartition("####")[2])
 
 
@@ -95,7 +95,7 @@ def _is_part(text: str, match: re.Match[str]) -> bool:
 
 
 def _number(literal: str) -> Number | None:
-    """What `_NUMBER` matched; None where it has no value (1/0) or is too long."""
+    """The number that `_NUMBER` matched; None where it has no value (1/0) or is too long."""
     if len(literal) > _LONGEST_NUMBER:
         return None
     plain = re.sub(_CURRENCY, "", literal.replace(",", "").replace(" ", ""))

@@ -1,4 +1,4 @@
-"""Steps of reasoning: where a text has them, and rewards that judge them one by one."""
+"""Steps of reasoning: splitting a text into steps, and process rewards that score each step."""
 
 import inspect
 import re
@@ -13,13 +13,13 @@ from groupwise.rewards import SampleErrors
 from groupwise_verifiable.completion import content
 
 ENDS = "character_ends"
-"""The fact of a language model by which characters become decisions."""
+"""A language model's fact that maps characters to decisions (tokens)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """end: characters of the completion up to the step's end, what closes it included; None where
-    nothing closes it but the end of the completion."""
+    """end: number of characters of the completion up to the end of the step, its separator or
+    closing tag included; None where only the end of the completion ends it."""
 
     text: str
     end: int | None
@@ -27,15 +27,15 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    r"""By what steps are told apart: one of the first three.
+    r"""How a text is split into steps: set one of separator, pattern and tag.
 
-    separator: what closes a step: "\n" for lines, "\n\n" for paragraphs.
-    pattern: a regular expression, each match of which is a step. It is applied to what a model
-        wrote: one that backtracks may take very long.
-    tag: steps are what stands in `<tag>...</tag>`.
-    inside: a tag outside of which there are no steps, `think` say; see `region`.
+    separator: the string that ends a step: "\n" for lines, "\n\n" for paragraphs.
+    pattern: a regular expression; each match is a step. Avoid backtracking: on a model's text it
+        may take very long.
+    tag: the content of each `<tag>...</tag>` is a step.
+    inside: only the text inside this tag has steps, `think` for example; see `region`.
 
-    Blank steps are none.
+    Blank steps are ignored.
     """
 
     separator: str | None = None
@@ -47,7 +47,7 @@ class Marks:
         chosen = [name for name in ("separator", "pattern", "tag") if getattr(self, name)]
         if len(chosen) != 1:
             raise ValueError(
-                f"steps are marked by one of separator, pattern and tag, found "
+                f"steps: set exactly one of separator, pattern and tag, found "
                 f"{' and '.join(chosen) or 'none of them'}"
             )
         try:
@@ -72,12 +72,11 @@ class Marks:
 
 
 def region(text: str, tag: str | None) -> tuple[int, int, int | None]:
-    """Where in a text steps may be: its first character, the one after its last, and its end.
+    """The part of a text that has steps, as (start, stop, end after the closing tag or None).
 
-    The end is that of the closing tag, and None where the completion ends it. With a tag this is
-    what stands in the first `<tag>...</tag>`; one that is only closed was opened in the prompt,
-    one that is only opened goes on to the end, and without either there is no such place. Without
-    a tag it is the whole text.
+    That is the content of the first `<tag>...</tag>`. Without an opening tag it starts with the
+    text (the tag was opened in the prompt); without a closing tag it lasts to the end, and the
+    third value is None; without either it is empty. With tag None it is the whole text.
     """
     if tag is None:
         return 0, len(text), None
@@ -91,7 +90,7 @@ def region(text: str, tag: str | None) -> tuple[int, int, int | None]:
 
 
 def _parts(text: str, separator: str, start: int, stop: int, closed: int | None) -> Iterator[Step]:
-    """What separators close, and what is left after the last of them."""
+    """The parts before separators, and the rest after the last one."""
     while (place := text.find(separator, start, stop)) >= 0:
         yield Step(text=text[start:place], end=place + len(separator))
         start = place + len(separator)
@@ -99,7 +98,7 @@ def _parts(text: str, separator: str, start: int, stop: int, closed: int | None)
 
 
 def _between(text: str, opening: str, closing: str, start: int, stop: int) -> Iterator[Step]:
-    """An opening tag takes everything up to the next closing one."""
+    """The contents of tags; an opening tag lasts up to the next closing one."""
     while (first := text.find(opening, start, stop)) >= 0:
         first += len(opening)
         last = text.find(closing, first, stop)
@@ -112,13 +111,13 @@ def _between(text: str, opening: str, closing: str, start: int, stop: int) -> It
 def by_decision(
     steps: Sequence[Step], values: Sequence[float | None], ends: Sequence[int]
 ) -> list[float | None]:
-    """What a process reward returns of a completion: for each decision the reward of the step that
-    it ends, None where it ends none.
+    """A process reward's values for one completion: for each decision (token) the reward of the
+    step that ends with it, None where no step ends.
 
-    values: of each step; ends: for each decision the characters written by then. A step is ended
-    by the decision that writes its last character, though it may begin the next. One that only the
-    completion ends is ended by its last decision, the stop token. Where a decision ends several
-    steps, it has the sum of their rewards.
+    values: of each step; ends: for each decision, the number of characters decoded up to it. A step
+    ends with the decision that contains its last character, even if that decision also begins the
+    next step. A step without an end of its own ends with the last decision, the stop token. Several
+    steps that end with one decision have their rewards added.
     """
     rewards: list[float | None] = [None] * len(ends)
     if not rewards:
@@ -137,16 +136,16 @@ def stepwise(
     tag: str | None = None,
     inside: str | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a process reward of a function that judges steps; for the arguments see `Marks`.
+    """Turns a function that scores steps into a process reward; for the arguments see `Marks`.
 
-    The function, async or not, is called as a reward is, with `steps` in place of completions: of
-    each completion the list of its steps, texts in order. It returns a list of numbers for each, as
-    long as that list, where None leaves a step without a reward; or None for a completion that it
-    does not apply to. Further arguments are columns, facts and settings, as any reward's.
+    The function, async or not, is called like a reward, with `steps` instead of completions: for
+    each completion the list of its steps' texts. For each completion it returns a list of as many
+    numbers, with None for a step without a reward; or None for a completion that it does not apply
+    to. Its other arguments are columns, facts and settings, as for any reward.
     """
     marks = Marks(separator=separator, pattern=pattern, tag=tag, inside=inside)
 
-    def made(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = _signature(function)
         if inspect.iscoroutinefunction(function):
 
@@ -167,15 +166,15 @@ def stepwise(
         reward.judges = False  # type: ignore[attr-defined]
         return reward
 
-    return made
+    return decorate
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """That of a function of steps as a reward: it needs completions, and where decisions end."""
+    """The reward's signature: completions and `character_ends` instead of `steps`."""
     own = inspect.signature(function).parameters
     if "steps" not in own:
         raise ValueError(
-            f"stepwise: {function.__name__} has no argument `steps`, which is what it judges"
+            f"stepwise: {function.__name__} has no argument `steps`, the texts to score"
         )
     first = ("prompts", "completions")
     rest = [
@@ -193,7 +192,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 class _Call:
-    """A function of steps on one batch; arguments: what it is called with."""
+    """One call of a function of steps on a batch; arguments: what it is called with."""
 
     def __init__(
         self, function: Callable[..., Any], marks: Marks, bound: inspect.BoundArguments
@@ -214,7 +213,8 @@ class _Call:
         }
 
     def rewards(self, values: Any) -> list[Any]:
-        """Of each completion its decisions' rewards; ValueError for what does not fit its steps."""
+        """The rewards of each completion's decisions. Raises ValueError where the values do not
+        match the steps."""
         rows = list(values)
         if len(rows) != len(self.steps):
             raise ValueError(
@@ -240,7 +240,7 @@ class _Call:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Where some completions failed, the others' rewards are placed all the same."""
+        """The context in which SampleErrors of the function keep the other completions' rewards."""
         try:
             yield
         except SampleErrors as error:

@@ -1,10 +1,10 @@
 """Runs functions on untrusted input in worker processes that can be killed.
 
-Parsers of model output hang, crash and eat memory; an alarm signal does not stop C code and works
-in the main thread only. Here every item runs in a process of its own pool (pebble), which ends a
-worker at its deadline. The pool starts when first used, serves the whole process, and a process
-forked from this one starts its own. Importing this module imports neither torch nor groupwise, so
-a worker starts quickly and its memory limit is left to the work.
+Parsers of model output may hang, crash or fill the memory. An alarm signal does not help: it does
+not stop C code, and works in the main thread only. So every item runs in a pool of processes
+(pebble), which kills a worker at its deadline. The pool starts at its first use and serves the
+whole process; a forked process starts its own. This module imports neither torch nor groupwise, so
+that workers start quickly and use little of their memory limit.
 """
 
 import atexit
@@ -29,12 +29,12 @@ Value = TypeVar("Value")
 
 MEMORY_LIMIT = 2 * 1024**3
 _MOST_WORKERS = 8
-_ATTEMPTS = 3  # a pool can break between two items; what it had not finished goes to a fresh one
+_ATTEMPTS = 3  # when a pool breaks between two items, unfinished items go to a new pool
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """Why an item has no value, for code (`kind`) and for people (`reason`)."""
+    """Why an item has no value: `kind` for code, `reason` for messages."""
 
     kind: Literal["hung", "crashed", "memory", "raised"]
     reason: str
@@ -45,9 +45,9 @@ def map_each(
 ) -> list[Value | WorkerFailure]:
     """Returns `function(item)` for every item, in order, each computed in a killable worker.
 
-    An item that runs longer than `timeout` seconds, ends its process, runs out of memory or
-    raises is a `WorkerFailure` in its place; all others finish. `function` must be importable by
-    name from a module other than `__main__`, which workers do not load.
+    The result is a `WorkerFailure` for an item that runs longer than `timeout` seconds, crashes its
+    process, runs out of memory or raises; all others finish. `function` must be importable by name
+    from a module other than `__main__`, which workers do not load.
     """
     if function.__module__ == "__main__":
         raise ValueError(
@@ -62,7 +62,7 @@ def map_each(
     if len(outcomes) < len(items):
         raise RuntimeError(
             f"the worker processes for {function.__module__}.{function.__qualname__} ended "
-            f"{_ATTEMPTS} times before taking work; does importing that module fail?"
+            f"{_ATTEMPTS} times before they took any work; does importing that module fail?"
         )
     return [outcomes[index] for index in range(len(items))]
 
@@ -70,7 +70,7 @@ def map_each(
 def _attempt(
     function: Callable[[Item], Value], items: Sequence[Item], indices: Sequence[int], timeout: float
 ) -> dict[int, Value | WorkerFailure]:
-    """The outcomes of the items at `indices`, without those that a broken pool left undone."""
+    """The outcomes of the items at `indices`, except those that a broken pool did not finish."""
     pool = _pool()
     futures: dict[int, Any] = {}
     outcomes: dict[int, Value | WorkerFailure] = {}
@@ -104,12 +104,12 @@ def _outcome(future: Any, timeout: float) -> Any:  # pebble's futures hold anyth
 def _guarded(
     function: Callable[[Item], Value], item: Item
 ) -> tuple[Literal["value"], Value] | tuple[Literal["memory", "raised"], str]:
-    """The value or the words of the error: an exception object may not survive the journey."""
+    """The value, or the error as text: an exception object may not be picklable."""
     try:
         return "value", function(item)
     except MemoryError:
         return "memory", "ran out of memory"
-    except Exception as error:  # whatever it is, it belongs to this item alone
+    except Exception as error:  # any error concerns this item only
         return "raised", f"raised {type(error).__name__}: {str(error)[:500]}"
 
 
@@ -121,10 +121,10 @@ def _opened(answer: tuple[str, Any]) -> Any:  # the function's own value
 
 
 def _limit(memory: int) -> None:
-    """Prepares a worker before it sees any item."""
+    """Sets a worker's limits, before its first item."""
     import resource  # only workers need it, and it exists on POSIX only
 
-    # Python-level handlers never run while C code does; the default action ends it at once.
+    # Python's signal handlers do not run during C code; the default action kills the process.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
@@ -132,7 +132,7 @@ def _limit(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # each thread's stack counts towards the limit
-    warnings.simplefilter("ignore")  # what parsers say about a model's words is for nobody
+    warnings.simplefilter("ignore")  # parsers' warnings about model output are of no use
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -172,14 +172,14 @@ class _Context(SpawnContext):
 
 
 class _Shared:
-    """The pool of this process, and the lock under which it is made."""
+    """The pool of this process, and the lock that guards its creation."""
 
     pool: ProcessPool | None = None
     lock = threading.Lock()
 
 
 def _pool() -> ProcessPool:
-    """The pool of this process, started if there is none that works."""
+    """The pool of this process, started if needed."""
     with _Shared.lock:
         if _Shared.pool is None or not _Shared.pool.active:
             _close()
@@ -189,14 +189,14 @@ def _pool() -> ProcessPool:
                 initargs=(MEMORY_LIMIT,),
                 context=_Context(),
             )
-            # A child of multiprocessing runs these at its end, and no atexit functions; without
-            # them it would wait for its idle workers for ever.
+            # A child of multiprocessing runs finalizers, but no atexit functions, at its end;
+            # without this one it would wait for its idle workers forever.
             util.Finalize(None, _close, exitpriority=100)
         return _Shared.pool
 
 
 def _worker_count() -> int:
-    """A share of the machine's cores for each of its training processes, at most eight."""
+    """The machine's cores divided by its training processes, at most eight."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(_MOST_WORKERS, (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
@@ -210,7 +210,7 @@ def _close() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the parent's pool is the parent's, and its lock may never be released."""
+    """In a forked child: do not use the parent's pool, nor its lock, which may stay locked."""
     _Shared.pool, _Shared.lock = None, threading.Lock()
 
 

@@ -242,7 +242,7 @@ def test_what_is_no_checkpoint_is_passed_over(project, name, tries):
         assert "no weights" in text
     else:
         assert result.exit_code == 0, text
-        assert "step_3 is damaged and passed over: " in text
+        assert "step_3 is damaged and was skipped: " in text
         assert json.loads((project / "run" / "result.json").read_text())["steps"] == 4
         names = {path.name for path in (project / "run" / "checkpoints").iterdir()}
         assert names == {"step_3", "step_4"}
@@ -262,7 +262,7 @@ def test_a_bit_that_turned_over(begun, tmp_path, monkeypatch, tries):
         path.write_bytes(content)
         result = call("resume", "run", "train.steps=4")
         assert result.exit_code == 0
-        assert "weights.safetensors is not what was written" in " ".join(result.stderr.split())
+        assert "weights.safetensors has another checksum" in " ".join(result.stderr.split())
         whole = projects.outcome(home / "run")[0]
         assert [line["step"] for line in whole if "reward" in line] == [1, 2, 3, 4]
         tries()
@@ -294,7 +294,7 @@ def test_a_forged_list_of_files(project, name, tries):
     LISTED[name](project / "run" / "checkpoints" / "step_3")
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 0, result.output
-    assert "step_3 is damaged and passed over: " in " ".join(result.stderr.split())
+    assert "step_3 is damaged and was skipped: " in " ".join(result.stderr.split())
     tries()
 
 
@@ -350,7 +350,7 @@ def test_a_first_evaluation_that_is_damaged_costs_the_comparison_alone(project):
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 0
     text = " ".join(result.stderr.split())
-    assert "note: there is no before to compare with: " in text
+    assert "note: there is no first evaluation to compare with: " in text
     path = project / "run" / "samples" / "before.jsonl"
     assert f"{path}isdamaged" in text.replace(" ", "")  # which a narrow terminal breaks
 

@@ -140,7 +140,7 @@ def test_what_a_user_put_into_a_run_is_kept(home, older, tmp_path):
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
     names = ".gitignore, config.until_step_mine.yaml, linked, notes.txt"
-    assert f"note: what no run wrote was moved from run to run.replaced: {names}" in text
+    assert f"note: files that no run wrote were moved from run to run.replaced: {names}" in text
     kept = dict.fromkeys((".gitignore", "config.until_step_mine.yaml", "notes.txt"), b"mine")
     assert everything(home / "run.replaced") == {**kept, "linked": str(target)}
     assert (target / "large.bin").read_text() == "mine"
@@ -217,7 +217,7 @@ def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tr
     result = call("train", "run.yaml")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
-    assert "run.replaced: left of runs that were replaced" in text
+    assert "run.replaced: left over from runs that were replaced" in text
     assert weights.read_bytes() == older
     tries()
 
@@ -323,7 +323,7 @@ def test_a_folder_that_goes_away_in_a_step(home, what):
     assert result.exit_code == 2
     text = " ".join(result.stderr.split())
     assert "error: run was moved or removed while the run wrote to it" in text
-    assert "step 2 is saved; it lies in " in text
+    assert "step 2 is saved; it is in " in text
     assert (home / "run" / "model" / "model.safetensors").exists()
 
 
@@ -375,7 +375,7 @@ def test_a_resumed_run_keeps_every_former_configuration(home, older):
 def test_nothing_left_to_train_is_said(home, older):
     result = call("resume", "run")
     assert result.exit_code == 0
-    assert "1 steps are made, and train.steps is 1" in " ".join(result.stderr.split())
+    assert "1 steps are done, and train.steps is 1" in " ".join(result.stderr.split())
 
 
 def test_resume_and_overwrite_is_refused_in_python_too(home, older):

@@ -197,8 +197,8 @@ def test_a_run_is_gone_on_with_when_its_secrets_are_given_again(project, monkeyp
     for command in ("resume", "eval"):
         code, output = call(command, "run")
         assert code == 2
-        assert "rewards.0.token: the secret itself was not written, only ****" in output
-        assert "give it again by rewards.0.token=... on the command line; ${NAME} in" in output
+        assert "rewards.0.token: the run's folder holds only the mask ****" in output
+        assert "pass it again by rewards.0.token=... on the command line; ${NAME}, wh" in output
     again = [f"{key}={value}" for key, value in AGAIN.items()]
     code, output = call("eval", "run", *again)
     assert code == 0, output

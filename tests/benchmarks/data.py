@@ -23,7 +23,8 @@ VARIANTS = {
     "both": [WEIGHTING, REPLAY],
 }
 SUMS = "{min_terms: 4, max_terms: 8, min_digits: 2, max_digits: 2}"
-EXAM = f'{{name: reasoning_gym, task: chain_sum, seed: 1, options: {SUMS}, instruction: "\\n"}}'
+TEMPLATE = 'template: "{question}\\n"'
+EXAM = f"{{name: reasoning_gym, task: chain_sum, seed: 1, options: {SUMS}, {TEMPLATE}}}"
 RACES = {
     "arithmetic": Race(
         config=EXAMPLES / "arithmetic.yaml",

@@ -117,15 +117,15 @@ def test_grey_and_transparent_pil_images(pictures, pil):
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("a text", "image 1: expected PIL's or a tensor, found str"),
-        (None, "image 1: expected PIL's or a tensor, found NoneType"),
+        ("a text", "image 1: expected a PIL image or a tensor, found str"),
+        (None, "image 1: expected a PIL image or a tensor, found NoneType"),
         (torch.zeros(3, 8, 8, dtype=torch.uint8), r"found \[3, 8, 8\] uint8"),
         (torch.zeros(8, 8, 3), r"found \[8, 8, 3\] float32"),
         (torch.zeros(1, 3, 8, 8), r"found \[1, 3, 8, 8\] float32"),
         (torch.zeros(3, 0, 8), "image 1: expected edges .* found 8 x 0 pixels"),
         (Image.new("RGB", (0, 0)), "found 0 x 0 pixels"),
         (torch.zeros(3, 5000, 1), "found 1 x 5000 pixels"),
-        (Image.new("RGB", (21, 1)), "image 1: .* none is more than 20 times the other"),
+        (Image.new("RGB", (21, 1)), "image 1: .* with a ratio of at most 20"),
     ],
 )
 def test_what_is_no_image(image, message, pictures, pil):

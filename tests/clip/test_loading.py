@@ -187,7 +187,9 @@ def test_the_tokenizer_may_be_elsewhere_but_must_fit(transformers_folder, tmp_pa
     for file in bare.glob("tokenizer*"):
         file.unlink()
     # transformers then makes a tokenizer that knows nothing, and says nothing.
-    with pytest.raises(ValueError, match=r"has 2 entries, but the model .* has \d+: `processor`"):
+    with pytest.raises(
+        ValueError, match=r"has 2 entries, but the model .* has \d+: set `processor`"
+    ):
         load(str(bare))
     cpu = torch.device("cpu")
     whole = load(str(transformers_folder)).encode_texts(texts, cpu)
@@ -205,7 +207,7 @@ def test_files(tmp_path):
     with pytest.raises(ValueError, match="`head`: the file 'nothing' does not exist"):
         fetched("nothing", setting="head")
     torch.save([torch.zeros(1)], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="does not hold weights, that is names with tensors"):
+    with pytest.raises(ValueError, match="does not hold weights: expected a dict of named tensors"):
         read_tensors(str(tmp_path / "list.pt"))
     (tmp_path / "text.pt").write_text("text")
     with pytest.raises(ValueError, match="cannot read weights from"):

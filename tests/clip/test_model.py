@@ -97,18 +97,18 @@ def test_texts_are_computed_once(folder, texts, monkeypatch):
 
 
 def test_the_texts_used_longest_ago_are_forgotten(folder, monkeypatch):
-    monkeypatch.setattr(module, "_REMEMBERED", 3)
+    monkeypatch.setattr(module, "_CACHED", 3)
     ours = clip(folder)
     asked = counted(ours, monkeypatch)
     ours.text_features(["a", "b", "c"])
     ours.text_features(["a"])
     ours.text_features(["d"])
-    assert list(ours._remembered) == ["c", "a", "d"]
+    assert list(ours._cache) == ["c", "a", "d"]
     # More texts in a call than are remembered.
     everything = ours.text_features(list("abcdef"))
     assert asked == [["a", "b", "c"], ["d"], ["b", "e", "f"]]
     assert everything.shape == (6, ours.width)
-    assert len(ours._remembered) == 3
+    assert len(ours._cache) == 3
 
 
 def test_cosines(folder, pictures, texts):
@@ -156,7 +156,7 @@ def test_it_goes_where_the_images_are(folder, pictures, texts):
     ours.text_features(texts)
     ours._move(elsewhere.device)
     assert all(p.device == elsewhere.device for p in ours._encoder.module.parameters())
-    assert not ours._remembered
+    assert not ours._cache
 
 
 def test_devices(folder):

@@ -234,7 +234,7 @@ def test_a_run_scores_with_them(folder, transformers_folder, *, head, pictures, 
     assert torch.allclose(stated.values, completed.values, atol=1e-4)
     expected = functions["preference"](texts, pil(images))
     assert completed.column("preference").tolist() == pytest.approx(expected)
-    with pytest.raises(RewardError, match=r"image 2: expected PIL's .* str\n  at sample 2 of 4"):
+    with pytest.raises(RewardError, match=r"image 2: expected a PIL .* str\n  at sample 2 of 4"):
         rewards(rollouts_of([], texts, [*pil(images)[:2], "text", "text"]))
 
 

@@ -113,7 +113,7 @@ def test_a_state_in_8_bits_is_not_taken_for_one_in_32(tmp_path):
     first = optimizer(weights)
     go(weights, first, range(1))
     plain = optimizer(Weights(), TrainSection())
-    with pytest.raises(UserError, match="moments are in 8 bits, and adamw cannot go on"):
+    with pytest.raises(UserError, match="moments are in 8 bits, which adamw cannot load"):
         plain.restore(stored(first.tensors(), tmp_path))
 
 
@@ -131,7 +131,9 @@ def test_a_device_that_it_has_nothing_for_is_said(monkeypatch):
         raise NotImplementedError("no kernel for this backend")
 
     monkeypatch.setattr(adamw_8bit.AdamW8bit, "step", step)
-    with pytest.raises(UserError, match="has no adamw_8bit for cpu: no kernel for this backend"):
+    with pytest.raises(
+        UserError, match="adamw_8bit does not run on cpu: no kernel for this backend"
+    ):
         make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], SETTINGS)
 
 

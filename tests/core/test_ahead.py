@@ -266,7 +266,7 @@ def test_skipped_prompts_are_those_of_the_step(lab):
 
 def test_an_algorithm_that_does_not_correct_is_refused(lab, tmp_path):
     plain = {"algorithm": {"name": "grpo", "importance": "none"}}
-    with pytest.raises(UserError, match=r"train\.ahead samples by older weights, and algorithm"):
+    with pytest.raises(UserError, match=r"train\.ahead samples with older weights, and algori"):
         train(
             policy=lab.Tabular(),
             prompts=lab.rows(),
@@ -282,7 +282,7 @@ def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
     trainer = lab.trainer(algorithm=GRPO(GRPO.Config(importance="none")))
     scored = trainer.experience.next(trainer.state)
     trainer.step = 3
-    with pytest.raises(UserError, match="rollouts of older weights need an algorithm that co"):
+    with pytest.raises(UserError, match="rollouts of older weights need an algorithm with im"):
         trainer.learn(scored)
 
 

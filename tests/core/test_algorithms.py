@@ -248,7 +248,7 @@ def test_returns_differ_where_equal_steps_are_of_different_number():
 
 def test_the_accuracy_of_lead_must_be_a_reward():
     algorithm = LEAD(LEAD.Config(accuracy="acuracy"))
-    with pytest.raises(UserError, match="'acuracy' is none of the rewards reward, accuracy, did"):
+    with pytest.raises(UserError, match="of the rewards reward, accuracy, received 'acuracy', did"):
         algorithm.targets(scores(accuracy=REWARDS), rollouts(), {})
 
 

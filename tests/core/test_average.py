@@ -124,9 +124,9 @@ def test_weights_that_nobody_kept():
     with pytest.raises(UserError, match="no weights named 'old'"):
         policy.blend("old", 0.5)
     policy.restore("reference", {})  # as of adapters that are switched off
-    with pytest.raises(UserError, match="needs no copy of the weights kept as 'reference', so th"):
+    with pytest.raises(UserError, match="holds no copy of the weights kept as 'reference', so th"):
         policy.blend("reference", 0.5)
-    with pytest.raises(ValueError, match=r"also one of a file, received '\.\./x'"):
+    with pytest.raises(ValueError, match=r"a file of that name, received '\.\./x'"):
         policy.keep("../x")
 
 

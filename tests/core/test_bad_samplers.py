@@ -55,17 +55,17 @@ MIXED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
         (lambda _: None, "sampler Engine returned NoneType, not groupwise.Rollouts"),
         (
             lambda rollouts: rollouts.select(range(15)),
-            "returned 15 rollouts for 4 prompts, and group_size was 4: 16 are due",
+            "returned 15 rollouts for 4 prompts with group_size 4: expected 16",
         ),
-        (lambda rollouts: rollouts.select(BACKWARDS), "in another order than that of the prompts"),
+        (lambda rollouts: rollouts.select(BACKWARDS), "in another order than the prompts"),
         (lambda rollouts: rollouts.select(MIXED), "those of a prompt must be adjacent"),
         (
             lambda rollouts: replace(rollouts, groups=rollouts.groups * 0),
-            "`Rollouts.groups` number the prompts",
+            "`Rollouts.groups` must number the prompts",
         ),
         (
             lambda rollouts: replace(rollouts, prompts=list(rollouts.prompts)[::-1]),
-            "in another order than that of the prompts",
+            "in another order than the prompts",
         ),
         *[
             (
@@ -76,7 +76,7 @@ MIXED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
         ],
         (
             lambda rollouts: replace(rollouts, sampler_log_probs=None),
-            "Engine states no log-probs .* by which the algorithm would correct",
+            "Engine gives no log-probs .* which the algorithm needs",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_older_rollouts_without_log_probs_are_refused(lab):
         def sample(self, *rest, **more):
             return replace(super().sample(*rest, **more), sampler_log_probs=None)
 
-    with pytest.raises(UserError, match="Silent states no log-probs"):
+    with pytest.raises(UserError, match="Silent gives no log-probs"):
         lab.fit(lab.trainer(Silent(), ahead=1))
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,19 +13,25 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 from torch.distributed import DistBackendError
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from groupwise import Policy
+from groupwise.algorithms.grpo import GRPO
 from groupwise.cli import commands as cli
+from groupwise.cli.catalog import catalog
+from groupwise.cli.completion import run_folders
+from groupwise.cli.page import page
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
+from groupwise.plugins import docstrings
 from groupwise.plugins import registry as plugins
 
-GONE = "another process of this run has ended or does not answer, so that this one cannot go on:"
+GONE = "another process of this run has ended or does not answer, so this one cannot go on:"
 CLOSED = "[/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer"
 AGAIN = (
-    "Why it ended it says itself, or its launcher does. Started again with --auto-resume the run "
-    "goes on from its last checkpoint"
+    "The reason is in that process's output, or in its launcher's. Started again with "
+    "--auto-resume, the run goes on from its last checkpoint"
 )
 CONFIG = """\
 policy: {name: toy, width: 3}
@@ -53,6 +60,10 @@ def right(prompts: Any, completions: Any) -> list[float]:
     return [1.0 for _ in completions]
 
 
+def strict(prompts: Any, completions: Any, strict: bool, limit: int = 3) -> list[float]:
+    return [1.0 for _ in completions]
+
+
 class Plugin:
     @hookimpl
     def register_policies(self, register: Register) -> None:
@@ -62,7 +73,7 @@ class Plugin:
     def register_rewards(self, register: Register) -> None:
         register("right", f"{__name__}:right")
         register("heavy", "nowhere:Heavy", extra="math")
-        register("right_too", f"{__name__}:right")
+        register("right_too", f"{__name__}:strict")
 
 
 class Rival:
@@ -95,7 +106,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
 
 def _this_module() -> ModuleType:
     module = ModuleType(__name__)
-    vars(module).update(Toy=Toy, right=right)
+    vars(module).update(Toy=Toy, right=right, strict=strict)
     return module
 
 
@@ -120,10 +131,7 @@ def run_module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return SimpleNamespace(interrupted=loaded.config.seed == 13)
 
     module = ModuleType("groupwise.run.train")
-    vars(module).update(
-        train_from_config=train_from_config,
-        evaluate_run=lambda run, overrides: {"accuracy": 0.5, "length": 12.0},
-    )
+    vars(module).update(train_from_config=train_from_config)
     monkeypatch.setitem(sys.modules, "groupwise.run.train", module)
     return SimpleNamespace(calls=calls, module=module)
 
@@ -188,10 +196,6 @@ def test_mistakes_in_the_configuration_exit_2(config: Path, run_module: SimpleNa
     assert not run_module.calls
 
 
-def test_eval_prints_metrics(tmp_path: Path, run_module: SimpleNamespace) -> None:
-    assert call("eval", tmp_path).stdout == "accuracy  0.5\nlength    12\n"
-
-
 def test_check_describes_the_run(config: Path) -> None:
     result = call("check", config)
     assert result.exit_code == 0, result.output
@@ -242,16 +246,69 @@ def test_check_of_a_policy_without_an_estimate(
     assert "policy 'toy' makes no estimate" in call("check", config).stdout
 
 
-def test_plugins_lists_everything() -> None:
+def test_plugins_lists_what_each_name_does() -> None:
     result = call("plugins")
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    told = "GRPO, arXiv:2402.03300: no critic, the group is the baseline."
-    assert f"grpo groupwise (?) {told}" in lines
-    assert "needs pip install '?[math]'" in result.stdout
+    assert f"grpo {docstrings.line('groupwise.algorithms.grpo:GRPO')}" in lines
+    assert "heavy (not installed)" in lines
+    assert "pip install '?[math]': heavy" in lines
+    assert "groupwise.algorithms" not in result.stdout  # where things lie is for --json
     assert "plugin 'broken' could not be loaded: ModuleNotFoundError" in result.stdout
     assert "'right_too' in rewards is registered by several plugins; name one" in result.stdout
     assert "good/right_too or rival/right_too" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "shown", [catalog, lambda all_of, width: page(all_of.of_name("grpo"), width)]
+)
+def test_plugins_fit_a_terminal(registry: plugins.Registry, shown: Any) -> None:
+    assert max(map(len, shown(registry, 80).plain.splitlines())) <= 80
+
+
+def test_a_name_shows_its_options() -> None:
+    """Those of a `Config`, with type, default, limits and meaning."""
+    text = call("plugins", "grpo").stdout
+    field = GRPO.Config.model_fields["beta"]
+    assert f"  beta: {field.default}  (number, ≥ 0)\n      {field.description}\n" in text
+    assert "algorithm: {name: grpo}" in text
+    assert "source: groupwise.algorithms.grpo:GRPO, of plugin groupwise" in text
+    (advice,) = [line for line in text.splitlines() if line.startswith("  When to use it: ")]
+    assert text.count(advice) == 1
+
+
+def test_a_function_shows_its_arguments() -> None:
+    text = call("plugins", "toy").stdout
+    assert "policy: {name: toy}" in text
+    assert "width: 1  (whole number)" in text
+    text = call("plugins", "good/right_too").stdout
+    assert "strict: ...  (true or false, required)\n  limit: 3  (whole number)" in text
+    assert "prompts:" not in text
+
+
+def test_a_name_that_cannot_be_imported_is_explained() -> None:
+    result = call("plugins", "heavy")
+    assert result.exit_code == 0
+    assert "cannot import 'nowhere'" in result.stdout
+    assert "needs:  pip install '?[math]'" in result.stdout
+
+
+def test_a_name_of_two_kinds_shows_both(registry: plugins.Registry) -> None:
+    twin = replace(registry.named("rewards", "right")[0], kind="callbacks")
+    registry.entries.append(twin)
+    text = call("plugins", "right").stdout
+    assert "right  reward\n" in text
+    assert "right  callback\n" in text
+    kinds = [e["kind"] for e in json.loads(call("plugins", "right", "--json").stdout)["entries"]]
+    assert kinds == ["rewards", "callbacks"]
+
+
+@pytest.mark.parametrize("arguments", [["gpro"], ["gpro", "--json"]])
+def test_an_unknown_name_gets_a_suggestion(arguments: list[str]) -> None:
+    result = call("plugins", *arguments)
+    assert result.exit_code == 2
+    assert "no plugin registers 'gpro', did you mean 'grpo'?" in result.stderr
+    assert "plugin 'broken' may register it, but could not be loaded" in result.stderr
 
 
 def test_plugins_that_are_switched_off_are_named(registry: plugins.Registry) -> None:
@@ -276,6 +333,7 @@ def test_plugins_as_json() -> None:
         "plugin": "good",
         "distribution": "?",
         "line": "",
+        "when": "",
         "missing": ["sympy"],
     }
     assert heavy in record["entries"]
@@ -291,9 +349,30 @@ def test_report_of_no_run(tmp_path: Path) -> None:
     assert result.stderr.startswith("error: ")
 
 
-def test_version_and_help() -> None:
+def test_an_unknown_command_gets_a_suggestion() -> None:
+    result = call("tain")
+    assert result.exit_code == 2
+    assert "Did you mean 'train'?" in result.stderr
+
+
+def test_version() -> None:
     assert call("--version").stdout.startswith("groupwise 0")
-    assert "train" in call("--help").stdout
+
+
+def test_help_shows_each_command_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    panels = call("--help").stdout.partition("Start a run")[2].splitlines()
+    first_words = [line[2:].split(" ")[0] for line in panels if line.startswith("│")]
+    # A summary that goes on in a second line begins with a blank.
+    assert first_words == list(get_command(cli.app).list_commands(None))
+
+
+def test_help_shows_flags_as_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = call("train", "--help").stdout
+    for flag in ("--resume", "--auto-resume", "--overwrite", "--quiet", "--help"):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"│ {flag} ")]
+        assert "<" not in line
 
 
 def test_listing_plugins_imports_nothing_heavy() -> None:
@@ -309,3 +388,23 @@ assert not heavy, heavy
 """
     for arguments in (["plugins", "--json"], ["plugins"], ["--help"]):
         subprocess.run([sys.executable, "-c", code, *arguments], check=True, timeout=60)
+
+
+def test_the_shell_is_offered_names_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"_GROUPWISE_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+
+    def offered(line: str) -> list[str]:
+        words = {**environment, "COMP_WORDS": f"groupwise {line}"}
+        result = CliRunner().invoke(cli.app, [], prog_name="groupwise", env=words)
+        return result.stdout.split()
+
+    assert offered("plugins gr") == ["grpo"]
+    monkeypatch.chdir(tmp_path)
+    for run in ("runs/one", "runs/other", "two"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "run.json").touch()
+    assert offered("eval r") == ["runs/one", "runs/other"]
+    assert run_folders("runs/ot") == ["runs/other"]
+    assert run_folders("") == ["runs/one", "runs/other", "two"]

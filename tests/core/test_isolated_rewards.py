@@ -168,7 +168,9 @@ def test_failures_are_those_of_other_rewards(lab, scorer):
 def test_what_cannot_be_sent_back_is_told_and_the_process_stays(lab, scorer):
     process = scorer(rollouts(lab, "measures")).extra
     assert skipping(scorer)(rollouts(lab, "fails_oddly")).failed.tolist() == [False, True]
-    with pytest.raises(RewardError, match=r"'apart' gave or logged what cannot be sent back: keys"):
+    with pytest.raises(
+        RewardError, match=r"'apart' returned or logged a value that cannot be sent back: k"
+    ):
         scorer(rollouts(lab, "logs_oddly"))
     assert scorer(rollouts(lab, "measures")).extra == process
 
@@ -178,7 +180,7 @@ def test_one_that_is_killed_is_not_waited_for(lab, scorer):
     patient = Scorer([replace(scorer.rewards[0], deadline=60.0)])
     patient.load()
     started = time.monotonic()
-    told = r"'apart' lost its process, which was ended by SIGKILL, as happens where memory"
+    told = r"'apart' lost its process, which was ended by SIGKILL, often because memory"
     with pytest.raises(RewardError, match=told):
         patient(rollouts(lab, "is_killed_beside_a_child"))
     assert time.monotonic() - started < 10
@@ -193,7 +195,7 @@ def test_one_that_does_not_start_is_told(theirs, monkeypatch):
 
 def test_columns_that_cannot_be_sent_are_told(lab, scorer):
     batch = rollouts(lab, "measures")
-    told = r"'apart' is isolated, and what it is called with cannot be sent .*thread.lock"
+    told = r"'apart' is isolated, but its arguments cannot be sent .*thread.lock"
     with pytest.raises(UserError, match=told):
         scorer(replace(batch, facts={"images": [threading.Lock(), None]}))
 
@@ -231,7 +233,7 @@ def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):
     for function, reason in (
         (local, "local object"),
         (theirs.Judge(api_key="a-secret-key"), "cannot pickle '_thread.lock' object"),
-        (program["of_the_program"], r"of the program itself \(__main__\)"),
+        (program["of_the_program"], r"is defined in __main__, which"),
     ):
         told = f"(?s)reward '.*' cannot be sent to a worker process: .*{reason}.*module:attribute"
         with pytest.raises(UserError, match=told):
@@ -259,7 +261,7 @@ def test_a_run_in_another_thread_isolates_plain_rewards_or_refuses_them(lab, the
     started = {"train": {"steps": 0}}
     told = elsewhere(rewards=[lambda completions: [0.0] * len(completions)], **started)
     assert "'lambda_0' cannot be sent to a worker process" in told
-    assert "called in the main thread, and this run is in another" in told
+    assert "This run is not in the main thread, where plain rew" in told
     assert elsewhere(rewards=[theirs.length], **started).before["reward"] > 0
 
 

@@ -200,7 +200,7 @@ def test_it_is_resumed_exactly(lab, tmp_path):
 
 def test_the_state_of_another_network_is_refused():
     state = {**counts().state_dict(), "network": {"other": torch.zeros(1)}}
-    with pytest.raises(ValueError, match="its network has other weights"):
+    with pytest.raises(ValueError, match="the saved network has parameters of other names"):
         counts().load_state_dict(state)
 
 
@@ -257,7 +257,7 @@ def test_a_verifier_that_the_policy_sees_is_refused(lab):
     )
     refused(
         lab,
-        r"rewards\.0\.labels: 'verifier' is trained on, so the policy sees it",
+        r"rewards\.0\.labels: expected a watched reward; the policy is trained on 'verifier'",
         rewards=[learns, trained],
         watch=[],
     )
@@ -268,7 +268,7 @@ def test_a_verifier_that_the_policy_sees_is_refused(lab):
     )
     refused(
         lab,
-        r"watch\.1: only rewards that are trained on learn",
+        r"watch\.1: a reward that learns must be trained on",
         watch=[trained, {**learns, "label": "other"}],
     )
     refused(lab, r"rewards\.0\.replay: expected less than 1", rewards=[{**learns, "replay": 1}])
@@ -279,7 +279,7 @@ def test_labels_that_are_no_probabilities_are_refused(lab, tmp_path):
         return [2.0 * len(text) for text in completions]
 
     with pytest.raises(
-        UserError, match=r"'Counts' cannot learn: expected labels in 0 to 1, .*'ver"
+        UserError, match=r"'Counts' cannot learn: expected labels from 0 to 1, .*'ver"
     ):
         run(lab, tmp_path / "run", counts(), teacher=verifier)
 
@@ -294,5 +294,5 @@ def test_one_class_is_told_once(lab, tmp_path, capsys):
 
 
 def test_a_learned_reward_is_no_worker(lab):
-    with pytest.raises(UserError, match="has a state, which would end with a worker"):
+    with pytest.raises(UserError, match="has a state, which would be lost if it"):
         Scorer([Reward(name="learned", function=counts(), isolate=True)])

@@ -14,7 +14,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import parse_config
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
-from groupwise.training.work import Stage, handed_up
+from groupwise.training.work import Stage, parent_scores
 
 TRAIN = {"steps": 2, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.05}
 
@@ -317,7 +317,7 @@ def test_a_rewrite_of_which_nothing_is_scored_is_not_scored():
         values=values.double(),
         failed=torch.tensor([False, False, False, False, True, True]),
     )
-    up = handed_up(scores, torch.tensor([0, 0, 1, 1, 2, 2]), stage)
+    up = parent_scores(scores, torch.tensor([0, 0, 1, 1, 2, 2]), stage)
     expected = torch.tensor([[2.0, 2.0], [nan, nan], [nan, nan], [-1.0, -1.0]]).double()
     assert torch.equal(up.values.nan_to_num(9), expected.nan_to_num(9))
     assert up.failed.tolist() == [False, False, True, False]
@@ -416,8 +416,8 @@ def test_two_processes_learn_as_one(lab, tmp_path):
         ({"pool": 3}, "train.group_size: 3 policies cannot share groups of 8 evenly"),
         ({"chain": 2, "algorithm": "dapo"}, "algorithm: each policy of a chain has its own"),
         ({"pool": 2, "sampler": "vllm"}, "sampler: each policy of a pool has its own"),
-        ({"pool": 2, "train": {"replay": {}}}, "train.replay: nothing is replayed in a pool"),
-        ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: nothing is sampled ahead in a chain"),
+        ({"pool": 2, "train": {"replay": {}}}, "train.replay: a pool does not support it"),
+        ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: a chain does not support it; leave"),
     ],
 )
 def test_sections_that_do_not_go_together_are_refused(sections, problem):
@@ -500,12 +500,12 @@ def test_completions_that_do_not_fit_are_refused(lab, tmp_path):
 
     members = pool(lab)
     members[1]["policy"] = Images(seed=2)
-    with pytest.raises(UserError, match=r"differ in kind \('one' str, 'two' object\)"):
+    with pytest.raises(UserError, match=r"of different types \('one' str, 'two' object\)"):
         groupwise.train(**{**settings(lab, tmp_path, pool=members), "evaluation": {"prompts": 0}})
     members = chain(lab)
     members[0]["policy"] = Images(seed=2)
     given = settings(lab, tmp_path / "chain", chain=members)
-    with pytest.raises(UserError, match="'writer' gives object and no text"):
+    with pytest.raises(UserError, match=r"expected text from 'writer', .* received object"):
         groupwise.train(**given)
 
 
@@ -517,7 +517,7 @@ def test_a_chain_replaces_no_groups_and_judges_no_steps(lab, tmp_path):
     def steps(completion_ids, **_):
         return [[1.0] * len(ids) for ids in completion_ids]
 
-    with pytest.raises(UserError, match="rewards of steps do not go with a chain"):
+    with pytest.raises(UserError, match="a chain does not support process rewards"):
         groupwise.train(**settings(lab, tmp_path, chain=chain(lab), rewards=[steps]))
 
 

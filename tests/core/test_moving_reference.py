@@ -82,7 +82,7 @@ def test_three_steps_are_those_of_a_plain_restatement(lab, every, mix):
         ({"beta": 0.1, "reference_every": 0}, "reference_every: expected at least 1, found 0"),
         ({"beta": 0.1, "reference_every": 5, "reference_mix": 0}, "mix: expected more than 0, fou"),
         ({"beta": 0.1, "reference_every": 5, "reference_mix": 1.5}, "mix: expected at most 1, fou"),
-        ({"beta": 0.1, "reference_mix": 0.5}, "without reference_every it never does; set ref"),
+        ({"beta": 0.1, "reference_mix": 0.5}, "without reference_every it never moves; set ref"),
     ],
 )
 def test_options_that_move_nothing_are_one_message(lab, algorithm, message):

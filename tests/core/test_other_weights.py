@@ -272,7 +272,9 @@ def test_names_that_targets_cannot_see_are_refused_before_the_run(tmp_path):
         class Odd(Regress):
             sees = frozenset({name})
 
-        with pytest.raises(UserError, match=f"algorithm 'Odd' sees '{name}': what `targets` can"):
+        with pytest.raises(
+            UserError, match=f"algorithm 'Odd': expected in `sees` .*, found '{name}'"
+        ):
             run(tmp_path / "run", algorithm=Odd())
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.run import train as run
 from groupwise.run.display import brief
+from groupwise.run.evaluate import evaluate_run
 from groupwise.storage.checkpoint import Checkpoints, read_weights
 from groupwise.storage.samples import read_samples, write_samples
 
@@ -147,10 +147,26 @@ def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path):
     assert torch.equal(resumed.table, raw)
     # And so has an evaluation made later.
     objects = {("policy",): Recording(), ("rewards", 0): lab.ones}
-    again = run.evaluate_run(tmp_path / "run", objects=objects)
-    assert again == pytest.approx(dict(result.after))
+    again = evaluate_run(tmp_path / "run", objects=objects)
+    assert again.metrics == pytest.approx(dict(result.after))
     assert torch.equal(seen[-1], saved)
 
 
 def test_the_record_of_a_run_names_its_unit(painted):
     assert json.loads((painted.folder / "result.json").read_text())["unit"] == "steps"
+
+
+def test_pictures_of_an_evaluation_have_a_folder_and_a_page(painted, painter):
+    rows = [{"prompt": f"other {n}", "id": n, "asks": n} for n in range(3)]
+    before = {path: path.read_bytes() for path in painted.folder.rglob("*") if path.is_file()}
+    objects = {("policy",): painter, ("prompts",): rows, ("rewards", 0): ones}
+    new = {"name": "rows", "rows": rows}
+    overrides = [f"evaluation.source={json.dumps(new)}", "evaluation.prompts=3"]
+    folder = evaluate_run(painted.folder, overrides, objects=objects).folder
+    samples = read_samples(folder / "samples" / "evaluation.jsonl")
+    assert [sample["image"] for sample in samples] == [
+        f"samples/evaluation/{draw:04d}_{index}.png" for draw in range(3) for index in range(2)
+    ]
+    assert all((folder / sample["image"]).is_file() for sample in samples)
+    assert (folder / "report.html").read_text().count("<img") == 3
+    assert {path: path.read_bytes() for path in before} == before

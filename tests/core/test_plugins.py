@@ -145,7 +145,7 @@ def test_a_broken_plugin_is_shown_and_breaks_nobody(install, case):
     assert list(registry.failures) == ["broken"]
     assert registry.failures["broken"].startswith(reason)
     assert registry.load("rewards", "second")([]) == ["two"]
-    with pytest.raises(UserError, match="plugin 'broken' could not be loaded and may bring it"):
+    with pytest.raises(UserError, match="plugin 'broken' may register it, but could not be loaded"):
         registry.load("rewards", "lost")
 
 
@@ -202,7 +202,7 @@ def test_plugins_are_switched_off(install, monkeypatch, without):
     assert names(registry) == [("rewards", "first", "one")]
     assert registry.failures == {}
     assert registry.switched_off == ["two"]
-    told = "registered are first\n  plugin 'two' is switched off by GROUPWISE_WITHOUT and may bring"
+    told = "registered are first\n  plugin 'two' may register it, but is switched off by GROUP"
     with pytest.raises(UserError, match=told):
         registry.load("rewards", "second")
 

@@ -200,7 +200,9 @@ def test_empty_source():
 
 def test_nothing_left_to_train_on():
     held = [row for row in rows(50) if held_out(row["prompt"], 0.5)]
-    with pytest.raises(UserError, match=f"held_out=0.5 leaves none of {len(held)} prompts"):
+    with pytest.raises(
+        UserError, match=f"prompts.held_out: 0.5 leaves none of {len(held)} prompts"
+    ):
         Prompts(held, fraction=0.5).take(1)
     assert Prompts(held, fraction=0.0).take(1)
 

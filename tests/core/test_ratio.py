@@ -99,7 +99,7 @@ def run(lab, folder, policy, **more):
 def test_the_run_warns_once_of_a_lie_and_never_of_the_truth(lab, tmp_path, capsys):
     run(lab, tmp_path / "lie", lab.Tabular(bias=0.06))
     shown = " ".join("".join(capsys.readouterr()).split())
-    assert shown.count("warning: the sampler's log-probs are 0.06 nats from the policy's") == 1
+    assert shown.count("warning: the sampler's log-probs differ from the policy's by 0.06") == 1
     assert "limit 0.05" in shown
     run(lab, tmp_path / "truth", lab.Tabular())
     assert "log-probs" not in "".join(capsys.readouterr())

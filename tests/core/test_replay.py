@@ -260,7 +260,7 @@ def graded(completions, **_):
         (rare, {"train.replay": {"at_least": 4}}, r"replay\.at_least: 4 right .* no wrong one in"),
         (rare, {"algorithm": {"importance": "none"}}, r"replay: learns .* set algorithm\.importan"),
         (rare, {"algorithm": {"name": "dapo"}}, r"train\.replay: fills .* algorithm\.refill: fal"),
-        (graded, {}, r"train\.replay: the first reward gives other values than 0 and 1"),
+        (graded, {}, r"train\.replay: the first reward gives values other than 0 and 1"),
         (rare, {"train.replay": {"at_least": 3, "size": 2}}, r"size: 2 kept .* fewer than the 3"),
         (graded, {"train.replay": {"size": 0}}, r"train\.replay\.size: expected at least 1, fou"),
     ],
@@ -280,7 +280,7 @@ def test_contradictions_are_told(lab, tmp_path, reward, more, message):
 
 def test_a_sampler_that_states_no_log_probs_is_refused_at_once(lab):
     replay, drawn = replay_of(), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
-    with pytest.raises(UserError, match=r"train\.replay: the sampler states no log-probs"):
+    with pytest.raises(UserError, match=r"train\.replay: the sampler gives no log-probs"):
         replay.fill(replace(drawn, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1])))
 
 

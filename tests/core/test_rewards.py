@@ -198,7 +198,9 @@ def test_what_is_logged_of_completions_is_a_value_for_each(rollouts):
             log_extra("odd", values)
             return [0.0] * 4
 
-        with pytest.raises(RewardError, match=f"log_extra: 'odd' needs 4 values, .* found {count}"):
+        with pytest.raises(
+            RewardError, match=f"log_extra: 'odd' needs 4 values, .* received {count}"
+        ):
             score(rollouts, other)
 
 
@@ -517,9 +519,9 @@ def test_what_cannot_be_interrupted_ends_the_process_and_is_named():
     ]
     told, traced = (process.communicate(timeout=60)[1] for process in started)
     assert [process.returncode for process in started] == [1, 1]
-    assert "reward 'stubborn' did not answer within 0.2 s, nor can it be interrupted" in told
+    assert "reward 'stubborn' did not answer within 0.2 s and cannot be interrupted" in told
     assert "in reward" in told
-    assert "its last checkpoint stands" in told
+    assert "its last checkpoint is intact" in told
     assert "in reward" in traced
 
 

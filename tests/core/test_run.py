@@ -75,7 +75,7 @@ def test_rows_in_python_may_be_the_evaluations_own(lab, tmp_path):
         (lambda lab: {"algorithm": lab.Tabular()}, "algorithm: .*Algorithm, found Tabular"),
         (lambda lab: {"callbacks": [groupwise.Callback]}, "callbacks.0: .* an instance"),
         (lambda lab: {"callbacks": print}, "callbacks.0: .*Callback, found builtin_function"),
-        (lambda lab: {"rewards": [1.0]}, "rewards.0: expected something to call, found float"),
+        (lambda lab: {"rewards": [1.0]}, "rewards.0: expected a callable, found float"),
         (lambda lab: {"prompts": 5}, "prompts: expected rows, .* found int"),
     ],
 )
@@ -87,7 +87,7 @@ def test_objects_that_are_no_such_thing(lab, tmp_path, section, message):
 def test_a_run_without_held_out_prompts_says_so(lab, tmp_path, capsys):
     everything = {"name": "rows", "rows": lab.rows(2), "held_out": 0.0}
     train(lab, tmp_path, prompts=everything, quiet=False)
-    assert "no prompt is held out, so nothing is evaluated" in capsys.readouterr().err
+    assert "no prompts are held out, so there is no evaluation" in capsys.readouterr().err
 
 
 class Watcher(groupwise.Callback):
@@ -125,12 +125,13 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     assert second.seconds > first.seconds / 2
     assert "steps: 4" in (second.folder / "config.until_step_4.yaml").read_text()
     with pytest.raises(
-        UserError, match="seed: a run is resumed and evaluated with its own, 0, not 7"
+        UserError, match="seed: a run must be resumed and evaluated with its own value, 0, found 7"
     ):
         train(lab, tmp_path, seed=7, **again)
     rows = {"name": "rows", "rows": lab.rows(8), "held_out": 0.9}
     with pytest.raises(
-        UserError, match=r"held_out: a run is resumed and evaluated with its own, 0.5, not 0.9"
+        UserError,
+        match=r"held_out: a run must be resumed and evaluated with its own value, 0.5, found 0.9",
     ):
         train(lab, tmp_path, prompts=rows, **again)
     (second.folder / "config.yaml").write_text("")

@@ -249,8 +249,8 @@ def test_rows_that_ask_the_same_are_drawn_once(run, lab):
         ({"per_prompt": 4, "split": "test"}, "--split: expected train or held-out, found 'test'"),
         ({"per_prompt": 4, "prompts": 0}, "--prompts: expected 1 or more, found 0"),
         ({"per_prompt": 4, "seed": -1}, "--seed: expected 0 or more, found -1"),
-        ({"per_prompt": 4, "at_most": 5}, "--at-most 5 of --per-prompt 4"),
-        ({"per_prompt": 4, "at_most": 2, "keep": "all"}, "not with --keep all"),
+        ({"per_prompt": 4, "at_most": 5}, "--at-most: expected at most --per-prompt 4, found 5"),
+        ({"per_prompt": 4, "at_most": 2, "keep": "all"}, "leave it out with --keep all"),
     ],
 )
 def test_selections_that_make_no_sense(wrong, message):
@@ -267,7 +267,7 @@ def test_a_source_without_end_needs_a_number_of_prompts(run):
             return {"prompt": f"question {index}", "id": index % 8}
 
     sample = run(prompts=Endless(), evaluation=NONE)
-    with pytest.raises(UserError, match="say how many, for the run's source makes 200,001"):
+    with pytest.raises(UserError, match="set a number, since the run's source generates 200,001"):
         sample(per_prompt=1)
     assert len(sample(per_prompt=1, keep="all", prompts=5)) == 5
 

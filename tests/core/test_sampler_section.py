@@ -136,11 +136,11 @@ def test_checked_trained_resumed_and_evaluated(call, tmp_path):
     ("words", "message"),
     [
         ("sampler=throwing:ForOther", "ForOther draws for Other, and the policy is a Thrower"),
-        ("sampler=throwing:Other", "Other is a policy, and draws for itself alone"),
+        ("sampler=throwing:Other", "Other is a policy, and draws only for itself"),
         ("sampler.ulr=x", "did you mean 'url'?"),
         ("sampler=throwing:Engin", "did you mean"),
         ("sampler=engin", "sampler"),
-        ("algorithm.importance=none", "train.ahead samples by older weights"),
+        ("algorithm.importance=none", "train.ahead samples with older weights"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "train"])

@@ -220,7 +220,7 @@ def test_one_that_was_not_told_is_caught(lab):
     trainer = trainer_of(lab)
     lab.step(trainer)
     trainer.experience.team.sampling.sampler.follow = lambda policy, name, version: None
-    with pytest.raises(UserError, match=r"Engine drew with the weights of step 0, and those"):
+    with pytest.raises(UserError, match=r"Engine sampled with the weights of step 0, expecte"):
         lab.step(trainer)
 
 
@@ -229,7 +229,7 @@ def test_one_that_does_not_say_is_refused(lab):
     engine = trainer.experience.team.sampling.sampler
     sample = engine.sample
     engine.sample = lambda *rest, **more: replace(sample(*rest, **more), versions=None)
-    with pytest.raises(UserError, match="Engine does not say which weights it drew with"):
+    with pytest.raises(UserError, match="Engine does not say which weights it sampled w"):
         lab.step(trainer)
 
 

@@ -25,8 +25,8 @@ def test_each_comes_once():
 
     symptoms = Symptoms(Watchful())
     for metrics, words in [
-        ({"mismatch/mean": 0.07}, "0.07 nats from the policy's on average (limit 0.05)"),
-        ({"skipped_updates": 1.0}, "the first tensor that is not is the gradient of 'w'"),
+        ({"mismatch/mean": 0.07}, "from the policy's by 0.07 nats on average (limit 0.05)"),
+        ({"skipped_updates": 1.0}, "the first tensor that is not finite is the gradient of 'w'"),
         ({"reward": math.nan}, "no completion of this step has a reward"),
         ({"width": 3.0}, "too wide"),
     ]:
@@ -44,7 +44,7 @@ def test_a_process_reward_that_finds_no_steps():
     few = {"chain/steps": 0.01, "proof/steps": 0.0}
     heard = [warnings(symptoms, **now) for now in (empty, empty, few, empty, empty, empty, empty)]
     assert [len(each) for each in heard] == [0, 0, 0, 0, 0, 1, 0]
-    assert "reward 'chain' judges steps of completions, and in the last 3" in heard[5][0]
+    assert "reward 'chain' judges steps of completions, but in the last 3" in heard[5][0]
     assert "chain/steps in metrics.jsonl" in heard[5][0]
 
 

@@ -144,21 +144,21 @@ class Biased:
 
 
 POLICIES = {
-    "rollouts are what was asked for": Ungrouped,
-    "facts are stated where rewards ask for them": States,
-    "seeds name samples": ByBatch,
-    "other seeds, other samples": Deaf,
-    "the global generator is left alone": Global,
-    "greedy takes no chances": NeverGreedy,
-    "the forward answers what is provided": Promises,
+    "`sample` returns `group_size` rollouts per row, in order": Ungrouped,
+    "optional facts are returned on request": States,
+    "a sample depends on its seed alone": ByBatch,
+    "other seeds give other samples": Deaf,
+    "sampling does not use torch's global generator": Global,
+    "greedy samples do not depend on seeds": NeverGreedy,
+    "`forward` returns what `provides` names": Promises,
     "the ratio is one": Biased,
-    "what is scored is what was drawn from": Sharper,
-    "padding reaches nothing": SeesPadding,
-    "selecting and joining keeps what was sampled": ByPlace,
-    "holes: every decision is in one micro-batch": ByLengths,
-    "decisions may be cut apart where the loss allows": NoContext,
-    "micro-batches change no gradient": DetachesOne,
-    "kept weights come back": NeverBack,
+    "`forward` scores the distribution that `sample` draws from": Sharper,
+    "padding changes no output": SeesPadding,
+    "selected and joined rollouts have the same outputs": ByPlace,
+    "every decision is in one micro-batch, also behind holes of the mask": ByLengths,
+    "`forward` of some decisions returns the same as for all": NoContext,
+    "the gradient does not depend on micro-batches": DetachesOne,
+    "kept weights are copies, and current ones return after `using`": NeverBack,
     "saving and loading keeps the weights": Forgets,
 }
 
@@ -248,13 +248,13 @@ class NeverListens(Engine):
 
 
 ENGINES = [
-    ("it fits the policy", Unfit),
-    ("rollouts are what was asked for", Ungrouped),
-    ("versions are those followed", OldVersions),
-    ("what it says is what the policy says", lambda policy: Engine(policy, bias=0.06)),
-    ("seeds name samples", ByBatch),
-    ("a sampler that copies draws with what it was told", Borrows),
-    ("a sampler that copies draws with what it was told", NeverListens),
+    ("the sampler fits the policy", Unfit),
+    ("`sample` returns `group_size` rollouts per row, in order", Ungrouped),
+    ("`versions` are those that `follow` received", OldVersions),
+    ("the sampler's log-probs are the policy's", lambda policy: Engine(policy, bias=0.06)),
+    ("a sample depends on its seed alone", ByBatch),
+    ("the sampler draws with the weights of the last `follow`", Borrows),
+    ("the sampler draws with the weights of the last `follow`", NeverListens),
 ]
 
 
@@ -278,7 +278,7 @@ def test_log_probs_that_are_called_exact_are_held_to_it(lab):
     policy = lab.Tabular()
     engine = Engine(policy, bias=2e-4)
     engine.exact = True
-    with breaks("what it says is what the policy says"):
+    with breaks("the sampler's log-probs are the policy's"):
         testing.check_sampler(engine, policy, lab.rows(3))
 
 
@@ -339,7 +339,7 @@ class Pull(Algorithm):
 def test_parts_without_log_probs():
     rows = [{"prompt": "a"}, {"prompt": "b"}]
     testing.check_policy(Thrower(), rows)
-    with breaks("other seeds, other samples"):
+    with breaks("other seeds give other samples"):
         testing.check_policy(Thrower(noise=0.0), rows)
     said = {"aim": lambda log_probs: log_probs / 2, "hit": lambda log_probs: log_probs.detach() + 1}
     testing.check_algorithm(Pull(), extras=said)
@@ -370,8 +370,8 @@ def test_a_message_has_the_law_the_numbers_and_where_to_look(lab):
         testing.check_policy(lab.Tabular(bias=0.5), lab.rows(2))
     broken, look = str(caught.value).splitlines()
     assert broken == (
-        'Tabular breaks the law "the ratio is one": the largest gap between the forward\'s '
-        "log-probs and the sampler's is 0.5 nats, at most 0.0001 is allowed"
+        'Tabular breaks the law "the ratio is one": the largest gap between log-probs of '
+        "`forward` and of `sample` is 0.5 nats, at most 0.0001 is allowed"
     )
     assert look.startswith("  look at: the same code and precision in `sample` and `forward`: ")
 

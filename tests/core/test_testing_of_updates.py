@@ -166,24 +166,24 @@ class LosesCount(GRPO):
 
 
 ALGORITHMS = {
-    "it asks for all that it uses": TakesEntropy,
-    "targets are of the whole update": InDoubles,
-    "weights know the whole update": Sums,
-    "it learns nothing from equal rewards": NoBaseline,
+    "`needs`, `old`, `reference` and `sees` name all outputs that it reads": TakesEntropy,
+    "targets have the shapes of the whole update": InDoubles,
+    "`weights` divide by counts over the whole update": Sums,
+    "equal rewards teach nothing": NoBaseline,
     "a completion without a reward teaches nothing": MissingIsWorst,
     "rollouts may come in any order": InRows,
-    "rewards that differ teach something": Flat,
-    "micro-batches change no gradient": ByRows,
-    "decisions may be cut apart where the loss allows": CutsSequences,
-    "padding reaches nothing": OverflowsBehind,
-    "the loss is finite where padding is not": MasksTooLate,
-    "holes: every decision has its gradient": ByLengths,
-    "what is left out has no gradient": OnlyTheGood,
-    "what was rewarded becomes likelier": Climbs,
-    "an advantage moves the decision that it is of": OneForAllSteps,
-    "the sampler weighs what rewards teach, and nothing else": WeighsTheKL,
-    "what is measured is one number a decision": MeasuresNothing,
-    "its state comes through a checkpoint": LosesCount,
+    "different rewards give a gradient": Flat,
+    "the gradient does not depend on micro-batches": ByRows,
+    "cutting rollouts apart changes no gradient, unless couples_decisions": CutsSequences,
+    "padding changes no gradient": OverflowsBehind,
+    "infinite padding leaves the gradient finite": MasksTooLate,
+    "every decision has a gradient, also behind holes of the mask": ByLengths,
+    "`active` leaves out only rollouts without gradient": OnlyTheGood,
+    "an update makes rewarded completions likelier": Climbs,
+    "an advantage moves its own decision": OneForAllSteps,
+    "importance weights multiply the surrogate only": WeighsTheKL,
+    "`measure` returns one number per decision": MeasuresNothing,
+    "its state survives a checkpoint": LosesCount,
 }
 
 
@@ -201,7 +201,7 @@ def test_an_algorithm_that_breaks_a_law(name):
     ("name", "kind"),
     [
         ("a completion without a reward teaches nothing", MissingIsAverage),
-        ("the sampler weighs what rewards teach, and nothing else", Deaf),
+        ("importance weights multiply the surrogate only", Deaf),
     ],
 )
 def test_another_way_to_break_it(name, kind):
@@ -294,13 +294,13 @@ class Remembers:
 
 
 REWARDS = {
-    "the reward gives one value a completion": one_too_few,
+    "the reward returns one value per completion": one_too_few,
     "the same completion has the same reward": chance,
-    "for any batch": relative,
-    "in any order": in_order,
-    "it changes nothing that it was given": sorts,
-    "any text has a value": only_letters,
-    "its state comes through a checkpoint": Remembers(),
+    "a completion's reward does not depend on the batch": relative,
+    "a completion's reward does not depend on the order": in_order,
+    "the reward does not change its arguments": sorts,
+    "any text gets a reward, without an exception": only_letters,
+    "its state survives a checkpoint": Remembers(),
 }
 
 

@@ -597,7 +597,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     processes.accelerator()  # a variable alone launches nothing
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(UserError, match="2 processes were launched, and accelerate takes each"):
+    with pytest.raises(UserError, match="2 processes were launched, but accelerate does not c"):
         processes.accelerator()
 
 

@@ -170,7 +170,7 @@ def config(**more):
         ({"evaluation": {"accuracy": "c"}, "watch": ["b"]}, "no reward 'c'; there are length, b"),
         (
             {"evaluation": {"accuracy": "b"}, "watch": [{"name": "b", "better": "lower"}]},
-            "evaluation.accuracy: 'b' is better when lower",
+            "evaluation.accuracy: 'b' has better: lower, but",
         ),
     ],
 )

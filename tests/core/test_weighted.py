@@ -125,7 +125,7 @@ def test_a_draw_of_which_nothing_came_is_not_waited_for():
     prompts = weighted(rows(20))
     draws = prompts.take(4)
     prompts.observe({draw.number: Outcome(4, 8) for draw in draws[1:]})
-    assert not prompts._due
+    assert not prompts._pending
     assert len(prompts.outcomes) == 3
 
 
@@ -267,7 +267,7 @@ def test_refilled_groups_are_taken_note_of(lab):
     trainer = lab.trainer(algorithm=algorithm, reward=some_right, group_size=2)
     trainer.experience.prompts = weighted(lab.rows())
     assert lab.step(trainer)["refilled_groups"] > 0
-    assert not trainer.experience.prompts._due
+    assert not trainer.experience.prompts._pending
     assert trainer.experience.prompts.drawn > 4
 
 
@@ -291,14 +291,14 @@ class Measures:
         (
             some_right,
             {"prompts.shuffle": False},
-            r"prompts\.shuffle: false keeps the source's order, and prompts\.weighting draws by",
+            r"prompts\.shuffle: false keeps the source's order, but prompts\.weighting changes",
         ),
         (Measures(), {}, r"prompts\.weighting: needs to know which completions are right, and r"),
-        (graded, {}, r"prompts\.weighting: the first reward gives other values than 0 and 1"),
+        (graded, {}, r"prompts\.weighting: the first reward gives values other than 0 and 1"),
         (
             some_right,
             {"watch": [{"name": graded, "label": "w"}], "evaluation.accuracy": "w"},
-            r"prompts\.weighting: needs .* names 'w', which is watched and not measured in trai",
+            r"prompts\.weighting: needs .* names 'w', which is only watched and not called in t",
         ),
         (
             some_right,

@@ -64,7 +64,7 @@ def run(folder: Path, model: Path) -> None:
     # a matrix product, both take the same.
     with (
         patch("groupwise_llm.policy.pack", pack),
-        patch("groupwise_llm.decoding.sampling.look_every", lambda device: 4),
+        patch("groupwise_llm.decoding.sampling.check_interval", lambda device: 4),
     ):
         for name, lora in LORA.items():
             run_on_both(folder / name, partial(make, model, lora=lora, top_k=200), config)

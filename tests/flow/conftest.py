@@ -274,7 +274,7 @@ def pipelines_images(
     shape = policy.adapter.latent_shape
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     negative = policy.config.negative_prompt
-    call = policy.adapter.call(guidance=policy.config.guidance, negative_prompt=negative)
+    call = policy.adapter.call_arguments(guidance=policy.config.guidance, negative_prompt=negative)
     if "negative_prompt" in call:
         call["negative_prompt"] = [call["negative_prompt"]] * len(rows)
     made = pipeline(

@@ -208,8 +208,9 @@ def test_rounding_above_the_clip_range_is_told():
     assert made.mismatch_limit == pytest.approx(2e-5)
     assert made.look({}) is None
     assert made.look({"log_prob_error": 1.9e-4}) is None
-    assert "3.0e-04 from those in float32, which is 1.5 times the clip range of 0.0002" in (
-        made.look({"log_prob_error": 3e-4})
+    assert (
+        "differ from those in float32 by 3.0e-04, which is 1.5 times the clip range of 0.0002"
+        in (made.look({"log_prob_error": 3e-4}))
     )
 
 

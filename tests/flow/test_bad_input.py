@@ -79,7 +79,7 @@ def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
     config["policy"] |= {"adapter": "adapter_of_ones_own:Mine", "lora": {"rank": 2}}
     result = call(config, command)
     assert result.exit_code == 0, result.output
-    unseen = "SomebodysPipeline, or a part of it, is not of diffusers or transformers"
+    unseen = "SomebodysPipeline, or a component of it, is not from diffusers or transformers"
     assert (unseen in result.output) == (command == "check")
 
 
@@ -110,7 +110,7 @@ def test_a_pipeline_that_is_no_flow_model(config, command):
     index_with(scheduler=["diffusers", "DDIMScheduler"])
     message = refused(config, command)
     assert "policy.model: " in message
-    assert "no flow-matching pipeline: DDIMScheduler has no noise levels" in message
+    assert "not a flow-matching pipeline: DDIMScheduler has no noise levels" in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
@@ -284,7 +284,10 @@ def test_a_prompt_that_is_too_long_is_found_before_anything_is_drawn(config, lab
 def test_lora_that_a_file_of_lora_weights_would_not_hold(config, command):
     config["policy"]["lora"] = {"rank": 2, "options": {"bias": "all"}}
     message = refused(config, command)
-    assert "policy.lora.options: bias would train what `load_lora_weights` does not read" in message
+    assert (
+        "policy.lora.options: bias would train weights that `load_lora_weights` does not read"
+        in message
+    )
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
@@ -300,14 +303,15 @@ def test_a_scheduler_that_takes_more_passes_than_steps(config, command):
     settings = json.loads(path.read_text()) | {"_class_name": "FlowMatchHeunDiscreteScheduler"}
     path.write_text(json.dumps(settings))
     message = refused(config, command)
-    assert "FlowMatchHeunDiscreteScheduler does not give 3 steps of falling noise" in message
+    assert "FlowMatchHeunDiscreteScheduler does not have 3 steps of falling noise" in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_a_negative_prompt_without_guidance(config, command):
     config["policy"] |= {"negative_prompt": "blur"}
-    assert "policy.negative_prompt: it has no effect without guidance above 1" in refused(
-        config, command
+    assert (
+        "policy.negative_prompt: it has no effect without guidance; set policy.guidance above 1"
+        in refused(config, command)
     )
 
 
@@ -327,7 +331,7 @@ def test_guidance_of_a_model_that_takes_none(config, lab, key):
     shutil.copytree(lab.folders["flux unguided"], "model")
     config["policy"][key] = 3.5
     message = " ".join(refused(config).split())
-    assert f"policy.{key}: this model was made to need no guidance and takes none" in message
+    assert f"policy.{key}: this model takes no guidance" in message
     assert "leave it at 1, found 3.5" in message
     config["policy"][key] = 1.0
     assert call(config, "train").exit_code == 0
@@ -336,7 +340,7 @@ def test_guidance_of_a_model_that_takes_none(config, lab, key):
 def test_a_last_step_with_noise_outside_a_window(config):
     config["policy"] |= {"last_step": "noise", "window": {"kind": "fixed", "size": 1}}
     message = refused(config, "check")
-    assert "policy.last_step: noise goes with window: {kind: all}" in message
+    assert "policy.last_step: noise needs window: {kind: all}" in message
 
 
 def test_a_text_encoder_that_is_left_out_need_not_be_there(config):

@@ -36,12 +36,12 @@ class Denoiser(Adapter):
     targets = ("to_q", "to_k", "to_v")
 
     @property
-    def usual(self):
-        return self.model.config.sample_size * self.side
+    def default_side(self):
+        return self.model.config.sample_size * self.token_side
 
     @property
     def latent_shape(self):
-        return (self.model.config.in_channels, self.down, self.across)
+        return (self.model.config.in_channels, self.token_rows, self.token_columns)
 
     def encode(self, rows):
         prompts = [row["prompt"] for row in rows]
@@ -76,7 +76,7 @@ class Denoiser(Adapter):
     def decode(self, latents):
         return self.pipeline.vae.decode(latents).sample / 2 + 0.5
 
-    def call(self, *, guidance, negative_prompt):
+    def call_arguments(self, *, guidance, negative_prompt):
         return {"guidance_scale": guidance, "negative_prompt": negative_prompt}
 
 

@@ -92,7 +92,7 @@ def test_a_column_that_is_read_is_one_that_was_named():
     with pytest.raises(UserError, match="reads the column 'picture' and its `reads` names prompt"):
         made([{"prompt": "a cat", "picture": picture(1)}], CPU)
     made = encodings(letters, reads=("prompt", "picture"))
-    with pytest.raises(UserError, match="encodes the column 'picture', which a row has not"):
+    with pytest.raises(UserError, match="encodes the column 'picture', which a row lacks"):
         made(rows_of("a cat"), CPU)
 
 

@@ -121,11 +121,11 @@ BROKEN = [
     ("conditions have one width and a mask", BySelection),
     ("latents and velocities have the right shapes", Flat),
     ("batching does not change an answer", Centred),
-    ("what the mask leaves out has no say", Unmasked),
-    ("prompts and noise levels have a say", DeafToTime),
+    ("masked tokens have no effect", Unmasked),
+    ("velocities depend on prompts and noise levels", DeafToTime),
     ("no guidance is the conditional velocity", GuidesAlways),
     ("denoising is the pipeline's own", GuidesOtherwise),
-    ("pictures are of the size that was asked for", Turned),
+    ("pictures have the requested size", Turned),
     ("pictures are the pipeline's own", Dark),
 ]
 

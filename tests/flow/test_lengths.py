@@ -21,14 +21,14 @@ def weightless(monkeypatch):
 
 
 @pytest.mark.parametrize("of", ["sd3", "flux"])
-@pytest.mark.parametrize(("long", "fate"), [("skip", "never drawn"), ("cut", "cut off there")])
-def test_the_check_counts_what_is_skipped_or_cut(lab, of, long, fate, monkeypatch):
+@pytest.mark.parametrize(("long", "action"), [("skip", "left out"), ("cut", "cut off there")])
+def test_the_check_counts_what_is_skipped_or_cut(lab, of, long, action, monkeypatch):
     policy = lab.policy(of, long_prompts=long)
     policy.check_prompts(iter(ROWS))
-    assert policy.notes == [TOLD + fate]
+    assert policy.notes == [TOLD + action]
     assert [policy.skips(row) for row in ROWS] == [False, long == "skip", False, False]
     monkeypatch.setattr(DiffusionPipeline, "from_pretrained", None)
-    assert FlowPolicy.examine(policy.config, iter(ROWS)) == (TOLD + fate,)
+    assert FlowPolicy.examine(policy.config, iter(ROWS)) == (TOLD + action,)
     assert FlowPolicy.examine(policy.config, ROWS[:1]) == ()
 
 
@@ -62,7 +62,7 @@ def test_cut_is_what_the_pipeline_makes_of_a_long_prompt(lab):
 
 def test_examining_refuses_what_loading_would(lab, weightless):
     schnell = lab.settings("flux unguided", guidance=3.5)
-    with pytest.raises(UserError, match=r"policy.guidance: this model was made to need no"):
+    with pytest.raises(UserError, match=r"policy.guidance: this model takes no guidance"):
         FlowPolicy.examine(schnell, ROWS[:1])
     blur = lab.settings(guidance=2.0, negative_prompt="blur " * 20)
     with pytest.raises(UserError, match="allows 12: 'blur"):

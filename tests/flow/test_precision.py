@@ -23,7 +23,7 @@ def test_exactly_is_the_same_model_in_float32(lab, of, lora):
     x = torch.randn(2, *half.adapter.latent_shape, generator=torch.Generator().manual_seed(0))
     sigma, conditions = torch.tensor([0.9, 0.4]), half.guided.conditions(lab.rows)
     answers = [half.guided.velocity(x, sigma, conditions, 1.0)[0]]
-    with torch.no_grad(), half.guided.exactly():
+    with torch.no_grad(), half.guided.in_float32():
         answers.append(half.guided.velocity(x, sigma, conditions, 1.0)[0])
     wide = {name: value.float() for name, value in conditions.items()}
     expected, _ = whole.guided.velocity(x, sigma, wide, 1.0)
@@ -38,7 +38,7 @@ def test_the_error_of_log_probs_is_a_metric(lab, precision):
     first = sample(policy, lab.rows)
     error = first.facts["log_prob_error"]
     assert len(set(error)) == 1
-    with policy.guided.exactly(), torch.no_grad():
+    with policy.guided.in_float32(), torch.no_grad():
         known = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
         exact = policy(type(first)(**{**vars(first), "trajectory": known})).log_probs
     assert error[0] == pytest.approx(

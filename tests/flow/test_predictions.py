@@ -6,7 +6,7 @@ import torch
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
 from groupwise_flow.algorithm import FlowGRPO
-from groupwise_flow.guided import at
+from groupwise_flow.guided import select
 from groupwise_verifiable.images.per_step import PerStep
 
 ROWS = [{"prompt": "a cat"}, {"prompt": "b cat"}]
@@ -29,7 +29,7 @@ def restated(policy, rollouts, row, place):
     velocity, _ = guided.velocity(
         x,
         sigma,
-        at(guided.conditions(prompt), slice(0, 1)),
+        select(guided.conditions(prompt), slice(0, 1)),
         config.guidance_in_training,
         negative=negative,
     )

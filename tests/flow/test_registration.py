@@ -59,8 +59,8 @@ def test_a_class_that_nobody_knows(lab, registered):
     registered(entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter"))
     told = (
         r"policy\.model: no adapter for StableDiffusion3Pipeline; registered are adapters for "
-        r"FluxPipeline \(could not be loaded: plugin 'broken': ImportError: no voice\)\. One of "
-        r"your own, written as docs/plugins\.md shows, is named by policy\.adapter"
+        r"FluxPipeline \(could not be loaded: plugin 'broken': ImportError: no voice\)\. Write "
+        r"your own as docs/plugins\.md shows, and set policy\.adapter"
     )
     with pytest.raises(UserError, match=told):
         lab.policy("sd3")

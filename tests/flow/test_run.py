@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import groupwise
 from groupwise.prompts.seeds import seed_for
-from groupwise.run.train import evaluate_run
+from groupwise.run.evaluate import evaluate_run
 from groupwise.storage.checkpoint import Checkpoints
 
 PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
@@ -191,7 +191,8 @@ def test_a_run_is_evaluated_again_to_the_same_numbers(train, tmp_path, monkeypat
     )
     monkeypatch.chdir(tmp_path)
     result = train(rewards=["shades:red"], train={"ema": 0.5, "steps": 2, "learning_rate": 0.01})
-    assert evaluate_run(result.folder) == pytest.approx(dict(result.after), rel=1e-6)
+    again = evaluate_run(result.folder)
+    assert again.metrics == pytest.approx(dict(result.after), rel=1e-6)
     assert result.after["rewards/red"] != result.before["rewards/red"]
 
 

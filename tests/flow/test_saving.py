@@ -66,8 +66,8 @@ def test_lora_saves_what_a_fresh_pipeline_loads(lab, of, lora, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"bias": "all"}, "bias would train what"),
-        ({"modules_to_save": ["proj_out"]}, "modules_to_save would train what"),
+        ({"bias": "all"}, "bias would train weights that"),
+        ({"modules_to_save": ["proj_out"]}, "modules_to_save would train weights that"),
         ({"init_lora_weights": "pissa"}, "pissa changes the model's own weights"),
     ],
 )

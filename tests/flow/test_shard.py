@@ -16,7 +16,7 @@ from groupwise_flow.lora import add_lora
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Lora
 from groupwise_flow.sharding import blocks, read, weightless
-from groupwise_flow.skeleton import hollow, weight_files
+from groupwise_flow.skeleton import weight_files, without_weights
 
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts")
@@ -85,7 +85,7 @@ def test_rounding_is_measured_alike(three):
 def test_no_process_makes_all_of_it(lab):
     """The structure takes no memory, though adapters beside it are made for real."""
     part = ["diffusers", "SD3Transformer2DModel"]
-    model = hollow(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
+    model = without_weights(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
     bare = list(model.parameters())
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in bare)
     assert not any(buffer.is_meta for buffer in model.buffers())
@@ -103,8 +103,8 @@ def test_no_process_makes_all_of_it(lab):
 
 def test_what_cannot_be_divided_is_refused(lab, tmp_path):
     dora = {"rank": 2, "options": {"use_dora": True}}
-    refused(lab, "use_dora starts from the norms of whole weights", lora=dora)
-    refused(lab, "policy.loading sets device_map", loading={"device_map": "balanced"})
+    refused(lab, "use_dora is initialised from the norms of whole weights", lora=dora)
+    refused(lab, "policy.loading.device_map", loading={"device_map": "balanced"})
     folder = tmp_path / "model"
     shutil.copytree(lab.folders["sd3"], folder)
     path = folder / "transformer" / "config.json"
@@ -123,7 +123,7 @@ def refused(lab, message, **settings):
 
 
 def test_a_model_without_blocks_is_refused():
-    with pytest.raises(UserError, match="Sequential has no blocks to divide it by"):
+    with pytest.raises(UserError, match="Sequential has no blocks to shard"):
         blocks(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])))
 
 
@@ -145,5 +145,5 @@ def test_weights_that_do_not_fit_are_told_by_name(lab):
 
 
 def test_it_is_divided_before_its_weights_are_read(lab):
-    with pytest.raises(ValueError, match="`place`; it comes after this"):
+    with pytest.raises(ValueError, match="call it before `place`"):
         lab.policy().shard(None)

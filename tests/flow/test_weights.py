@@ -19,7 +19,7 @@ def test_a_state_has_one_number_and_no_other_state_has_it():
         seen.append(weights.number)
         assert weights.number == seen[-1]
         written(module)
-    with weights.lent():
+    with weights.temporary():
         seen.append(weights.number)
     assert len(set(seen)) == 4
 
@@ -35,16 +35,16 @@ def test_lent_weights_have_numbers_of_their_own_and_the_former_come_back():
     module = torch.nn.Linear(2, 2)
     weights = Weights(module)
     before = weights.number
-    with weights.lent():
+    with weights.temporary():
         written(module)
         inside = weights.number
         written(module)
     assert weights.number == before != inside
     written(module)
     assert weights.number not in (before, inside)
-    with pytest.raises(ZeroDivisionError), weights.lent():
+    with pytest.raises(ZeroDivisionError), weights.temporary():
         raise ZeroDivisionError
     again = weights.number
-    with weights.lent():
+    with weights.temporary():
         assert weights.number not in (again, before, inside)
     assert weights.number == again

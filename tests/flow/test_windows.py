@@ -105,7 +105,7 @@ def test_the_policy_slides_by_the_step_it_is_told(lab):
     [
         ({"kind": "fixed"}, "kind: fixed needs a size"),
         ({"kind": "random"}, "kind: random needs a size"),
-        ({"kind": "all", "size": 2}, "so it has no size"),
+        ({"kind": "all", "size": 2}, "leave size unset"),
         ({"kind": "fixed", "size": 0}, "greater than or equal to 1"),
         ({"kind": "fixed", "size": 2, "start": -1}, "greater than or equal to 0"),
         ({"kind": "random", "size": 2, "until": 0.0}, "greater than 0"),

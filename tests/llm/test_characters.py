@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
 from groupwise_llm.characters import ends
-from groupwise_llm.prompts import written
+from groupwise_llm.prompts import decoded
 from groupwise_verifiable.steps import stepwise
 
 END = "<|end|>"
@@ -105,7 +105,7 @@ def by_definition(tokenizer, ids, text):
     """What the tokens up to each decode to, as far as the text begins with it; quadratic."""
     places, most = [], 0
     for stop in range(1, len(ids) + 1):
-        so_far = written(tokenizer, ids[:stop])
+        so_far = decoded(tokenizer, ids[:stop])
         most = max(n for n in range(len(text) + 1) if n <= most or so_far[:n] == text[:n])
         places.append(most)
     return places
@@ -120,7 +120,7 @@ def test_any_tokens(kind):
     @example([])
     @example([0])
     def check(ids):
-        text = written(tokenizer, ids)
+        text = decoded(tokenizer, ids)
         places = ends(tokenizer, ids, text)
         assert places == by_definition(tokenizer, ids, text)
         assert places == sorted(places)
@@ -137,7 +137,7 @@ def test_any_text(kind):
     @given(st.text(st.sampled_from("ab 8=\n+1üé語🙂\ufffd"), max_size=30))
     def check(text):
         ids = tokenizer(text)["input_ids"]
-        text = written(tokenizer, ids)
+        text = decoded(tokenizer, ids)
         assert ends(tokenizer, ids, text) == by_definition(tokenizer, ids, text)
 
     check()
@@ -147,7 +147,7 @@ def test_a_token_across_a_boundary_and_what_writes_nothing():
     tokenizer = MADE[byte_level]
     vocabulary = tokenizer.get_vocab()
     one = [vocabulary[piece] for piece in ("1", "=", "11", "Ċ", "1", END)]
-    assert ends(tokenizer, one, written(tokenizer, one)) == [1, 2, 4, 5, 6, 6]
+    assert ends(tokenizer, one, decoded(tokenizer, one)) == [1, 2, 4, 5, 6, 6]
     smile = [vocabulary[piece] for piece in ("ð", "Ł", "Ļ", "Ĥ", "a")]
     assert ends(tokenizer, smile, "🙂a") == [0, 0, 0, 1, 2]
 
@@ -160,12 +160,12 @@ def test_the_tokens_decoded_grow_with_the_tokens_alone(monkeypatch):
     tokenizer = MADE[byte_level]
     for repeats in (10, 40):
         ids = tokenizer("8+3=11\nné 🙂 the red disk" * repeats)["input_ids"]
-        text = written(tokenizer, ids)
+        text = decoded(tokenizer, ids)
         read = []
         monkeypatch.setattr(
             characters,
-            "written",
-            lambda t, part, read=read: read.append(len(part)) or written(t, part),
+            "decoded",
+            lambda t, part, read=read: read.append(len(part)) or decoded(t, part),
         )
         ends(tokenizer, ids, text)
         counts[repeats] = sum(read) / len(ids)

@@ -129,7 +129,7 @@ def test_what_authors_keep_in_float32_is_kept(make_of):
     )  # fmt: skip
     policy = make_of(config, precision="bf16")
     policy.model._keep_in_fp32_modules_strict = {"layernorm"}
-    with Copies(policy.model).standing_in(BF16):
+    with Copies(policy.model).swapped_in(BF16):
         layer = policy.model.model.layers[0]
         assert layer.input_layernorm.weight.dtype == torch.float32
         assert layer.mlp.up_proj.weight.dtype == torch.bfloat16
@@ -145,7 +145,7 @@ def test_a_model_that_does_not_run_in_bf16_says_so(make):
 
 
 def test_a_head_is_not_less_than_the_rest():
-    with pytest.raises(ValueError, match="head_precision: a head in bf16 needs precision: bf16"):
+    with pytest.raises(ValueError, match="head_precision: bf16 needs precision: bf16"):
         Settings(model="m", head_precision="bf16")
 
 

@@ -43,7 +43,7 @@ def test_greedy_is_generate(make, rows):
 
 def test_log_probs_are_those_of_the_plain_path(policy, rollouts, plain, precision):
     numerics = policy.ability.numerics
-    with torch.no_grad(), policy.causal.copies.standing_in(numerics):  # both in bf16
+    with torch.no_grad(), policy.causal.copies.swapped_in(numerics):  # both in bf16
         ours = policy(rollouts).log_probs.cpu()
         gap = (ours - plain(policy, rollouts))[rollouts.mask.cpu()].abs().max()
     assert gap < PRECISIONS[precision]

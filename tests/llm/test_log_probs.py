@@ -161,7 +161,7 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
     policy = make()
     training, sampling = policy.notes
     assert training.startswith("prompts are not shared in training: ")
-    assert ("refuses (no cache here)" if error else "log-probs differ by") in training
+    assert ("fails (no cache here)" if error else "log-probs differ by") in training
     # Rows that have ended leave the batch by the same method.
     assert sampling.startswith("completions are sampled without a cache, which is slow: ")
     assert not policy.ability.decoding.cached
@@ -226,7 +226,7 @@ def test_gradient_checkpointing_says_where_a_prompt_cannot_be_shared(make_of):
     config = CONFIG_MAPPING["qwen3_5_text"](**sizes, **heads, **ends, **linear)
     policy = make_of(config, gradient_checkpointing=True)
     (note,) = policy.notes
-    assert note.startswith("prompts are not shared in training: gradient checkpointing shares keys")
+    assert "with gradient checkpointing only a cache of keys and values" in note
     rollouts = hand_made()
     with policy.causal.checkpoints.off():
         expected, gradient = answer(policy, rollouts)

@@ -16,7 +16,7 @@ def sample(policy, rows, looks, monkeypatch):
 
     hook = policy.model.get_input_embeddings().register_forward_hook(note)
     with monkeypatch.context() as patch:
-        patch.setattr(sampling, "look_every", lambda device: looks)
+        patch.setattr(sampling, "check_interval", lambda device: looks)
         rollouts = policy.sample(rows, group_size=4, seeds=range(4 * len(rows)))
     hook.remove()
     return rollouts, sum(tokens)
@@ -48,6 +48,6 @@ def test_the_trial_drops_ended_rows_however_seldom_the_run_looks(make, rows, mon
         keep(cached, kept)
 
     monkeypatch.setattr(Cached, "keep", note)
-    monkeypatch.setattr(sampling, "look_every", lambda device: sampling.LOOK_EVERY)
+    monkeypatch.setattr(sampling, "check_interval", lambda device: sampling.CHECK_EVERY)
     assert make().ability.decoding.cached
     assert dropped == [5, 2]  # with a mask and without

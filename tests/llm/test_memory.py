@@ -78,7 +78,7 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     with torch.device("meta"):
         model = built(name, settings)
     with counting.without_data(model, settings) as causal:
-        assert counting.only_multiplies(causal) == numerics.plain_head
+        assert counting.logits_are_the_product(causal) == numerics.plain_head
         counted = counting.saved(causal, numerics, shape)
     assert counted == pytest.approx(truth, rel=0.05 if checkpoints else 0.02)
 

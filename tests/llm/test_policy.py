@@ -61,7 +61,7 @@ def test_chat_template_arguments_reach_the_template(make):
 
 
 def test_messages_without_a_chat_template_are_a_users_error(make):
-    with pytest.raises(UserError, match="has no chat template; give a plain string"):
+    with pytest.raises(UserError, match="has no chat template; use plain text"):
         make(model={"template": None}).sample([{"prompt": MESSAGES}], group_size=1, seeds=[1])
 
 

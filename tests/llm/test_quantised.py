@@ -82,7 +82,7 @@ REFUSED = [
     ({"quantize": "4bit"}, r"policy\.quantize: quantised weights cannot be trained; .* lora: \{\}"),
     (
         {"quantize": "4bit", "lora": LORA, "loading": {"quantization_config": {}}},
-        r"policy\.quantize: .*quantization_config says how .* leave out one of them",
+        r"policy\.quantize and .*quantization_config both set .* leave out one of them",
     ),
 ]
 

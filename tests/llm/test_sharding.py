@@ -300,7 +300,7 @@ def test_a_cache_that_refuses_leaves_nothing_behind(mesh, make_of, tmp_path, row
     policy.shard(mesh)
     policy.place("cpu")
     (note,) = policy.notes
-    assert "prompts are not shared in training: this model's cache refuses" in note
+    assert "prompts are not shared in training: a pass with this model's cache fails" in note
     rollouts = plain.sample(rows, group_size=1, seeds=range(3))
     policy(rollouts).log_probs.sum().backward()
     plain(rollouts).log_probs.sum().backward()
@@ -375,15 +375,15 @@ def test_weights_that_do_not_fit_are_for_an_engine(divided, rows, monkeypatch):
     ("settings", "message"),
     [
         ({"loading": {"gguf_file": "a.gguf"}}, "gguf_file: GGUF files are unpacked whole"),
-        ({"loading": {"device_map": "auto"}}, "device_map: where weights lie is decided"),
+        ({"loading": {"device_map": "auto"}}, "device_map: train.shard decides where weights lie"),
         ({"loading": {"use_safetensors": False}}, "use_safetensors: pickled weights"),
         (
             {"lora": {**LORA, "options": {"use_dora": True}}},
-            r"begins from the model's own weights",
+            r"from the model's own weights",
         ),
         (
             {"lora": {**LORA, "options": {"init_lora_weights": "pissa"}}},
-            r"begins from the model's own weights",
+            r"from the model's own weights",
         ),
     ],
 )
@@ -401,7 +401,7 @@ def test_pickled_and_quantised_weights_are_refused(divided, tmp_path, saved):
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="its weights are quantised, and cannot be cut"):
+    with pytest.raises(UserError, match="quantised weights cannot be sharded"):
         divided(model=str(folder))
     with pytest.raises(UserError, match=r"policy\.quantize: .* leave out train\.shard"):
         divided(model=str(saved()), quantize="4bit", lora={"rank": 2})
@@ -416,4 +416,4 @@ def test_a_model_that_cannot_be_cut_by_its_layers_is_refused(make, mesh, layers,
     layer = torch.nn.Linear(2, 2)
     causal.model = torch.nn.Sequential(torch.nn.ModuleList(layer for _ in layers))
     with pytest.raises(UserError, match=rf"tiny {message}.*leave out train\.shard"):
-        sharding.Share(mesh).spread(causal, precision="float32", name="tiny")
+        sharding.Share(mesh).shard_model(causal, precision="float32", name="tiny")

@@ -87,7 +87,9 @@ def test_adapters_that_are_switched_off_are_left_out():
 def test_adapters_on_one_of_two_tied_layers(target):
     tied = model_of(Qwen2Config(**SMALL, tie_word_embeddings=True))
     wrapped = adapted(tied, [target])
-    with pytest.raises(UserError, match="is tied to another layer's, and one of them has adapters"):
+    with pytest.raises(
+        UserError, match="is tied to another layer's, and one of the two has adapters"
+    ):
         dict(plain_weights(wrapped.get_base_model(), None))
 
 

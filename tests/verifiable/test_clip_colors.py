@@ -125,7 +125,7 @@ def test_a_clip_is_asked_where_a_clause_has_a_colour(
         ({"clip_pretrained": "opnai"}, "`clip_pretrained`: 'opnai' is no file, and .* openai,"),
         ({"clip_pretrained": None}, "`clip_pretrained`: None is no file"),
         ({"clip_model": "local-dir:/no/where"}, "`clip_model`: the folder '/no/where' holds no"),
-        ({"detector": "shapes"}, "`colors: clip` is for a model as `detector`"),
+        ({"detector": "shapes"}, "`colors: clip` needs a model as `detector`"),
         ({"detector": "/no/where"}, "`detector`: the folder '/no/where' does not exist"),
     ],
 )

@@ -198,5 +198,5 @@ def test_what_the_rules_cannot_judge_is_refused() -> None:
     made, _ = reward(max_objects=5)
     with pytest.raises(ValueError, match=r"about 6 of 'cup', but no more than 5 .* `max_objects`"):
         made(["p"], [GRAY], include=[[{"class": "cup", "count": 6}]])
-    with pytest.raises(ValueError, match="geneval looks at no other classes"):
+    with pytest.raises(ValueError, match="geneval ignores other classes"):
         ImageContents(ImageContents.Config(mode="geneval", unexpected=True))

@@ -123,7 +123,7 @@ class Learns:
         ({"name": "image_contents", "moed": "partial"}, "image_contents, did you mean 'mode'"),
         ({"name": "image_contents", "mode": "most"}, "Input should be 'strict'"),
         (waits, "an async reward cannot be called step by step"),
-        (Learns(), "a reward that learns cannot be called step by step"),
+        (Learns(), "a reward that is trained cannot be called step by step"),
     ],
 )
 def test_rewards_that_are_refused(reward: Any, problem: str) -> None:

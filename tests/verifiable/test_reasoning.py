@@ -31,10 +31,10 @@ def scores(rows: list[dict[str, Any]], answers: list[str], **settings: object) -
 
 
 def test_rows_are_made_when_asked_for_and_stay_the_same() -> None:
-    rows = source(task="chain_sum", prefix="Q: ", instruction=" Answer:")
+    rows = source(task="chain_sum", template="Q: {question} Answer:")
     row = rows[999_999]
     assert len(rows) == 1_000_000
-    assert row == source(task="chain_sum", prefix="Q: ", instruction=" Answer:")[-1]
+    assert row == source(task="chain_sum", template="Q: {question} Answer:")[-1]
     assert row["prompt"] == f"Q: {row['question']} Answer:"
     assert row["metadata"]["source_dataset"] == "chain_sum"
     assert set(row) == {"prompt", "question", "answer", "metadata"}
@@ -117,7 +117,7 @@ def test_a_task_that_makes_all_rows_at_once_says_what_takes_so_long(
     monkeypatch.setattr(puzzles_source, "_PATIENCE", 0.02)
     assert len(source(task="acre", size=1000)) == 1000  # some 0.4 s
     said = capsys.readouterr().err
-    assert "the task 'acre' makes all of its 1,000 rows at once" in said
+    assert "the task 'acre' generates all of its 1,000 rows at once" in said
     assert "`size`" in said
     assert said.count("\n") == 1
     with pytest.raises(ValueError, match=r"for 1000000 rows \(`size`\): .*too large"):
@@ -132,7 +132,7 @@ def test_the_source_names_the_column_that_says_what_a_row_asks() -> None:
 
 
 def test_chat_prompts() -> None:
-    rows = source(task="chain_sum", chat=True, system="Be brief.", instruction="!")
+    rows = source(task="chain_sum", chat=True, system="Be brief.", template="{question}!")
     assert rows[0]["prompt"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": rows[0]["question"] + "!"},
@@ -150,6 +150,8 @@ def test_mistakes_are_named() -> None:
         source(task="chain_sum", options={"min_terms": -1})
     with pytest.raises(ValueError, match="seed belong beside `options`"):
         source(task="chain_sum", options={"seed": 2})
+    with pytest.raises(ValueError, match=r"column 'questions', did you mean 'question'\? \(there"):
+        source(task="chain_sum", template="{questions}!")
     with pytest.raises(ValidationError, match="seed"):
         source(task="chain_sum", seed=-1)
     with pytest.raises(ValueError, match="did you mean countdown"):

@@ -175,7 +175,7 @@ def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: P
         ("/no/where", "`model`: the folder '/no/where' does not exist"),
         (str(tmp_path / "empty"), "holds no model: no config.json"),
         (str(tmp_path / "strange"), "strange' cannot be loaded: "),
-        (str(language), "expected one for sequence classification, found LlamaForCausalLM"),
+        (str(language), "expected a model for sequence classification, found LlamaForCausalLM"),
         (str(two), "has 2 outputs, expected one; for a classifier write"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
@@ -186,7 +186,7 @@ def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: P
     silent = {**said, "architectures": None, "id2label": {"0": "LABEL_0"}}
     (language / "config.json").write_text(json.dumps(silent))
     for name, message in (
-        (str(language), "is no reward model: it lacks 1 weights, 'score.weight' is one"),
+        (str(language), "is no reward model: it lacks 1 weights, 'score.weight' for example"),
         ("nobody/nothing", "`model`: 'nobody/nothing' cannot be loaded: "),
     ):
         made = reward(name)

@@ -1,14 +1,14 @@
-"""CISPO: cut the weight, keep the gradient.
+"""CISPO: clip the importance weight, keep every decision's gradient.
 
-When to use it: with several updates for a step's rollouts, or rollouts of older weights. GRPO's
-clip takes the gradient from the decisions that changed most, which are often the rare words at
-which a chain of thought turns; here each keeps its own, weighted by a ratio that is bounded. With
-one update a step every ratio is 1, and it is GRPO averaged over decisions.
+When to use it: several updates per step, or rollouts of older weights. GRPO's clip removes the
+gradient of the decisions whose ratio changed most, often the rare words at which a chain of thought
+turns; here each decision keeps its gradient, multiplied by a bounded ratio. With one update per
+step every ratio is 1, and it is GRPO averaged over decisions.
 
-Where implementations differ: the paper and verl cut the ratio to [1 - e_low, 1 + e_high], and the
-paper's runs leave it free below; TRL's `epsilon_high` is the largest ratio itself (5 recommended,
-after ScaleRL, arXiv:2510.13786; unset it is 0.2, which scales every gradient down), which is 1 +
-`clip_high` here. verl's default for both sides is 0.2.
+Where implementations differ: the paper and verl clip the ratio to [1 - e_low, 1 + e_high], and the
+paper's runs have no lower bound. TRL's `epsilon_high` is the largest ratio itself, so 1 +
+`clip_high` here (TRL recommends 5, after ScaleRL, arXiv:2510.13786; its default of 0.2 scales every
+gradient down). verl's default for both sides is 0.2.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from groupwise.rollouts import LogProbs
 
 
 class CISPO(GRPO):
-    """CISPO, arXiv:2506.13585: cut the ratio as a weight, so that no decision loses its gradient.
+    """CISPO, arXiv:2506.13585: clip the ratio as a weight, so that no decision loses its gradient.
 
         loss = -stopgrad(clip(rho, 1 - clip_low, 1 + clip_high)) A log_prob
 
-    `clip_fraction` is the share of decisions whose weight was cut; their gradient is not.
+    `clip_fraction` is the share of decisions whose weight was clipped; they keep their gradient.
     """
 
     class Config(GRPO.Config):
         clip_low: float | None = Field(  # type: ignore[assignment]
-            None, gt=0, description="how far below 1 ratios count; no bound if unset"
+            None, gt=0, description="ratios are at least 1 - this; no lower bound if unset"
         )
-        clip_high: float = Field(4.0, gt=0, description="how far above 1 ratios count")
+        clip_high: float = Field(4.0, gt=0, description="ratios are at most 1 + this")
         ratio_cap: ClassVar[None] = None  # type: ignore[misc]
         normalize: objective.Normalize = "token"
 
@@ -53,7 +53,7 @@ class CISPO(GRPO):
         )
 
     def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """[b, t]: the decisions whose weight `surrogate` has cut."""
+        """[b, t]: 1 at decisions whose weight `surrogate` clips, else 0."""
         cut = objective.is_capped(
             self.log_ratio(current, batch), low=self.config.clip_low, high=self.config.clip_high
         )

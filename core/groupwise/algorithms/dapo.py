@@ -1,8 +1,8 @@
 """DAPO: clip higher above, average over decisions, draw other prompts for dead groups.
 
-When to use it: for long chains of thought, where entropy collapses early and many groups are all
-right or all wrong. It assumes that prompts are plenty: refilling samples up to `train.max_refills`
-times as much, and what is left are the prompts of middle difficulty.
+When to use it: long chains of thought, where entropy collapses early and many groups are all right
+or all wrong. It needs many prompts: refilling samples up to 1 + `train.max_refills` times as many
+groups, and keeps mostly prompts of medium difficulty.
 """
 
 from pydantic import Field

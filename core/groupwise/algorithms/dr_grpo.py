@@ -1,8 +1,8 @@
 """Dr. GRPO: GRPO without the divisions that bias it.
 
-When to use it: where completions grow longer without getting better, or where prompts of very
-uneven difficulty should count by how much reward is at stake. It assumes rewards of one scale,
-since nothing rescales them, and a known longest completion to divide by.
+When to use it: completions grow longer without getting better, or prompts differ much in difficulty
+and should count by how much their rewards differ. It assumes rewards on one scale, since nothing
+rescales them, and a limit on the length of completions, by which it divides.
 """
 
 from groupwise import advantages, objective
@@ -10,11 +10,11 @@ from groupwise.algorithms.grpo import GRPO
 
 
 class DrGRPO(GRPO):
-    """Dr. GRPO, arXiv:2503.20783: no std and no own length, the two sources of GRPO's bias.
+    """Dr. GRPO, arXiv:2503.20783: no division by std or own length, the two sources of GRPO's bias.
 
         A = r - mean of the group
 
-    `length` is the policy's longest completion unless it is set.
+    `length`, the constant divisor, is the policy's longest completion unless set.
     """
 
     class Config(GRPO.Config):

@@ -1,14 +1,14 @@
-"""GDPO: each reward is normalised in its group before they are summed.
+"""GDPO: each reward is normalised in its group before the rewards are summed.
 
-When to use it: for several rewards of different size or spread. Summed first, as in GRPO, the one
-that varies most decides the advantages and the others drown; and rewards that differ may have equal
-sums. Here a weight says how much a reward counts, whatever its unit. It assumes that every
-difference is worth learning: one of a thousandth in a group counts as much as one of a whole point.
+When to use it: several rewards of different size or spread. In GRPO, which sums first, the reward
+that varies most decides the advantages and hides the others; and different rewards may have equal
+sums. Here the weight of a reward says how much it counts, whatever its unit. It assumes that every
+difference matters: in a group, one of 0.001 counts as much as one of 1.
 
-Implementations differ. A reward that does not apply is left out of its group's mean and std here
-and in TRL (`multi_objective_aggregation="normalize_then_sum"`), and a 0 among the others in the
-authors' code. The last std is over the completions of an update here, over those of a step in TRL,
-and over their tokens in the authors' code for verl.
+Where implementations differ: a reward that does not apply is left out of its group's mean and std
+here and in TRL (`multi_objective_aggregation="normalize_then_sum"`), and counts as 0 in the
+authors' code. The last std is over the completions of an update here, of a step in TRL, and over
+their tokens in the authors' code for verl.
 """
 
 from typing import TYPE_CHECKING
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 
 class GDPO(GRPO):
-    """GDPO, arXiv:2601.05242: normalise each reward by itself, and then sum.
+    """GDPO, arXiv:2601.05242: normalise each reward by itself, then sum.
 
         S = sum of w_k (r_k - mean of the group) / (std of the group + epsilon)
         A = S / (std of the batch + epsilon)
 
-    Step rewards are summed by their weights first and normalised as GRPO does: the paper has none.
+    Step rewards, which the paper does not have, are summed by weight first and then normalised, as
+    in GRPO.
     """
 
     class Config(GRPO.Config):
         scale: advantages.Scale = Field(
-            "group", description="what std each reward is divided by before they are summed"
+            "group", description="the std that each reward is divided by before the sum"
         )
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:

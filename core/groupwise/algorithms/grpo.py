@@ -1,8 +1,8 @@
 """GRPO: the group is the baseline.
 
-When to use it: first, for any policy with log-probs and any reward; its variants change one thing
-each. It assumes that completions of one prompt are comparable, so that their mean is a fair
-baseline, and that some groups have different rewards: a group of equal ones teaches nothing.
+When to use it: try it first, with any reward and any policy that has log-probs; each variant
+changes one thing. It assumes that completions of one prompt are comparable, so that their mean
+reward is a fair baseline, and that rewards differ within groups: equal rewards teach nothing.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ class GRPO(Algorithm):
         loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
 
     plus beta times a KL to the reference, minus an entropy bonus; DeepSeekMath, eq. 3. rho is
-    exp(log_prob - log_prob before the step's first update). Defaults are TRL's, but for
-    `normalize`, where TRL has DAPO's `token`, and for the ratio that TRL weighs the KL by.
+    exp(log_prob - log_prob before the step's first update). Defaults are TRL's, with two
+    exceptions: TRL's `normalize` is DAPO's `token`, and TRL multiplies the KL by the ratio.
     `ratio_cap` is TRL's `delta` and verl's `clip_ratio_c`: see `objective.clipped`.
     """
 
@@ -44,37 +44,39 @@ class GRPO(Algorithm):
         ratio_cap: float | None = Field(
             None,
             gt=1,
-            description="two-sided or dual clip: where the advantage is negative, ratios above "
-            "this count as this; more than 1 + clip_high",
+            description="two-sided or dual clip: upper limit of ratios where the advantage is "
+            "negative; must be above 1 + clip_high",
         )
         beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
         kl: objective.Estimator | Literal["exact"] = Field(
             "k3",
-            description="estimated from log-probs by k1, k2 or k3; exact: that of the Gaussians, "
-            "of a policy that states mean and std",
+            description="how the KL is computed: estimated from log-probs by k1, k2 or k3; exact: "
+            "in closed form, for policies of Gaussians that give mean and std",
         )
         reference_every: int | None = Field(
-            None, ge=1, description="steps from one move of the reference to the next; unset: none"
+            None, ge=1, description="move the reference every so many steps; it is fixed if unset"
         )
         reference_mix: float = Field(
             1.0,
             gt=0,
             le=1,
-            description="how much of the policy the reference takes when it moves; 1: it becomes "
-            "the policy",
+            description="a move is reference <- mix x policy + (1 - mix) x reference; 1 copies the "
+            "policy",
         )
         entropy: float = Field(0.0, description="weight of an entropy bonus")
         scale: advantages.Scale = Field(
             "group",
-            description="what std advantages are divided by, if by any",
+            description="divide advantages by the std of the group, of the batch, or by none",
         )
         steps: Literal["rewards", "returns"] = Field(
             "rewards",
-            description="what of step rewards is compared in a group: each by itself "
-            "(DeepSeekMath), or all that a completion earns from a step on",
+            description="with step rewards, compare in a group: each step's reward "
+            "(DeepSeekMath), or the sum of rewards from a step on",
         )
         normalize: objective.Normalize = Field(
-            "sequence", description="what losses are averaged over"
+            "sequence",
+            description="how losses are averaged: over each completion, then over completions "
+            "(sequence); over all decisions (token); or divided by a constant length (constant)",
         )
         length: int | None = Field(
             None,
@@ -83,33 +85,35 @@ class GRPO(Algorithm):
         )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
         advantage_clip: float | None = Field(
-            None, gt=0, description="advantages are cut at this size, as is usual for images"
+            None, gt=0, description="clip advantages to [-this, this], as usual for images"
         )
         refill: bool = Field(
-            False, description="dynamic sampling: draw other prompts for groups of equal reward"
+            False,
+            description="dynamic sampling: replace groups of equal reward by groups of other "
+            "prompts",
         )
         mask_truncated: bool = Field(False, description="learn nothing from truncated completions")
         importance: objective.Level | Literal["none"] = Field(
             "token",
-            description="what another sampler than the policy, or older weights, drew counts by "
-            "how likely the policy was to draw it: each decision alone, or the whole sequence",
+            description="importance weights policy / sampler for rollouts of another sampler or "
+            "of older weights: of each decision (token), or of the whole completion (sequence)",
         )
         importance_mode: objective.Mode = Field(
-            "truncate", description="importance weights above the cap: cut at it, or 0"
+            "truncate", description="importance weights above the cap are set to it, or to 0 (mask)"
         )
         importance_cap: float = Field(2.0, gt=0, description="cap of importance weights")
 
         @model_validator(mode="after")
-        def _moves_what_is_there(self) -> Self:
+        def _has_reference_to_move(self) -> Self:
             if self.reference_every is not None and self.beta == 0:
                 raise ValueError(
-                    "reference_every moves the reference, and with beta: 0 there is none; set beta "
+                    "reference_every moves the reference, but with beta: 0 there is none; set beta "
                     "above 0, or leave reference_every out"
                 )
             if self.reference_every is None and "reference_mix" in self.model_fields_set:
                 raise ValueError(
-                    "reference_mix says how the reference moves, and without reference_every it "
-                    "never does; set reference_every, or leave reference_mix out"
+                    "reference_mix is how far the reference moves, but without reference_every it "
+                    "never moves; set reference_every, or leave reference_mix out"
                 )
             return self
 
@@ -140,19 +144,20 @@ class GRPO(Algorithm):
             self.needs |= {"mean", "std"}
 
     def prepare(self, policy: "Policy") -> None:
-        """The constant that `normalize: constant` divides by is the longest completion allowed."""
+        """Set `length`, the divisor of `normalize: constant`: the longest completion allowed."""
         self.length = self.config.length or policy.max_decisions
         if self.config.normalize == "constant" and self.length is None:
             raise UserError(
-                "algorithm.length: normalize: constant needs the longest completion, and this "
-                "policy does not state one; set it"
+                "algorithm.length: normalize: constant divides by the longest completion, and this "
+                "policy has no limit; set algorithm.length"
             )
 
     def end_step(self, policy: "Policy", step: int) -> Mapping[str, float]:
         """The reference becomes the policy (DeepSeekMath, arXiv:2402.03300, algorithm 1) or mixes
         with it (TR-DPO, arXiv:2404.09656), every `reference_every` steps.
 
-        `reference/age` is the steps since it moved, `reference/moved` how far it did in this one.
+        Metrics: `reference/age`, steps since the last move; `reference/moved`, its root mean square
+        change in this step.
         """
         every, mix = self.config.reference_every, self.config.reference_mix
         if every is None:
@@ -169,7 +174,7 @@ class GRPO(Algorithm):
     def targets(
         self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """`advantages` [B] or, with process rewards, [B, T]; `weights` [B, T]; both float32."""
+        """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; both float32."""
         config = self.config
         estimated = self.estimate(scores, rollouts, answers)
         if config.advantage_clip is not None:
@@ -189,12 +194,12 @@ class GRPO(Algorithm):
         return self._compared(scores, rollouts)
 
     def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        """[B] bool: what `relative` and steps say is 0 in all of the rollout's group."""
+        """[B] bool: all advantages in the rollout's group are 0."""
         compared = objective.per_decision(self._compared(scores, rollouts))
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
     def _compared(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        """[B], or [B, T]: the advantages of completions, and of their steps where there are any."""
+        """[B], or [B, T] with process rewards: advantages of completions plus those of steps."""
         relative = self.relative(scores, rollouts)
         if scores.steps is None:
             return relative
@@ -208,7 +213,7 @@ class GRPO(Algorithm):
         )
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
-        """[B, T]: the advantages that steps give the decisions before them."""
+        """[B, T]: the advantages of decisions by the rewards of steps that end at them or later."""
         config = self.config
         by = {"rewards": advantages.process_supervision, "returns": advantages.process_returns}
         relative = by[config.steps](
@@ -218,7 +223,7 @@ class GRPO(Algorithm):
         return torch.nn.functional.pad(relative, (0, missing))
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
-        """Rollouts with weight, and an advantage unless KL or entropy give a gradient anyway."""
+        """[B] bool: weight != 0, and advantage != 0 unless KL or entropy have a gradient anyway."""
         weighted = (targets["weights"] != 0).any(dim=1)
         if self.beta or self.config.entropy:
             return weighted
@@ -234,11 +239,11 @@ class GRPO(Algorithm):
         if self.config.entropy:
             assert current.entropy is not None
             loss = loss - self.config.entropy * current.entropy
-        # where, not a product alone: padding may hold anything, and 0 x inf is NaN.
+        # torch.where, not only a product: padding may hold anything, and 0 x inf is NaN.
         return torch.where(batch["mask"], loss * batch["weights"], 0.0)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """What the surrogate damped, and importance weights, KL and entropy where there are any."""
+        """`damping`, and importance weights, KL and entropy if they are in the loss."""
         measured, importance = dict(self.damping(current, batch)), self.importance(batch)
         if importance is not None:
             measured["importance"] = importance
@@ -259,10 +264,10 @@ class GRPO(Algorithm):
         return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
 
     def importance(self, batch: Batch) -> Tensor | None:
-        """[b, t]: what each decision counts that another sampler, or older weights, took.
+        """[b, t]: importance weights of decisions that another sampler, or older weights, drew.
 
-        None where the policy itself has just taken all; variants whose surrogate has it in itself
-        override this.
+        None if the current policy drew them. Variants whose surrogate contains the importance
+        weight override this.
         """
         config = self.config
         if config.importance == "none" or "sampler_log_probs" not in batch:
@@ -287,9 +292,9 @@ class GRPO(Algorithm):
         )
 
     def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """[b, t] each, to be measured: what `surrogate` does to gradients away from ratio 1.
+        """[b, t] each, to log: how much `surrogate` reduces gradients away from ratio 1.
 
-        Variants override both. Here, the decisions whose gradient is cut.
+        Variants that override `surrogate` override this, too. Here: 1 at clipped decisions.
         """
         cut = objective.is_clipped(
             self.log_ratio(current, batch),
@@ -306,7 +311,7 @@ class GRPO(Algorithm):
             mean, std = current.extra["mean"], current.extra["std"]
             return objective.gaussian_kl(mean, batch["reference_mean"], std)
         assert current.log_probs is not None
-        # Masked before the exponential, as in token_log_ratio: afterwards its gradient is NaN.
+        # Masked before the exponential, as in token_log_ratio: after it the gradient may be NaN.
         padding = ~batch["mask"]
         return objective.kl(
             current.log_probs.masked_fill(padding, 0.0),

@@ -1,8 +1,8 @@
-"""GSPO: one ratio a completion.
+"""GSPO: one ratio per completion.
 
-When to use it: with several updates for a step's rollouts, and where single decisions' ratios are
-noise (long completions, mixtures of experts). It assumes that a completion is judged as a whole;
-with one update a step every ratio is 1, and it is GRPO.
+When to use it: several updates per step, and ratios of single decisions that are mostly noise (long
+completions, mixtures of experts). It assumes one reward for the whole completion. With one update
+per step every ratio is 1, and it is GRPO.
 """
 
 from pydantic import Field
@@ -15,12 +15,12 @@ from groupwise.rollouts import LogProbs
 
 
 class GSPO(GRPO):
-    """GSPO, arXiv:2507.18071: one importance ratio a completion, and a clip range to go with it.
+    """GSPO, arXiv:2507.18071: one importance ratio per completion, and a clip range to match.
 
         rho = exp(mean of the completion's log-ratios)
         loss = -min(rho A, clip(rho, 1 - 3e-4, 1 + 4e-4) A)
 
-    The ratio is the geometric mean of the decisions' ratios, so it stays near 1.
+    This is the geometric mean of the decisions' ratios, which stays near 1: hence the narrow range.
     """
 
     couples_decisions = True
@@ -34,8 +34,8 @@ class GSPO(GRPO):
     def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the mean of a completion's log-ratios, with the gradient of the decision's own.
 
-        GSPO-token, eq. 14: with one advantage for all of a completion the gradient is that of the
-        mean; with process rewards every decision learns from its own.
+        GSPO-token, eq. 14. With one advantage per completion the gradient equals that of the mean;
+        with process rewards every decision gets the gradient of its own advantage.
         """
         own = super().log_ratio(current, batch)
         assert current.log_probs is not None

@@ -1,14 +1,14 @@
-"""GRPO-Guard: a ratio that is centred and of one spread at every step.
+"""GRPO-Guard: log-ratios with the same mean and spread at every denoising step.
 
-When to use it: for policies whose decisions are Gaussians (they state `mean` and `std`), with
-several updates for a step's rollouts. The log-ratio of two Gaussians is below 0 on average and
-spreads by 1 / std, so one clip range cuts steps of small noise always and others never, and mostly
-where the advantage is negative: the reward is then hacked unopposed. It assumes a std that training
-leaves alone. With one update a step every ratio is 1, and what remains is a weight of std for each
-step.
+When to use it: several updates per step, for policies whose decisions are Gaussians (they give
+`mean` and `std`). The log-ratio of two Gaussians is negative on average, with a spread of 1 / std.
+One clip range for all then clips steps of small noise always and the others never, and mostly where
+the advantage is negative, so that nothing opposes reward hacking. It assumes a std that is not
+trained. With one update per step every ratio is 1, and all that remains is a factor std in the
+gradient of each denoising step.
 
-Where implementations differ: for flow matching the authors also divide the loss of a step by its
-fall of sigma; that is `flow_guard`, with what else images want.
+Where implementations differ: for flow matching the authors also divide the loss of a denoising step
+by its decrease of sigma; `flow_guard` does that, and has the other defaults for images.
 """
 
 from typing import Literal
@@ -23,7 +23,7 @@ from groupwise.rollouts import LogProbs
 
 
 class Guard(GRPO):
-    """GRPO-Guard, arXiv:2510.22319: a ratio that is centred and of one spread at every step.
+    """GRPO-Guard, arXiv:2510.22319: log-ratios of the same mean and spread at every denoising step.
 
     rho = exp((log-ratio + |mean - old mean|^2 / (2 std^2)) std)
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
@@ -31,7 +31,9 @@ class Guard(GRPO):
 
     class Config(GRPO.Config):
         kl: objective.Estimator | Literal["exact"] = Field(
-            "exact", description="that of the Gaussians; or estimated from log-probs"
+            "exact",
+            description="how the KL is computed: in closed form for Gaussians, or estimated from "
+            "log-probs by k1, k2 or k3",
         )
 
     def __init__(self, config: GRPO.Config | None = None) -> None:

@@ -1,15 +1,15 @@
-"""LEAD: short right answers, wrong ones penalised, hard prompts first.
+"""LEAD: reward short right answers, penalise wrong ones, weight hard prompts higher.
 
-When to use it: for mathematics and the like, where answers are right or wrong and grow longer than
-they need to be. It assumes a reward that tells right from wrong, and groups large enough to hold
-several right ones: length is measured against those. Where all completions are equally long, as
-pictures are, the penalty and the weights by difficulty remain, and do the same.
+When to use it: for mathematics and the like, where answers are right or wrong and get longer than
+necessary. It assumes a reward that tells right from wrong, and groups large enough to contain
+several right answers, since length is measured against those. Where all completions have the same
+length, as images have, the penalty and the weights by difficulty still work.
 
-Where implementations differ: a right answer is told by a reward of 1 (`right`) rather than by any
-above 0, and the stds are the unbiased ones, as everywhere here. `penalty: 0` gives wrong answers
-the 0 that they have without the paper's penalty. The weights' constants are the paper's; alpha is
-that of the authors' code, which leaves lengths out where the three shortest completions of a group
-have 4,000 tokens or fewer on average.
+Where implementations differ: an answer is right here if its reward is at least 1 (`right`), in the
+authors' code if it is above 0; stds are unbiased, as everywhere here. `penalty: 0` gives wrong
+answers a reward of 0, without the paper's penalty. The constants of the weights are the paper's;
+alpha is that of the authors' code, which ignores lengths if the three shortest completions of a
+group have at most 4,000 tokens on average.
 """
 
 from dataclasses import replace
@@ -29,26 +29,32 @@ if TYPE_CHECKING:
 
 
 class LEAD(GRPO):
-    """GRPO-LEAD, arXiv:2504.09696: short right answers, wrong ones penalised, hard prompts first.
+    """GRPO-LEAD, arXiv:2504.09696: rewards brevity if right, penalises wrong, favours hard prompts.
 
         r = exp(-alpha z) if right, else -penalty; z = (length - mean of right) / std of right
         A = (r - mean of the group) / (std of the group + epsilon), times w(share of right)
         w(p) = lowest + (highest - lowest) / (1 + exp(slope (p - middle))), for A < 0 of 1 - p
 
-    The reward named `accuracy` is replaced so; others are added to it as they are.
+    Only the reward named by `accuracy` is replaced by r; other rewards are added unchanged.
     """
 
     class Config(GRPO.Config):
         accuracy: str | None = Field(
             None, description="the reward that tells right from wrong; the first if unset"
         )
-        right: float = Field(1.0, description="an answer is right from this value of it on")
-        alpha: float = Field(0.05, ge=0, description="how much length costs right answers")
-        penalty: float = Field(1.0, ge=0, description="what wrong answers lose")
-        lowest: float = Field(0.4, ge=0, description="weight of a right answer where all are right")
-        highest: float = Field(1.5, ge=0, description="weight of a right answer where few are")
-        middle: float = Field(0.75, description="share of right answers with the weight between")
-        slope: float = Field(10.0, ge=0, description="how fast the weight falls there")
+        right: float = Field(1.0, description="an answer is right if that reward is at least this")
+        alpha: float = Field(0.05, ge=0, description="cost of length in right answers")
+        penalty: float = Field(1.0, ge=0, description="a wrong answer's reward is minus this")
+        lowest: float = Field(
+            0.4, ge=0, description="weight of a right answer if the whole group is right"
+        )
+        highest: float = Field(
+            1.5, ge=0, description="weight of a right answer if few of the group are right"
+        )
+        middle: float = Field(
+            0.75, description="share of right answers at which the weight is halfway between"
+        )
+        slope: float = Field(10.0, ge=0, description="how steeply the weight falls there")
 
     config: Config
 
@@ -75,16 +81,16 @@ class LEAD(GRPO):
         )
 
     def _column(self, scores: "Scores") -> int:
-        """Which reward is the accuracy."""
+        """The index of the reward that is the accuracy."""
         name = self.config.accuracy or scores.names[0]
         if name not in scores.names:
             raise UserError(
-                f"algorithm.accuracy: {name!r} is none of the rewards "
-                f"{', '.join(scores.names)}{did_you_mean(name, scores.names)}"
+                f"algorithm.accuracy: expected one of the rewards {', '.join(scores.names)}, "
+                f"received {name!r}{did_you_mean(name, scores.names)}"
             )
         if name in scores.judges_steps:
             raise UserError(
-                f"algorithm.accuracy: {name!r} judges steps; lead needs one that says of a whole "
-                f"completion whether it is right"
+                f"algorithm.accuracy: {name!r} judges steps; lead needs a reward that judges whole "
+                f"completions"
             )
         return scores.names.index(name)

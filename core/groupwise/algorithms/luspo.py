@@ -1,13 +1,13 @@
 """LUSPO: GSPO times the length of the completion.
 
-When to use it: where GSPO is wanted and completions get shorter than the task allows. GSPO divides
-a completion's gradient by its length, so long ones are held back and pushed less than short ones;
-here every decision counts the same. It assumes a gradient as large as completions are long: clip
-its norm, or set `length` to a typical one.
+When to use it: with GSPO completions get shorter than the task needs. GSPO divides a completion's
+gradient by its length, so long ones are trained less than short ones; here every decision counts
+the same. The gradient then grows with the length of completions: clip its norm, or set `length` to
+a typical length.
 
-Where implementations differ: the paper and TRL multiply the loss of a completion by its length,
-which is what dividing the sum over its decisions by `length: 1` does. The KL and the entropy bonus,
-where there are any, are summed like the rest, as TRL's KL is; TRL's entropy bonus is not.
+Where implementations differ: the paper and TRL multiply the loss of a completion by its length.
+Dividing the sum over its decisions by `length: 1` is the same. KL and entropy bonus are summed in
+the same way here; in TRL only the KL is.
 """
 
 from pydantic import Field
@@ -17,7 +17,7 @@ from groupwise.algorithms.gspo import GSPO
 
 
 class LUSPO(GSPO):
-    """LUSPO, arXiv:2602.05261: GSPO times a completion's length, so that long ones count in full.
+    """LUSPO, arXiv:2602.05261: GSPO times the completion's length, so every decision counts alike.
 
     rho = exp(mean of the completion's log-ratios)
     loss = -min(rho A, clip(rho, 1 - 2e-3, 1 + 2.5e-3) A)

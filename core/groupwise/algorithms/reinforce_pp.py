@@ -1,14 +1,14 @@
 """REINFORCE++: the batch is the baseline.
 
-When to use it: for rewards on one scale over all prompts, as those of a reward model are, and small
-groups; a group of equal rewards still teaches, against the rest of the batch. It assumes that
-prompts are about equally hard: where they are not, an easy prompt's completions look good whatever
-they say. Then take `reinforce_pp_baseline`.
+When to use it: small groups, and rewards on one scale for all prompts, as a reward model gives. A
+group of equal rewards still teaches, by comparison with the rest of the batch. It assumes that
+prompts are about equally hard; otherwise the completions of an easy prompt look good whatever they
+say: then use `reinforce_pp_baseline`.
 
 Where implementations differ: the paper subtracts the KL to the reference from the reward, decision
-by decision (k1), and so do we; OpenRLHF and verl do either. All normalise over decisions, so long
-completions count more in the mean; OpenRLHF by the biased std, verl and we by the unbiased. "Batch"
-is an update's here: with several `updates_per_rollout`, each is normalised by itself.
+by decision (k1), and so do we; OpenRLHF and verl can do either. All normalise over decisions, so
+long completions count more in the mean; OpenRLHF uses the biased std, verl and we the unbiased.
+"Batch" means an update here: with several `updates_per_rollout`, each is normalised by itself.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReinforcePP(GRPO):
-    """REINFORCE++, arXiv:2501.03262: compare with the whole batch, not the group; KL in the reward.
+    """REINFORCE++, arXiv:2501.03262: the batch is the baseline, not the group; KL in the reward.
 
     R = r - beta (sum of log_prob - reference from the decision on)
     A = (R - mean of the batch) / (std of the batch + epsilon)
@@ -58,10 +58,10 @@ class ReinforcePP(GRPO):
     ) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)
         if self.sees:
-            apart = objective.token_log_ratio(
+            kl = objective.token_log_ratio(
                 answers["old_log_probs"], answers["reference_log_probs"], mask
             )
-            returns = returns - self.config.beta * advantages.to_go(apart.to(returns.dtype))
+            returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
         return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
@@ -69,14 +69,14 @@ class ReinforcePP(GRPO):
         return scores.outcome.nan_to_num()
 
     def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        """[B] bool: nothing in the group differs from the batch, or none of it has a reward."""
+        """[B] bool: all of the group equals the batch mean, or none of it has a reward."""
         compared = advantages.whitened(
             self._returns(scores, rollouts), judged(scores, rollouts.mask)
         )
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
     def _returns(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        """[B, T]: what each decision earns from there on, the KL apart."""
+        """[B, T]: the return of each decision, without the KL."""
         mask = rollouts.mask
         returns = self.relative(scores, rollouts).unsqueeze(1).expand(mask.shape)
         if scores.steps is None:
@@ -86,7 +86,7 @@ class ReinforcePP(GRPO):
 
 
 def judged(scores: "Scores", mask: Tensor) -> Tensor:
-    """[B, T] bool: the decisions of rollouts that have a reward, of their own or of a step."""
+    """[B, T] bool: the decisions of rollouts that have a reward, for the whole or for a step."""
     has_reward = ~scores.outcome.isnan()
     if scores.steps is not None:
         has_reward = has_reward | ~scores.steps.isnan().all(dim=1)

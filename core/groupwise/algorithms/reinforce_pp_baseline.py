@@ -1,14 +1,14 @@
 """REINFORCE++ with a baseline: the group's mean, the batch's std.
 
-When to use it: where GRPO is, and groups are small or their std is often tiny: GRPO then blows up
-differences that mean little, and here no group can. It assumes rewards of one scale.
+When to use it: in place of GRPO, if groups are small or their std is often tiny. GRPO then blows up
+differences that mean little; a std of the whole batch does not. It assumes rewards on one scale.
 
-Where implementations differ: ms-swift and RLinf subtract the KL from the reward, slime and we have
-it in the loss (k2 unless set, whose gradient is the KL's). TRL's and our `scale: batch` divides by
-the std of the rewards themselves, with the differences between prompts in it, and over completions,
-not decisions. Since decisions are counted, the mean over the batch is not 0 where long completions
-do better or worse: all of the family subtract it, and a group of equal rewards gets that as
-advantage.
+Where implementations differ: ms-swift and RLinf subtract the KL from the reward; slime and we have
+it in the loss (k2 by default, whose gradient is that of the KL). `scale: batch` of TRL and of our
+GRPO is another thing: it divides by the std of the rewards themselves, which includes differences
+between prompts, over completions, not decisions. Because the mean is over decisions, it is not 0 if
+long completions do better or worse. All implementations subtract it, so a group of equal rewards
+gets minus this mean as its advantage, divided by the std.
 """
 
 from collections.abc import Mapping

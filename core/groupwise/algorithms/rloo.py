@@ -1,13 +1,13 @@
 """RLOO: each completion is left out of its own baseline.
 
-When to use it: for small groups, two to four, where a completion's own reward in the mean takes a
-good part of its advantage away; the estimate of the policy gradient is unbiased. Where all groups
-are of one size it is Dr. GRPO times G / (G - 1), which AdamW does not notice.
+When to use it: small groups, of two to four, where including a completion's own reward in the mean
+removes a good part of its advantage; the estimate of the policy gradient is unbiased. If all groups
+have the same size G, it is Dr. GRPO times G / (G - 1), a factor that AdamW cancels.
 
-Where implementations differ: the paper and TRL take the log-prob of a completion as a whole, with
-one ratio (TRL clips it) and the KL to the reference in the reward; here decisions have ratios of
-their own and the KL is in the loss, as for GRPO. In a step's first update, without a KL, the
-gradients are the same with `length: 1`. TRL also divides by the std of the batch's advantages.
+Where implementations differ: the paper and TRL use one ratio for the whole completion (TRL clips
+it) and the KL to the reference in the reward; here each decision has its own ratio and the KL is in
+the loss, as in GRPO. In a step's first update, without a KL and with `length: 1`, the gradients are
+the same. TRL also divides by the std of the batch's advantages.
 """
 
 from typing import TYPE_CHECKING, ClassVar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RLOO(DrGRPO):
-    """RLOO, arXiv:2402.14740: each completion is compared with the others of its group alone.
+    """RLOO, arXiv:2402.14740: each completion is compared with the others of its group.
 
     A = r - mean of the others of the group
     """

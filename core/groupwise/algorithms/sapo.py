@@ -1,13 +1,13 @@
 """SAPO: a soft gate in place of the clip.
 
-When to use it: with several updates for a step's rollouts, where a hard clip takes the whole
-gradient from some decisions and nothing from their neighbours. The gate lets less through the
-further a ratio is from 1, and sooner where the advantage is negative, since lowering one decision
-raises all others a little. Its width is 1 / tau, so for policies whose ratios stay near 1 (images:
-1e-4) tau must be of the order of 1 / that. With one update a step every ratio is 1, and it is GRPO.
+When to use it: several updates per step, where a hard clip removes the whole gradient of some
+decisions and nothing of their neighbours'. The gate passes less of the gradient the further a ratio
+is from 1, and falls faster where the advantage is negative, since lowering one decision raises all
+others a little. Its width is 1 / tau: if ratios differ from 1 by only 1e-4, as for images, tau must
+be about 1e4. With one update per step every ratio is 1, and it is GRPO.
 
 Where implementations differ: the paper and TRL average over a completion, then over completions, as
-here; Trinity-RFT over all decisions (`normalize: token`). All take the temperatures 1 and 1.05.
+here; Trinity-RFT over all decisions (`normalize: token`). All use the temperatures 1 and 1.05.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class SAPO(GRPO):
 
         loss = -A sigmoid(tau (rho - 1)) 4 / tau
 
-    `gate` is how much of the gradient it lets through, 1 at ratio 1.
+    The metric `gate` is the share of the gradient that passes, 1 at ratio 1.
     """
 
     class Config(Unclipped):
@@ -42,7 +42,7 @@ class SAPO(GRPO):
         return objective.sapo(self.log_ratio(current, batch), batch["advantages"], **self._tau)
 
     def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """[b, t]: the share of the gradient that the gate lets through."""
+        """[b, t]: the share of the gradient that the gate passes."""
         ratio = self.log_ratio(current, batch)
         return {"gate": objective.sapo_gate(ratio, batch["advantages"], **self._tau)}
 

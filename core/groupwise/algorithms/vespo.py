@@ -1,14 +1,15 @@
-"""VESPO: a soft weight by the likelihood of the whole completion.
+"""VESPO: a smooth weight by the likelihood ratio of the whole completion.
 
-When to use it: where rollouts are old, drawn by another engine or used for many updates, so that a
-clip would cut much. W is the product of the ratios of all decisions, not their mean, so it leaves 1
-soon where completions are long: phi then silences the whole completion. It assumes that most
-completions are not that far away, and that log-probs are sums of decisions: for images, whose
-log-probs are means over dimensions, W stays at 1 and phi does nothing; take another there.
+When to use it: rollouts that are old, drawn by another engine or used for many updates, so that a
+hard clip would remove many gradients. W is the product of all decisions' ratios, not their mean, so
+for long completions it is soon far from 1, and phi then removes the whole completion. It assumes
+that most completions are not that far away. Do not use it for images: their log-probs are means
+over dimensions, so W stays near 1 and phi has no effect.
 
-Where implementations differ: W is the policy against whatever drew the completion, so importance
-weights are inside it and multiply nothing else. TRL cuts or masks those first, each by itself; here
-phi is all the bound there is. TRL bounds log W to [log 1e-8, 20], outside of which phi is 0.
+Where implementations differ: W compares the policy with whatever drew the completion, so it already
+contains the importance weight, and no other one is applied. TRL first truncates or masks the
+importance weight of each decision; here phi is the only bound. TRL clamps log W to [log 1e-8, 20],
+outside of which phi is about 0.
 """
 
 from collections.abc import Mapping
@@ -25,12 +26,12 @@ from groupwise.rollouts import LogProbs
 
 
 class VESPO(GRPO):
-    """VESPO, arXiv:2602.10693: weigh a completion softly by how likely it has become as a whole.
+    """VESPO, arXiv:2602.10693: weight a completion smoothly by its likelihood ratio as a whole.
 
-        W = exp(sum of the completion's log-ratios to what drew it)
+        W = exp(sum of the completion's log-ratios, policy to sampler)
         loss = -stopgrad(W^k exp(lambda (1 - W))) A log_prob
 
-    `phi` is that weight, 1 at W = 1.
+    The metric `phi` is W^k exp(lambda (1 - W)), 1 at W = 1.
     """
 
     couples_decisions = True
@@ -47,8 +48,8 @@ class VESPO(GRPO):
         normalize: objective.Normalize = "token"
         importance: Literal["sequence", "none"] = Field(
             "sequence",
-            description="whether W is against what drew the completion, or what the policy said "
-            "before the step's first update",
+            description="W compares the policy with what drew the completion (sequence), or with "
+            "itself before the step's first update (none)",
         )
         importance_mode: ClassVar[None] = None  # type: ignore[misc]
         importance_cap: ClassVar[None] = None  # type: ignore[misc]
@@ -66,7 +67,7 @@ class VESPO(GRPO):
         return {"phi": self._phi(current, batch)}
 
     def importance(self, batch: Batch) -> None:
-        """None: W has it in itself."""
+        """None: W already contains the importance weight."""
 
     def _phi(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None

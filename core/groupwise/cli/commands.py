@@ -1,28 +1,28 @@
 """The command line. Imports of its own are light; every command imports what it needs."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from groupwise.cli.completion import run_folders
+from groupwise.cli.help import App
 from groupwise.errors import UserError
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
-    from groupwise.plugins.registry import Entry, Registry
     from groupwise.storage.place import Resume
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
 
-app = typer.Typer(
+app = App(
     name="groupwise",
-    help="Group Relative Policy Optimization for any policy that exposes log-probs.",
+    help="Train language and image models by GRPO: sample, score, learn from the differences.",
+    epilog="Begin with: groupwise init run.yaml --model MODEL --task math",
     no_args_is_help=True,
-    add_completion=False,
     # A traceback is a bug of ours and belongs in the report as it is.
     pretty_exceptions_enable=False,
 )
@@ -30,11 +30,13 @@ app = typer.Typer(
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", help="set single values: train.steps=5 rewards.0.weight=2"
-    ),
+    typer.Argument(metavar="KEY=VALUE", help="set single values: train.steps=5 rewards.0.weight=2"),
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")]
+RunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="the folder of a run", autocompletion=run_folders),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print no progress")]
 
 
 @contextmanager
@@ -101,14 +103,18 @@ def train(
     config: ConfigFile,
     overrides: Overrides = None,
     *,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
-    auto_resume: Annotated[
-        bool, typer.Option("--auto-resume", help="go on if there is a checkpoint, else begin")
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on from the run's last checkpoint")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an older run")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+    auto_resume: Annotated[
+        bool, typer.Option("--auto-resume", help="the same if there is one, else begin the run")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace an older run in the same folder")
+    ] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train by a configuration, with an evaluation before and after, and write a report."""
+    """Train: evaluate, make the steps, evaluate again, write a report."""
     from groupwise.storage.facts import read_config
 
     # Before torch is imported: a mistake in the file is told at once.
@@ -122,9 +128,12 @@ def train(
 def resume(
     run: RunFolder,
     overrides: Overrides = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, by its own configuration, from any folder."""
+    """Go on with a run from its last checkpoint.
+
+    By the run's own configuration, whatever folder the command is called in.
+    """
     from groupwise.storage.facts import run_config
 
     _train(run_config(run, overrides or ()), resume=True, quiet=quiet)
@@ -147,12 +156,13 @@ def check(
     overrides: Overrides = None,
     processes: Annotated[
         int,
-        typer.Option(
-            "--processes", envvar="WORLD_SIZE", min=1, help="as many as the run will have"
-        ),
+        typer.Option("--processes", envvar="WORLD_SIZE", min=1, help="how many the run will have"),
     ] = 1,
 ) -> None:
-    """Build everything but the weights; print batch arithmetic, prompts and a memory estimate."""
+    """Try a configuration without its weights: counts, prompts, memory.
+
+    Builds everything else that a run builds, and finds the same mistakes.
+    """
     from groupwise.storage.facts import read_config
 
     loaded = read_config(config, overrides or ())
@@ -163,11 +173,23 @@ def check(
 
 @app.command("eval")
 @telling()
-def evaluate(run: RunFolder, overrides: Overrides = None) -> None:
-    """Evaluate the last checkpoint of a run again, by the run's own configuration."""
-    from groupwise.run.train import evaluate_run
+def evaluate(
+    run: RunFolder,
+    overrides: Overrides = None,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="a new folder; RUN/evaluations/step_N if unset"),
+    ] = None,
+) -> None:
+    """Evaluate the last checkpoint of a run again; metrics, samples and a page have a folder."""
+    from groupwise.run.evaluate import evaluate_run
 
-    _print_metrics(evaluate_run(run, overrides or ()))
+    evaluated = evaluate_run(run, overrides or (), output=output)
+    for name, why in evaluated.failures.items():
+        typer.secho(f"warning: reward {name!r} failed: {why}", err=True)
+    _print_metrics(evaluated.metrics)
+    typer.echo(f"report: {evaluated.folder / 'report.html'}", err=True)
 
 
 @app.command()
@@ -206,104 +228,10 @@ def report(
         raise UserError(str(error)) from error
 
 
-@app.command()
-@telling()
-def plugins(
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON, for other programs")] = False,
-) -> None:
-    """List what is installed: policies, samplers, rewards, algorithms, callbacks and others."""
-    from groupwise.plugins.registry import installed
-
-    registry = installed()
-    if as_json:
-        typer.echo(json.dumps(_registry_record(registry), indent=2))
-    else:
-        _print_registry(registry)
-
-
 def _print_metrics(metrics: Mapping[str, float]) -> None:
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
         typer.echo(f"{name:<{width}}  {value:.4g}")
-
-
-def _duplicates(registry: "Registry") -> list[dict[str, Any]]:
-    """Names that more than one plugin registered; asking for one is an error."""
-    plugins_of: dict[tuple[str, str], list[str]] = {}
-    for entry in registry.entries:
-        plugins_of.setdefault((entry.kind, entry.name), []).append(entry.plugin)
-    return [
-        {"kind": kind, "name": name, "plugins": owners}
-        for (kind, name), owners in plugins_of.items()
-        if len(owners) > 1
-    ]
-
-
-def _registry_record(registry: "Registry") -> dict[str, Any]:
-    from groupwise.plugins.docstrings import line
-    from groupwise.plugins.registry import missing_requirements
-
-    keys = ("kind", "name", "target", "extra", "plugin", "distribution")
-    return {
-        "entries": [
-            {key: getattr(entry, key) for key in keys}
-            | {"line": line(entry.target), "missing": missing_requirements(entry)}
-            for entry in registry.entries
-        ],
-        "failures": dict(registry.failures),
-        "switched_off": list(registry.switched_off),
-        "duplicates": _duplicates(registry),
-    }
-
-
-def _print_registry(registry: "Registry") -> None:
-    from rich.console import Console
-
-    from groupwise.plugins.registry import KINDS, SWITCHED_OFF
-
-    console = Console()
-    if not console.is_terminal:
-        # Nobody to see a narrow window: cut nothing when piped into a file or grep.
-        console = Console(width=200)
-    for kind in KINDS:
-        entries = [entry for entry in registry.entries if entry.kind == kind]
-        if entries:
-            console.print(_kind_table(kind, entries))
-    for plugin, reason in registry.failures.items():
-        console.print(f"plugin {plugin!r} could not be loaded: {reason}", style="red", markup=False)
-    if registry.switched_off:
-        console.print(f"switched off by {SWITCHED_OFF}: {', '.join(registry.switched_off)}")
-    for name, hint in registry.misnamed.items():
-        console.print(
-            f"{SWITCHED_OFF} names {name!r}, and no plugin is called so{hint}",
-            style="red",
-            markup=False,
-        )
-    for twice in _duplicates(registry):
-        both = [f"{plugin}/{twice['name']}" for plugin in twice["plugins"]]
-        console.print(
-            f"{twice['name']!r} in {twice['kind']} is registered by several plugins; "
-            f"name one of them as {' or '.join(both)}",
-            style="red",
-            markup=False,
-        )
-
-
-def _kind_table(kind: str, entries: list["Entry"]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    from groupwise.plugins.docstrings import line
-    from groupwise.plugins.registry import missing_requirements
-
-    table = Table("name", "plugin", "what it is", "", title=kind, title_justify="left", box=None)
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        missing = missing_requirements(entry)
-        # As Text: the brackets of an extra would be read as markup.
-        need = f"needs pip install '{entry.distribution}[{entry.extra}]'" if missing else ""
-        source = f"{entry.plugin} ({entry.distribution})"
-        table.add_row(*map(Text, (entry.name, source, line(entry.target), need)))
-    return table
 
 
 def main() -> None:

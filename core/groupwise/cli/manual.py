@@ -6,18 +6,16 @@ writes them into the page, between its two marks.
 """
 
 import sys
-import types
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from groupwise import balance, hookspecs
-from groupwise.config import sections, yaml_lines
+from groupwise.cli.options import of_model
+from groupwise.config import sections
 from groupwise.config.learners import LearnerSection, StageSection
-from groupwise.config.section import PluginSection, Section
+from groupwise.config.section import PluginSection
 from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.plugins import registry as plugins
@@ -42,8 +40,6 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
 """Kinds of plugins whose options are shown; rewards have pages of their own."""
-PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
-LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 
 
 def tables() -> str:
@@ -87,78 +83,18 @@ def _own() -> Iterator[tuple[str, str]]:
 def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:
     """One section as a Markdown table; keys: these alone."""
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-    rows += [row for name, row in _rows(model) if keys is None or name in keys]
+    rows += [
+        f"| `{option.key}` | {option.kind} | {option.default} | {option.meaning} |"
+        for option in of_model(model)
+        if keys is None or option.key.partition(".")[0] in keys
+    ]
     return "\n".join(rows)
-
-
-def _rows(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each key and its row, those of the sections in a plugin's section among them."""
-    for name, info in model.model_fields.items():
-        kind = _type(info.annotation) + _limits(info)
-        meaning = info.description or _inherited(model, name)
-        yield name, f"| `{prefix}{name}` | {kind} | {_default(info)} | {meaning} |"
-        inner = [part for part in (info.annotation, *get_args(info.annotation)) if _is_model(part)]
-        if inner and not issubclass(model, Section):
-            yield from _rows(inner[0], f"{prefix}{name}.")
-
-
-def _inherited(model: type[BaseModel], name: str) -> str:
-    """A key's meaning where a variant gives it another default and nothing else."""
-    bases = [base for base in model.__mro__ if issubclass(base, BaseModel)]
-    meanings = [base.model_fields[name].description for base in bases if name in base.model_fields]
-    return next(filter(None, meanings), "")
-
-
-def _is_model(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, BaseModel)
 
 
 def rewritten(page: str) -> str:
     """The page with fresh tables between its marks."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{rest.partition(END)[2]}"
-
-
-def _type(hint: Any) -> str:
-    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint in PLAIN:
-        return PLAIN[hint]
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_type(part) for part in arguments if part is not type(None))
-    if origin is tuple:
-        return f"list of {len(arguments)} numbers"
-    if origin is list:
-        item = arguments[0]
-        return f"list of {'text' if item is str else _type(item)}s"
-    return "mapping" if origin is dict else "section" if _is_model(hint) else "text"
-
-
-def _limits(info: FieldInfo) -> str:
-    limits = [
-        LIMITS[name].format(getattr(item, name))
-        for item in info.metadata
-        for name in LIMITS
-        if hasattr(item, name)
-    ]
-    return f", {', '.join(limits)}" if limits else ""
-
-
-def _default(info: FieldInfo) -> str:
-    if info.is_required():
-        return "required"
-    default = info.get_default(call_default_factory=True)
-    if default is None:
-        return "unset"
-    if isinstance(default, PluginSection):
-        return f"`{default.name}`"
-    if isinstance(default, BaseModel):
-        return "see below"
-    if isinstance(default, tuple | list):
-        return f"`{list(default)}`"
-    return f"`{yaml_lines.write({'value': default}).removeprefix('value: ').strip()}`"
 
 
 if __name__ == "__main__":

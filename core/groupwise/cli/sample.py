@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from groupwise.cli.commands import Overrides, RunFolder, telling
+from groupwise.cli.commands import Overrides, Quiet, RunFolder, telling
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,23 +28,28 @@ def sample(
     run: RunFolder,
     overrides: Overrides = None,
     *,
-    per_prompt: Annotated[int, typer.Option("--per-prompt", help="completions of a prompt")],
-    keep: Annotated[str, typer.Option("--keep", help="best, right or all")] = "best",
+    per_prompt: Annotated[
+        int, typer.Option("--per-prompt", help="completions drawn of each prompt")
+    ],
+    keep: Annotated[str, typer.Option("--keep", help="which: best, right or all")] = "best",
     at_most: Annotated[
-        int | None, typer.Option("--at-most", help="keep no more of a prompt, the best first")
+        int | None,
+        typer.Option("--at-most", help="of a prompt, keep no more than so many, the best"),
     ] = None,
     prompts: Annotated[
-        int | None, typer.Option("--prompts", help="how many; all of the split if unset")
+        int | None, typer.Option("--prompts", help="how many prompts; all of the split if unset")
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="train or held-out")] = "train",
-    seed: Annotated[int, typer.Option("--seed", help="another one draws others")] = 0,
+    split: Annotated[
+        str, typer.Option("--split", help="which prompts: train or held-out")
+    ] = "train",
+    seed: Annotated[int, typer.Option("--seed", help="another number draws other completions")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", help="a .jsonl file; RUN/sampled.jsonl if unset")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an older file")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Draw completions from a run's model, score them by its rewards, write those to keep."""
+    """Draw completions of a run's model, and write the best of them."""
     from groupwise.run.selection import Selection
     from groupwise.storage.sampled import SampledSet
 

@@ -1,1 +1,1 @@
-"""Config: a YAML file or a mapping made into validated objects; errors with line and suggestion."""
+"""Config: a YAML file or a mapping to validated objects; errors with line and suggestion."""

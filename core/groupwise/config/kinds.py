@@ -14,17 +14,17 @@ SINGLE: Mapping[KeyPath, str] = {
     ("policy",): "policies",
     ("sampler",): "samplers",
 }
-"""Which kind of plugin the section at a path names."""
+"""By path of a section, the kind of plugin that it names."""
 LISTED: Mapping[str, str] = {
     "rewards": "rewards",
     "watch": "rewards",
     "callbacks": "callbacks",
 }
-"""The same of each section in a list."""
+"""By key of a list, the kind of plugin that each of its sections names."""
 
 
 def kind_at(path: KeyPath) -> str | None:
-    """The kind of plugin that the section at this path names; None where there is no such one."""
+    """The kind of plugin that the section at this path names; None if it names none."""
     if len(path) == 3 and path[0] in LISTS:
         return KINDS.get(str(path[2]))
     of_list = LISTED.get(str(path[0])) if len(path) == 2 else None
@@ -32,7 +32,7 @@ def kind_at(path: KeyPath) -> str | None:
 
 
 def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSection]]:
-    """Kind, path and section of every plugin that is named, those that load little first."""
+    """Kind, path and section of every plugin that the configuration names, light ones first."""
     for key, kind in LISTED.items():
         for number, section in enumerate(getattr(config, key)):
             yield kind, (key, number), section

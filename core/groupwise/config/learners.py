@@ -1,4 +1,4 @@
-"""Learners: the sections of several policies that learn in one run, and what holds for each."""
+"""Learners: the sections of several policies that learn in one run, and the settings of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,33 +12,35 @@ from groupwise.config.train import TrainSection
 from groupwise.config.yaml_lines import KeyPath
 
 SOLE = "policy"
-"""The label of the learner in a run of one: it is what the section `policy` says."""
+"""The label of the only learner of a run with the section `policy`."""
 LISTS = ("pool", "chain")
 """The keys of the configuration that list learners."""
 KINDS: Mapping[str, str] = {"policy": "policies", "sampler": "samplers", "algorithm": "algorithms"}
-"""By key of a learner's section, which kind of plugin it names."""
-TAKEN = frozenset(
+"""By key of a learner's section, the kind of plugin that it names."""
+RESERVED_LABELS = frozenset(
     {
         # Metrics: `time/sample`.
         *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "reference"),
         *("replay", "reward_time", "rewards", "time", "watch", "weights"),
-        # Arguments of rewards, to which a writer's text goes by its label.
+        # Arguments of rewards: a chain passes the text of its policies to rewards by their labels.
         *("completions", "completion_ids", "environments", "log_extra", "log_metric"),
         "trainer_state",
     }
 )
-"""What no learner can be labelled, as it already begins names of metrics, or is an argument."""
+"""Labels that no learner may have: prefixes of metrics, and arguments of rewards."""
 _OWN = (
     *("group_size", "updates_per_rollout", "epochs", "optimizer", "learning_rate", "schedule"),
     *("warmup_steps", "weight_decay", "betas", "max_grad_norm", "ema", "ema_every", "microbatch"),
     *("sample_batch", "max_skipped_updates"),
 )
-"""Keys of `train` that a learner may have for itself; the others are the whole run's."""
+"""Keys of `train` that a learner may set for itself; the others hold for the whole run."""
 
 
 def _optional(name: str) -> tuple[Any, Any]:
     of_run = TrainSection.model_fields[name]
-    field = FieldInfo(default=None, description=f"its own; the run's `train.{name}` if unset")
+    field = FieldInfo(
+        default=None, description=f"for this learner; the run's `train.{name}` if unset"
+    )
     field.metadata.extend(of_run.metadata)
     return of_run.annotation | None, field  # type: ignore[operator]
 
@@ -47,28 +49,29 @@ OwnTrain = create_model("OwnTrain", __base__=Section, **{name: _optional(name) f
 
 
 def grpo_unless_named(value: Any) -> Any:
-    """`algorithm: {beta: 0.1}` is GRPO with that option."""
+    """`algorithm: {beta: 0.1}`, without a name, is GRPO with that option."""
     return {"name": "grpo", **value} if isinstance(value, Mapping) else value
 
 
 class LearnerSection(Section):
     label: str = Field(
-        description="its name in metrics and in the run's folder",
+        description="name of this learner in metrics and in the run's folder",
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$",
     )
-    policy: PluginSection = Field(description="what is trained")
+    policy: PluginSection = Field(description="the policy to train")
     sampler: PluginSection | None = Field(
-        default=None, description="what draws its completions; the policy itself if unset"
+        default=None,
+        description="the engine that samples its completions; the policy itself if unset",
     )
     algorithm: PluginSection = Field(
-        default=PluginSection(name="grpo"), description="how it learns from rewards"
+        default=PluginSection(name="grpo"), description="the algorithm that trains it"
     )
     train: OwnTrain = Field(
         default=OwnTrain(),
-        description="what of the run's `train` is different for it; it may have its own "
+        description="settings that differ from the run's `train`; it may set "
         + ", ".join(f"`{name}`" for name in _OWN),
     )
-    learns: bool = Field(default=True, description="false: it only samples, and never changes")
+    learns: bool = Field(default=True, description="false: frozen, it only samples")
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -79,17 +82,17 @@ class LearnerSection(Section):
 class StageSection(LearnerSection):
     refused: float = Field(
         default=0.0,
-        description="what each reward is for a completion that the next policy cannot take as its "
-        "prompt",
+        description="value of each reward for a completion that the next policy cannot take as "
+        "its prompt (too long, say)",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What holds for one learner of a run.
+    """The settings of one learner of a run, with the run's own where it sets none.
 
-    path: of the section that its keys lie in, () at the top; group_size: how many completions of a
-    prompt it draws, in a pool its share of the group.
+    path: of the section with its keys, () at the top; group_size: completions of a prompt that it
+    samples, in a pool its share of the group.
     """
 
     path: KeyPath
@@ -105,7 +108,7 @@ class Learning:
 def learning(
     section: LearnerSection, path: KeyPath, train: TrainSection, *, sharing: int = 1
 ) -> Learning:
-    """A learner's section with what it leaves to the run's `train`; sharing: as many a group."""
+    """The settings of a learner; train: the run's; sharing: learners that share a group."""
     own = TrainSection.model_validate(
         {**train.model_dump(), **section.train.model_dump(exclude_none=True)}
     )

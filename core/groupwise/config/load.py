@@ -1,4 +1,4 @@
-"""A run's configuration: a YAML file, or a mapping, made into validated objects.
+"""Load a run's configuration: from a YAML file, or a mapping, to validated objects.
 
 Every mistake is a `UserError` that names the line, the key and what was expected there.
 """
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
-from groupwise.config.mistakes import Origin, explain, found
-from groupwise.config.overrides import apply, given, parse
+from groupwise.config.mistakes import Origin, described, explain
+from groupwise.config.overrides import apply, from_python, parse
 from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
@@ -26,9 +26,9 @@ LARGEST = 10_000_000
 class LoadedConfig:
     """A validated configuration, and where its values came from.
 
-    folder: what relative paths in plugins' options are relative to.
-    begun_in: for a run that is gone on with, the folder in which its command was called.
-    stated: dotted keys of what the command line, or the keywords of a call, laid over the file.
+    folder: the base of relative paths in plugins' options.
+    begun_in: for a resumed run, the working directory in which it was first started.
+    stated: dotted keys that the command line, or the keywords of a call, set over the file.
     """
 
     config: RunConfig
@@ -43,19 +43,26 @@ def load_config(
 ) -> LoadedConfig:
     """Read a YAML file; overrides are `dotted.key=value`.
 
-    folder: what relative paths are relative to, when it is not the file's own folder.
+    folder: the base of relative paths; the file's own folder if unset.
     """
     path = Path(path)
-    data, lines = yaml_lines.read(_text(path), str(path))
+    return load_text(_text(path), path, overrides, folder=folder)
+
+
+def load_text(
+    text: str, path: Path, overrides: Sequence[str] = (), *, folder: Path | None = None
+) -> LoadedConfig:
+    """The same from the text of a file, which may not have been written yet."""
+    data, lines = yaml_lines.read(text, str(path))
     if data is None:
         raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
     if not isinstance(data, Mapping):
-        raise UserError(f"{path}, line 1: expected a section of keys, found {found(data)}")
+        raise UserError(f"{path}, line 1: expected a section of keys, found {described(data)}")
     data = secrets.concealed(data)
     data, overridden = apply(data, [parse(text) for text in overrides], lines)
     origin = Origin(source=str(path), lines=lines, overridden=overridden)
     output = {"output": f"runs/{path.stem}"}
-    return _validated({**output, **_given(data)}, folder or path.parent, origin)
+    return _validated({**output, **_without_empty(data)}, folder or path.parent, origin)
 
 
 def parse_config(
@@ -64,28 +71,28 @@ def parse_config(
     folder: Path | None = None,
     stated: Sequence[str] = (),
 ) -> LoadedConfig:
-    """The same from a mapping; overrides are `{"dotted.key": value}`, folder the current one.
+    """Like `load_config`, from a mapping; overrides are `{"dotted.key": value}`.
 
-    stated: sections that were laid over a configuration before.
+    folder: the base of relative paths; the current folder if unset. stated: sections that the
+    caller has already set over a file.
     """
-    laid = [given(key, value) for key, value in (overrides or {}).items()]
-    data, overridden = apply(data, laid, Lines())
+    parsed = [from_python(key, value) for key, value in (overrides or {}).items()]
+    data, overridden = apply(data, parsed, Lines())
     origin = Origin(source="configuration", overridden=overridden)
-    return _validated(_given(data), folder or Path.cwd(), origin, stated)
+    return _validated(_without_empty(data), folder or Path.cwd(), origin, stated)
 
 
 def dump(config: RunConfig) -> str:
-    """The configuration as YAML, defaults included, that `load_config` reads back equal.
-
-    But for secrets, of which only a mask is written.
+    """The configuration as YAML, defaults included; `load_config` reads it back equal, except for
+    secrets, which are masked.
     """
-    # Of several policies each has its own, and a file that has them for all is refused.
+    # With several policies each has its own; a file that sets them for all is refused.
     several = {"algorithm", "sampler"} if config.pool or config.chain else None
     return yaml_lines.write(secrets.masked(config.model_dump(exclude=several)))
 
 
 def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
-    """The batch arithmetic: every count that follows from the configuration.
+    """Batch arithmetic: rollouts and updates, per step and in total.
 
     greedy: whether the policy has a greedy mode.
     """
@@ -96,7 +103,7 @@ def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
     for label, learning in (config.learners if config.chain else {}).items():
         groups *= learning.train.group_size
         stages[f"rollouts of {label} per step"] = groups
-    if stages:  # what is judged is what the last policy of a chain makes
+    if stages:  # rewards judge the completions of the last policy of a chain
         per_step = groups
     return {
         **stages,
@@ -112,7 +119,7 @@ def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
 
 
 def idle_processes(config: RunConfig, processes: int) -> str | None:
-    """What to say where there are more processes than groups in an update; else None."""
+    """A note if there are more processes than groups in an update; else None."""
     groups = config.train.groups_per_step // config.train.updates_per_rollout
     if groups >= processes:
         return None
@@ -130,9 +137,9 @@ def _text(path: Path) -> str:
         if len(content) > LARGEST:
             raise UserError(
                 f"{path}: more than {LARGEST // 10**6} MB, which is too much for a configuration; "
-                f"rows belong into a file of their own (prompts: dataset)"
+                f"put rows into a file of their own (prompts: dataset)"
             )
-        # Windows editors put a byte order mark before UTF-8; it is no part of the first key.
+        # utf-8-sig drops the byte order mark that Windows editors write.
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
@@ -144,8 +151,8 @@ def _text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the empty sections: `train:` with every key commented out means its defaults."""
+def _without_empty(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Without empty sections: `train:` with every key commented out means its defaults."""
     return {key: value for key, value in data.items() if value is not None}
 
 
@@ -155,7 +162,7 @@ def _validated(
     try:
         config = RunConfig.model_validate(secrets.concealed(data))
     except ValidationError as error:
-        raise explain(error, RunConfig, origin) from None  # its own words would show all values
+        raise explain(error, RunConfig, origin) from None  # pydantic's message shows all values
     except RecursionError as error:
         raise UserError(f"{origin.source}: nested too deeply, or inside itself") from error
     dotted = [".".join(map(str, path)) for path in origin.overridden]

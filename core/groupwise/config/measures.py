@@ -1,6 +1,6 @@
-"""Measures: whether the rewards of a run, those trained on and those watched, fit together.
+"""Measures: checks across the rewards of a run, those trained on and those watched.
 
-No part of validation: rewards may be given in Python after a file was read.
+Not part of pydantic's validation, since rewards may be passed in Python after a file was read.
 """
 
 from groupwise.balance import Schedule
@@ -9,7 +9,7 @@ from groupwise.errors import UserError, did_you_mean
 
 
 def check_labels(loaded: LoadedConfig) -> None:
-    """Raise UserError for a watched reward with another's label, or an accuracy that is none."""
+    """Raise UserError if labels collide, or `evaluation.accuracy` names no usable reward."""
     config = loaded.config
     taken = [section.title for section in config.rewards]
     for number, section in enumerate(config.watch):
@@ -22,18 +22,21 @@ def check_labels(loaded: LoadedConfig) -> None:
         problem = f"no reward {name!r}{did_you_mean(name, taken)}; there are {', '.join(taken)}"
         raise UserError(loaded.origin.message(at, problem))
     if any(section.title == name and section.better == "lower" for section in config.watch):
-        problem = f"{name!r} is better when lower, so no threshold from below makes it right"
+        problem = (
+            f"{name!r} has better: lower, but a completion is right at a value of "
+            f"evaluation.threshold or above; name a reward with better: higher"
+        )
         raise UserError(loaded.origin.message(at, problem))
 
 
 def check_schedules(loaded: LoadedConfig) -> None:
-    """Raise UserError for a weight whose schedule is not over when the run is."""
+    """Raise UserError for a weight whose schedule has more steps than the run."""
     last = loaded.config.train.steps
     for number, section in enumerate(loaded.config.rewards):
         if isinstance(section.weight, Schedule) and section.weight.steps > last:
             problem = (
-                f"the schedule never ends: it takes {section.weight.steps} steps, and the run has "
-                f"{last}; lower it, or raise train.steps"
+                f"the schedule takes {section.weight.steps} steps, but the run has only {last}; "
+                f"lower it, or raise train.steps"
             )
             path = ("rewards", number, "weight", "steps")
             raise UserError(loaded.origin.message(path, problem))

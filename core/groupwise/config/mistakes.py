@@ -1,4 +1,4 @@
-"""pydantic's validation errors, told as mistakes in a configuration: line, key, expectation."""
+"""pydantic's validation errors as messages about a configuration: line, key, what was expected."""
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,15 +43,15 @@ class Origin:
     overridden: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
-        """'file.yaml, line 3', or the override that gave the value."""
+        """'file.yaml, line 3', or the override that set the value."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.overridden:
                 return f"override {self.overridden[path[:end]]!r}"
             if path[:end] in self.lines:
                 break
             if end == len(path):
-                for given, text in self.overridden.items():
-                    if given[:end] == path:
+                for overridden, text in self.overridden.items():
+                    if overridden[:end] == path:
                         return f"override {text!r}"
         line = self.lines.of(path)
         return self.source if line is None else f"{self.source}, line {line}"
@@ -68,10 +68,10 @@ def explain(
     prefix: KeyPath = (),
     extra_names: Sequence[str] = (),
 ) -> UserError:
-    """One UserError with a line for each of the errors.
+    """One UserError with a line for each error.
 
-    prefix: the path of the section that `model` describes; extra_names: further keys that may
-    stand in it, for suggestions.
+    prefix: the path of the section that `model` describes; extra_names: further keys that are
+    valid there, for suggestions.
     """
     lines: dict[str, int] = {}
     for details in error.errors(include_url=False):
@@ -87,13 +87,13 @@ def explain(
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """What to say of a key that nothing knows."""
+    """The message for an unknown key."""
     close = did_you_mean(key, known)
     return f"unknown key{close or '; known are ' + (', '.join(known) or 'none')}"
 
 
-def found(value: Any) -> str:
-    """A value in the words of somebody who writes YAML."""
+def described(value: Any) -> str:
+    """A value for a message, in terms of YAML: "a section with name", "a list of 3"."""
     if value is None:
         return "nothing"
     if isinstance(value, Mapping):
@@ -109,7 +109,7 @@ def found(value: Any) -> str:
 def _as_yaml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int) and abs(value) > 10**100:  # of more digits Python writes none
+    if isinstance(value, int) and abs(value) > 10**100:  # Python refuses to print very long ones
         return "a number of more than 100 digits"
     return repr(value)
 
@@ -123,7 +123,7 @@ def _problem(details: ErrorDetails, value: Any) -> str:
     close = ""
     if kind == "literal_error" and isinstance(value, str):
         close = did_you_mean(value, context["expected"].split("'")[1::2])
-    return f"{_expectation(details)}, found {found(value)}{close}"
+    return f"{_expectation(details)}, found {described(value)}{close}"
 
 
 def _expectation(details: ErrorDetails) -> str:
@@ -145,7 +145,7 @@ def _expectation(details: ErrorDetails) -> str:
 
 
 def _key_path(details: ErrorDetails, model: type[BaseModel]) -> KeyPath:
-    """The keys of an error's location; pydantic adds the members of unions, which are no keys."""
+    """The keys of an error's location, without the union members that pydantic puts between."""
     path: list[str | int] = []
     hints: list[Any] = [model]
     for part in details["loc"]:
@@ -158,7 +158,7 @@ def _key_path(details: ErrorDetails, model: type[BaseModel]) -> KeyPath:
 
 
 def _members_of(hints: Sequence[Any]) -> set[str]:
-    """The names of a union's types; none where there is no union."""
+    """The names of a union's types; empty if there is no union."""
     return {getattr(hint, "__name__", "") for hint in hints} if len(hints) > 1 else set()
 
 
@@ -171,12 +171,12 @@ def _is_model(hint: Any) -> bool:
 
 
 def _names(model: type[BaseModel], path: KeyPath) -> set[str]:
-    """The keys that the section at `path` below `model` has."""
+    """The keys of the section at `path` below `model`."""
     return {n for hint in _hints(model, path) if _is_model(hint) for n in hint.model_fields}
 
 
 def _hints(model: type[BaseModel], path: KeyPath) -> list[Any]:
-    """The types that stand at `path` below `model`."""
+    """The types at `path` below `model`."""
     hints: list[Any] = [model]
     for part in path:
         hints = [inner for hint in hints for inner in below(hint, part)]
@@ -184,7 +184,7 @@ def _hints(model: type[BaseModel], path: KeyPath) -> list[Any]:
 
 
 def below(hint: Any, part: str | int) -> Iterator[Any]:
-    """The types that stand under one key, or one number, of a type."""
+    """The types under one key, or one index, of a type."""
     if _is_model(hint):
         if part in hint.model_fields:
             yield from _members(hint.model_fields[str(part)].annotation)

@@ -1,4 +1,4 @@
-"""Objects: what Python code gives in place of names, set aside while the rest is validated."""
+"""Objects: Python objects passed in place of plugin names, kept apart from validation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from groupwise.config.learners import KINDS, LISTS
 from groupwise.config.yaml_lines import KeyPath
 
 Objects = Mapping[KeyPath, Any]
-"""Python objects given in place of names, by the key path of their section."""
+"""Python objects passed in place of plugin names, by the key path of their section."""
 
 
 def laid_over(key: str, under: Any, value: Any) -> Any:
-    """A section with the keys of `value` over its own, unless that names another plugin."""
+    """`under` updated by the keys of `value`; `value` alone if it names another plugin."""
     if isinstance(under, str) and kind_at((key,)) is not None:
         under = {"name": under}
     if not isinstance(under, Mapping) or not isinstance(value, Mapping):
@@ -22,7 +22,7 @@ def laid_over(key: str, under: Any, value: Any) -> Any:
 
 
 def set_aside(key: str, value: Any, objects: dict[KeyPath, Any]) -> Any:
-    """Put Python objects into `objects` and return sections that name them."""
+    """Move Python objects of a section into `objects`; return the section with names instead."""
     if key in LISTED:
         items = (
             list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -41,7 +41,7 @@ def set_aside(key: str, value: Any, objects: dict[KeyPath, Any]) -> Any:
 
 
 def _named_parts(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
-    """A learner of several: what it names by Python objects."""
+    """The section of one of several learners."""
     if not isinstance(value, Mapping):
         return value
     parts = {k: _name_object((*path, k), value[k], objects) for k in KINDS if k in value}
@@ -49,7 +49,7 @@ def _named_parts(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
 
 
 def _named_rows(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
-    """Prompts given in Python: rows, or a source."""
+    """Prompts passed in Python: rows, or a source."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         objects[path] = value
         return {"name": "rows"}
@@ -57,12 +57,12 @@ def _named_rows(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
 
 
 def _name_object(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
-    """A section that names the object; `{"name": object, ...}` keeps the section's other keys."""
+    """A section with the object's name; `{"name": object, ...}` keeps the section's other keys."""
     section: Mapping[str, Any] = value if isinstance(value, Mapping) else {"name": value}
-    made = section.get("name")
-    if value is None or made is None or isinstance(made, str):
+    plugin = section.get("name")
+    if value is None or plugin is None or isinstance(plugin, str):
         return value
-    objects[path] = made
-    name = getattr(made, "__name__", type(made).__name__)
+    objects[path] = plugin
+    name = getattr(plugin, "__name__", type(plugin).__name__)
     unnamed = "watched_lambda" if path[0] == "watch" else "lambda"
     return {**section, "name": name.replace("<lambda>", f"{unnamed}_{path[-1]}")}

@@ -1,4 +1,4 @@
-"""Overrides: `train.steps=5` laid over the data of a configuration."""
+"""Overrides: `train.steps=5` applied to the data of a configuration."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.kinds import LISTED, kind_at
-from groupwise.config.mistakes import found
+from groupwise.config.mistakes import described
 from groupwise.config.yaml_lines import KeyPath, Lines
 from groupwise.errors import UserError
 
@@ -27,14 +27,14 @@ def parse(text: str) -> Override:
     return _key_path(key, shown), secrets.concealed(data, key.rpartition(".")[2]), shown
 
 
-def given(key: str, value: Any) -> Override:
-    """An override from Python."""
+def from_python(key: str, value: Any) -> Override:
+    """An override whose value is a Python object."""
     shown = _shown(key, value)
     return _key_path(key, shown), secrets.concealed(value, key.rpartition(".")[2]), shown
 
 
 def _shown(key: str, value: Any) -> str:
-    """How messages quote an override, which may be too wrong to tell what in it is a secret."""
+    """An override as messages quote it; masked whenever a word in it may name a secret."""
     text = f"{key}={value}"
     is_reference = secrets.REFERENCE.fullmatch(str(value).strip())
     if not is_reference and any(map(secrets.is_secret, re.findall(r"[\w-]+", text))):
@@ -49,16 +49,16 @@ def _key_path(key: str, text: str) -> KeyPath:
         raise UserError(f"override {text!r}: expected a dotted key before '=', found {key!r}")
     if len(parts) > yaml_lines.DEEPEST or max(map(len, parts)) > LONGEST:
         raise UserError(
-            f"override {text[:60]!r}...: no key has more than {yaml_lines.DEEPEST} parts, nor a "
-            f"part of more than {LONGEST} characters"
+            f"override {text[:60]!r}...: expected a key of at most {yaml_lines.DEEPEST} parts, "
+            f"each of at most {LONGEST} characters"
         )
     return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def apply(data: Any, overrides: Sequence[Override], lines: Lines) -> tuple[Any, dict[KeyPath, str]]:
-    """A copy of the data with overrides (path, value, text) laid over it, and who gave what.
+    """A copy of the data with the overrides applied, and by path the text of the override.
 
-    Lines of what an override replaces are dropped from `lines`.
+    The lines of replaced values are dropped from `lines`.
     """
     overridden: dict[KeyPath, str] = {}
     for path, value, text in overrides:
@@ -78,7 +78,7 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
     if isinstance(data, str) and kind_at(done):
         data = {"name": data}
     if data is None and len(done) == 1 and done[0] in LISTED:
-        data = []  # a list that the file does not have
+        data = []  # the file has no such list
     if isinstance(data, list):
         if not isinstance(key, int) or key > len(data):
             raise UserError(
@@ -91,5 +91,5 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
         old = {} if data is None else dict(data)
         return {**old, str(key): _set(old.get(str(key)), rest[1:], here, value, text)}
     raise UserError(
-        f"override {text!r}: {'.'.join(map(str, done))} is {found(data)}, which has no keys"
+        f"override {text!r}: {'.'.join(map(str, done))} is {described(data)}, which has no keys"
     )

@@ -1,4 +1,4 @@
-"""Section: what all sections of a configuration share; one that names a plugin."""
+"""Section: the base of all sections of a configuration; PluginSection: one that names a plugin."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from groupwise.config.yaml_lines import KeyPath
 
 
 class Section(BaseModel):
-    """What all sections share: unknown keys are errors, nothing changes after loading."""
+    """Base of all sections: unknown keys are errors, and values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PluginSection(Section):
-    """A plugin by its name; a text alone is short for `{name: text}`."""
+    """A plugin's name and options; a text alone is short for `{name: text}`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -28,10 +28,10 @@ class PluginSection(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The plugin's own keys: all that the section itself does not know."""
+        """The plugin's own keys: all keys that the section itself does not define."""
         return dict(self.model_extra or {})
 
 
 def mistake_at(path: KeyPath, message: str) -> PydanticCustomError:
-    """An error of a whole section that is about one of its keys."""
+    """An error about one key, raised by the validation of the section around it."""
     return PydanticCustomError("at", "{message}", {"path": path, "message": message})

@@ -16,8 +16,8 @@ from pydantic import (
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
     LISTS,
+    RESERVED_LABELS,
     SOLE,
-    TAKEN,
     LearnerSection,
     Learning,
     StageSection,
@@ -30,24 +30,24 @@ from groupwise.config.train import TrainSection
 
 
 class WeightingSection(Section):
-    """Which prompts are drawn more often than others: those that succeed about half the time."""
+    """Draw prompts more often that succeed about half the time, as those teach most."""
 
     explore: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="share of the draws that are the next prompt in the usual order; the others "
-        "are prompts seen before, those that succeed about half the time",
+        description="share of draws that take the next prompt in the usual order; the others "
+        "repeat earlier prompts that succeed about half the time",
     )
     half_life: float = Field(
         default=20.0,
         gt=0,
-        description="steps after which what came of a prompt counts half",
+        description="steps after which the results of a prompt count half",
     )
     size: int = Field(
         default=100_000,
         ge=1,
-        description="questions remembered, 32 bytes each in checkpoints",
+        description="prompts whose results are remembered, 32 bytes each in checkpoints",
     )
 
 
@@ -63,22 +63,22 @@ class PromptsSection(PluginSection):
     )
     key: str | None = Field(
         default=None,
-        description="column that says what a row asks, where several prompts ask the same: they "
-        "are held out together; the source's own if unset, else the prompt",
+        description="column with the question, if several prompts ask the same: rows of one "
+        "question are held out together; if unset the source's own key, else the prompt",
     )
     weighting: WeightingSection | None = Field(
         default=None,
         description="draw prompts more often that succeed about half the time; `{}` takes the "
-        "defaults, null draws all alike ([Data that teaches](data.md))",
+        "defaults, null draws all equally often ([Data that teaches](data.md))",
     )
 
     @model_validator(mode="after")
-    def _order_is_one(self) -> Self:
+    def _has_one_order(self) -> Self:
         if self.weighting is not None and not self.shuffle:
             raise mistake_at(
                 ("shuffle",),
-                "false keeps the source's order, and prompts.weighting draws by success; leave "
-                "out one of the two",
+                "false keeps the source's order, but prompts.weighting changes the order by "
+                "success; leave out one of the two",
             )
         return self
 
@@ -87,25 +87,27 @@ class MeasureSection(PluginSection):
     """A reward's name and limits, whether it is trained on or only watched."""
 
     label: str | None = Field(
-        default=None, description="its name in metrics; if unset, `name`, or what follows its colon"
+        default=None,
+        description="name of the reward in metrics; if unset, `name`, of `module:attribute` the "
+        "attribute",
     )
     deadline: float | None = Field(
         default=None,
         gt=0,
-        le=1e9,  # more than clocks of the system take
-        description="seconds a call on a whole batch may take; 120 if unset",
+        le=1e9,  # the system's clocks take no more
+        description="seconds that a call on a whole batch may take; 120 if unset",
     )
     on_error: Literal["stop", "skip"] = Field(
-        default="stop", description="when it fails: stop the run, or skip the failed samples"
+        default="stop", description="if it fails: stop the run, or skip the failed samples"
     )
     isolate: bool = Field(
         default=False,
-        description="call it in a process of its own, which is killed when it hangs",
+        description="call it in a process of its own, which is killed if it hangs",
     )
 
     @property
     def title(self) -> str:
-        """What metrics and the rest of the configuration call it."""
+        """Its name in metrics and in the rest of the configuration."""
         return self.label or self.name.rpartition(":")[2]
 
 
@@ -113,7 +115,7 @@ def _kind_of_weight(value: Any) -> str:
     return "Schedule" if isinstance(value, Mapping | Schedule) else "float"
 
 
-# The kind is looked at first, so that a mistake in a schedule is not also one in a number.
+# Discriminated, so that a mistake in a schedule is not also reported as one in a number.
 Weight = Annotated[
     Annotated[float, Tag("float")] | Annotated[Schedule, Tag("Schedule")],
     Discriminator(_kind_of_weight),
@@ -122,16 +124,17 @@ Weight = Annotated[
 
 class RewardSection(MeasureSection):
     weight: Weight | None = Field(
-        default=None, description="factor in the total reward, or a schedule of it; 1 if unset"
+        default=None, description="factor in the total reward, or a schedule for it; 1 if unset"
     )
     constraint: Constraint | None = Field(
-        default=None, description="bounds to hold its mean by, in place of a weight"
+        default=None, description="bounds on its mean, in place of a weight"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _bounds_are_not_commented_out(cls, value: Any) -> Any:
-        # What a run writes has a line for each key, unset ones too; a person leaves keys out.
+        # config.yaml of a run has every key, unset ones as null; users leave unset keys out. So a
+        # null constraint beside no weight is a section whose bounds are commented out.
         keys = value if isinstance(value, Mapping) else {}
         if "constraint" in keys and keys["constraint"] is None and "weight" not in keys:
             problem = "a constraint needs a bound: set at_most, at_least"
@@ -143,18 +146,18 @@ class RewardSection(MeasureSection):
         if self.weight is not None and self.constraint is not None:
             raise mistake_at(
                 ("weight",),
-                "a reward with a constraint counts by its multiplier and has no weight; leave out "
-                "one of them, or list the reward twice, once with another label",
+                "a reward with a constraint is weighted by its multiplier and has no weight of its "
+                "own; leave out one of them, or list the reward twice, once with another label",
             )
         return self
 
 
 class WatchSection(MeasureSection):
     better: Literal["higher", "lower"] = Field(
-        default="higher", description="which way it improves"
+        default="higher", description="whether higher or lower values are better"
     )
     tolerance: float = Field(
-        default=0.0, ge=0, description="how far its mean may worsen without an alarm"
+        default=0.0, ge=0, description="how much its mean may worsen without an alarm"
     )
 
 
@@ -162,15 +165,15 @@ class EvaluationSection(Section):
     prompts: int | None = Field(
         default=None,
         ge=0,
-        description="held-out prompts; up to 100 if unset, 0 evaluates nothing",
+        description="number of held-out prompts; up to 100 if unset, 0: no evaluation",
     )
     samples: int = Field(default=1, ge=1, description="sampled completions for each prompt")
     greedy: bool = Field(
         default=True,
-        description="also one greedy completion of each, where a policy has such a mode",
+        description="also sample one greedy completion of each, if the policy has a greedy mode",
     )
     every: int = Field(
-        default=0, ge=0, description="steps between evaluations; 0: only before and after"
+        default=0, ge=0, description="steps between evaluations; 0: only before and after training"
     )
     accuracy: str | None = Field(
         default=None,
@@ -178,54 +181,62 @@ class EvaluationSection(Section):
         "if unset the first reward, as long as it gives only 0 and 1",
     )
     threshold: float | None = Field(
-        default=None, description="a completion is right at this reward or above; 1 if unset"
+        default=None,
+        description="a completion is right if that reward is at least this; 1 if unset",
     )
     distinct: bool = Field(
-        default=True, description="ask each question once, however often the source repeats it"
+        default=True, description="use each question once, even if the source repeats it"
     )
-    source: PluginSection | None = Field(default=None, description="held-out prompts of their own")
+    source: PluginSection | None = Field(
+        default=None,
+        description="a prompt source for evaluation only; if unset, `prompts.held_out` of the "
+        "training prompts",
+    )
 
     @property
     def count(self) -> int:
-        """Held-out prompts asked for, if there are as many."""
+        """The number of held-out prompts to evaluate; without `prompts` set there may be fewer."""
         return 100 if self.prompts is None else self.prompts
 
 
 class RunConfig(Section):
     output: Path = Field(
         default=Path("runs/run"),
-        description="the run's folder, relative to where the command is called; "
-        "`runs/` and the configuration file's name if unset",
+        description="the run's folder, relative to the current folder; `runs/` and the "
+        "configuration file's name if unset",
     )
     seed: int = Field(
         default=0, ge=0, lt=2**32, description="of prompts, sampling and initialisation"
     )
     policy: PluginSection | None = Field(
-        default=None, description="what is trained; in its place `pool` or `chain`, of several"
+        default=None, description="the policy to train; use `pool` or `chain` instead for several"
     )
     pool: list[LearnerSection] | None = Field(
-        default=None, description="policies that share the completions of each prompt, and learn"
+        default=None, description="several policies that each sample a part of every group"
     )
     chain: list[StageSection] | None = Field(
-        default=None, description="policies of which each one's completion is the next one's prompt"
+        default=None,
+        description="several policies: the completion of each is the prompt of the next",
     )
     sampler: PluginSection | None = Field(
-        default=None, description="what draws completions; the policy itself if unset"
+        default=None, description="the engine that samples completions; the policy itself if unset"
     )
-    prompts: PromptsSection = Field(description="where prompts come from")
-    rewards: list[RewardSection] = Field(min_length=1, description="what is rewarded")
+    prompts: PromptsSection = Field(description="the source of prompts")
+    rewards: list[RewardSection] = Field(min_length=1, description="rewards to train on")
     watch: list[WatchSection] = Field(
         default=[], description="rewards that are measured at evaluations and never trained on"
     )
     algorithm: PluginSection = Field(
-        default=PluginSection(name="grpo"), description="what is learned from rewards"
+        default=PluginSection(name="grpo"), description="the algorithm: from rewards to a loss"
     )
-    train: TrainSection = Field(default=TrainSection(), description="how much and how fast")
+    train: TrainSection = Field(
+        default=TrainSection(), description="steps, batch sizes, optimizer, memory, checkpoints"
+    )
     evaluation: EvaluationSection = Field(
-        default=EvaluationSection(), description="what is measured on held-out prompts"
+        default=EvaluationSection(), description="measurements on held-out prompts"
     )
     callbacks: list[PluginSection] = Field(
-        default=[], description="what else happens during the run"
+        default=[], description="further actions during the run: trackers, logs"
     )
     tracking: list[TrackerSection] = Field(
         default=[],
@@ -260,7 +271,8 @@ class RunConfig(Section):
         for number, label in enumerate(labels):
             if label in labels[:number]:
                 raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
-            if label in TAKEN or label in {each.title for each in (*self.rewards, *self.watch)}:
+            rewards = {section.title for section in (*self.rewards, *self.watch)}
+            if label in RESERVED_LABELS or label in rewards:
                 raise mistake_at(
                     (key, number, "label"),
                     f"{label!r} already names metrics or an argument of rewards; choose another",
@@ -279,18 +291,18 @@ class RunConfig(Section):
                 raise mistake_at((key, number, "train", *path), problem) from None
 
     def _check_shared(self, key: str, listed: Sequence[LearnerSection]) -> None:
-        """What stands beside the list, for all in it."""
+        """Check the sections outside the list, which hold for all learners in it."""
         for name in ("sampler", "algorithm"):
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
-        for name, what in (("ahead", "sampled ahead"), ("replay", "replayed")):
+        for name in ("ahead", "replay"):
             if getattr(self.train, name):
-                raise mistake_at(("train", name), f"nothing is {what} in a {key}")
+                raise mistake_at(("train", name), f"a {key} does not support it; leave it out")
         sized = [n for n, x in enumerate(listed) if dict(x.train)["group_size"] is not None]
         if key == "pool" and sized:
             raise mistake_at(
                 (key, sized[0], "train", "group_size"),
-                "the policies of a pool share train.group_size evenly; set that",
+                "the policies of a pool share the run's train.group_size evenly; set that instead",
             )
         if key == "pool" and self.train.group_size % len(listed):
             raise mistake_at(
@@ -300,7 +312,7 @@ class RunConfig(Section):
 
     @property
     def learners(self) -> Mapping[str, Learning]:
-        """What learns, by label: what holds for each, in the order of the configuration."""
+        """The settings of each learner by label, in the order of the configuration."""
         if self.policy is not None:
             sole = Learning(
                 path=(),

@@ -1,4 +1,4 @@
-"""The section `train`: how much and how fast."""
+"""The section `train`: steps, batch sizes, optimizer, memory, checkpoints."""
 
 from typing import Annotated, Literal, Self
 
@@ -8,22 +8,22 @@ from groupwise.config.section import Section, mistake_at
 
 
 class ReplaySection(Section):
-    """Earlier right completions, for prompts of which hardly any is right."""
+    """Reuse earlier right completions for prompts that are rarely answered right."""
 
     at_least: int = Field(
         default=1,
         ge=1,
-        description="right completions that a group should have; wrong ones give way to earlier "
-        "right ones of the same prompt where it has fewer",
+        description="right completions that a group should have; if it has fewer, earlier right "
+        "ones of the same prompt replace wrong ones",
     )
     size: int = Field(
         default=256,
         ge=1,
-        description="completions kept, in the memory of every process and in checkpoints",
+        description="completions to keep, in the memory of every process and in checkpoints",
     )
 
     @model_validator(mode="after")
-    def _holds_those_of_a_group(self) -> Self:
+    def _is_large_enough(self) -> Self:
         if self.size < self.at_least:
             raise mistake_at(
                 ("size",),
@@ -35,35 +35,36 @@ class ReplaySection(Section):
 
 class TrainSection(Section):
     steps: int = Field(
-        default=100, ge=0, description="training steps, each with rollouts of its own"
+        default=100, ge=0, description="training steps; each samples its own rollouts"
     )
     minutes: float | None = Field(
         default=None,
         gt=0,
-        description="stop training after that time, evaluations between steps included",
+        description="stop training after this time, which includes evaluations between steps",
     )
-    groups_per_step: int = Field(default=8, ge=1, description="prompts drawn for a step")
+    groups_per_step: int = Field(default=8, ge=1, description="prompts per step")
     group_size: int = Field(
         default=8,
         ge=1,
-        description="completions sampled for each prompt; at least 2 for algorithms that compare "
-        "the completions of a prompt",
+        description="completions per prompt; at least 2 for algorithms that compare the "
+        "completions of a prompt",
     )
     updates_per_rollout: int = Field(
         default=1,
         ge=1,
-        description="optimizer updates a step's groups are cut into; must divide them",
+        description="optimizer updates that the groups of a step are split into; must divide "
+        "`groups_per_step`",
     )
     epochs: int = Field(default=1, ge=1, description="passes over a step's rollouts")
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
         default="adamw",
-        description="adamw_8bit keeps the moments in 8 bits, by bitsandbytes: a quarter of their "
+        description="adamw_8bit (bitsandbytes) keeps the moments in 8 bits: a quarter of their "
         "memory",
     )
     learning_rate: float = Field(default=1e-6, ge=0, description="of AdamW, after the warmup")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
-        description="how the learning rate falls; linear and cosine end at 0, after `steps`",
+        description="decay of the learning rate; linear and cosine reach 0 after `steps`",
     )
     warmup_steps: int = Field(
         default=0, ge=0, description="steps over which the learning rate rises"
@@ -76,65 +77,70 @@ class TrainSection(Section):
         default=1.0,
         gt=0,
         allow_inf_nan=True,
-        description="clip the gradient's norm; .inf clips nothing",
+        description="limit of the gradient's norm; .inf for none",
     )
     ema: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="decay of an exponential moving average of what is trained; if set, it is "
-        "evaluated and saved",
+        description="decay of an exponential moving average of the trained weights; if set, the "
+        "average is what is evaluated and saved",
     )
     ema_every: int = Field(
-        default=1, ge=1, description="optimizer updates from one averaging to the next"
+        default=1, ge=1, description="optimizer updates between updates of the average"
     )
     microbatch: int = Field(
         default=16384,
         ge=1,
-        description="decisions in one forward and backward pass, padding included; of a language "
-        "model tokens, those of prompts too",
+        description="decisions in one forward and backward pass, padding included; for a language "
+        "model tokens, with those of prompts. Lower it to save memory: the gradient stays the same",
     )
     shard: bool = Field(
         default=False,
-        description="divide weights, gradients and optimizer among the processes (FSDP2), where "
-        "one device cannot hold them",
+        description="divide weights, gradients and optimizer state among the processes (FSDP2), "
+        "if one device cannot hold them",
     )
     tf32: bool = Field(
         default=False,
-        description="on a GPU, take matrix products of float32 in TF32: quicker, of 10 bits in "
-        "place of 23",
+        description="on a GPU, compute float32 matrix products in TF32: faster, with 10 bits of "
+        "mantissa instead of 23",
     )
-    sample_batch: int = Field(default=512, ge=1, description="rollouts sampled at once")
+    sample_batch: int = Field(
+        default=512, ge=1, description="rollouts sampled at once; lower it to save memory"
+    )
     ahead: Literal[0, 1] = Field(
         default=0,
-        description="steps that are sampled before the present one is learned from: with 1 an "
-        "engine samples while the update runs, by weights one step older",
+        description="1: sample the next step's rollouts before the current update, so that an "
+        "engine samples while the update runs, with weights one step older",
     )
     max_refills: int = Field(
-        default=3, ge=0, description="rounds of resampling when the algorithm replaces groups"
+        default=3,
+        ge=0,
+        description="most rounds of resampling per step, if the algorithm replaces groups of "
+        "equal reward",
     )
     replay: ReplaySection | None = Field(
         default=None,
-        description="learn again from earlier right completions of prompts that are hardly ever "
-        "answered rightly; `{}` takes the defaults ([Data that teaches](data.md))",
+        description="reuse earlier right completions of prompts that are rarely answered right; "
+        "`{}` takes the defaults ([Data that teaches](data.md))",
     )
     max_skipped_updates: int = Field(
         default=10,
         ge=0,
-        description="updates in a row whose gradient may be not finite, and which are skipped, "
-        "before the run ends",
+        description="an update whose gradient is not finite is skipped; the run ends after more "
+        "than this many in a row",
     )
     checkpoint_every: int = Field(
-        default=0, ge=0, description="steps between checkpoints; 0: by minutes alone"
+        default=0, ge=0, description="steps between checkpoints; 0: only by minutes"
     )
     checkpoint_minutes: float | None = Field(
         default=15.0,
         gt=0,
-        description="write a checkpoint after the first step that ends this long after the last "
-        "one; null: by steps alone",
+        description="minutes between checkpoints, each written at the end of a step; null: only "
+        "by steps",
     )
     keep_checkpoints: int = Field(
-        default=2, ge=1, description="how many checkpoints stay, the last"
+        default=2, ge=1, description="how many checkpoints to keep, the last ones"
     )
 
     @model_validator(mode="after")
@@ -148,7 +154,7 @@ class TrainSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _wrong_ones_stay(self) -> Self:
+    def _keeps_wrong_ones(self) -> Self:
         if self.replay is not None and self.replay.at_least >= self.group_size:
             raise mistake_at(
                 ("replay", "at_least"),
@@ -163,7 +169,7 @@ class TrainSection(Section):
         if self.shard and self.optimizer == "adamw_8bit":
             raise mistake_at(
                 ("optimizer",),
-                "adamw_8bit takes no weights that are divided among processes; set "
-                "train.optimizer: adamw, or leave out train.shard",
+                "adamw_8bit does not support sharded weights; set train.optimizer: adamw, or leave "
+                "out train.shard",
             )
         return self

@@ -1,8 +1,7 @@
-"""YAML read into plain data together with the line each key stands on, and written again.
+"""Read YAML into plain data with the line of each key, and write it.
 
-The scalars are YAML 1.2's: `1e-4` is a number, while `yes`, `010` and `1:30` are not what YAML 1.1
-makes of them. What a file may ask for is bounded: aliases that multiply, endless numbers and
-nesting, and tags that stand for objects of Python's are refused.
+Scalars follow YAML 1.2: `1e-4` is a number, `010` is 10, and `yes` and `1:30` are texts. Aliases
+that multiply, very long numbers, deep nesting and tags for Python objects are refused.
 """
 
 import re
@@ -17,11 +16,11 @@ from groupwise.errors import UserError
 KeyPath = tuple[str | int, ...]
 
 MOST_COPIES = 20_000
-"""Values that aliases may repeat in all."""
+"""The most values that aliases may repeat."""
 DEEPEST = 100
-"""Keys and list items from the top to a value."""
+"""The deepest nesting: keys and list items from the top to a value."""
 LONGEST = 100
-"""Digits of a whole number."""
+"""The most digits of a whole number."""
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = (
@@ -37,11 +36,11 @@ _TOO_DEEP = "nested too deeply, or inside itself"
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way; filled in below)
+    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's interface; filled below)
 
 
 class _Dumper(yaml.SafeDumper):
-    # The same scalars as the loader's: only then does the dumper quote what would be misread.
+    # The same scalars as the loader's, so that the dumper quotes texts that would be misread.
     yaml_implicit_resolvers = {}  # noqa: RUF012
 
     def ignore_aliases(self, _: Any) -> bool:
@@ -61,7 +60,7 @@ def _integer(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 
 _Loader.add_constructor(_TAG + "int", _integer)
-# Paths and whatever else Python code put into options: written as text, never refused.
+# Paths and any other Python objects in options are written as text, never refused.
 _Dumper.add_multi_representer(object, lambda dumper, data: dumper.represent_str(str(data)))
 _Dumper.add_representer(bytes, lambda dumper, data: dumper.represent_str(str(data)))
 _Dumper.add_representer(set, lambda dumper, data: dumper.represent_list(sorted(data, key=repr)))
@@ -71,7 +70,7 @@ class Lines(dict[KeyPath, int]):
     """Line numbers by key path, from 1."""
 
     def of(self, path: KeyPath) -> int | None:
-        """The line of the path, or of the closest section around it that has one."""
+        """The line of the path, or of the closest section around it with a known line."""
         for end in range(len(path), -1, -1):
             if path[:end] in self:
                 return self[path[:end]]
@@ -96,8 +95,8 @@ def read(text: str, source: str) -> tuple[Any, Lines]:
         raise UserError(f"{source}, line {line}: {problem}") from error
     except RecursionError as error:
         raise UserError(f"{source}: {_TOO_DEEP}") from error
-    except (ValueError, OverflowError) as error:  # an escape of no character, an endless version
-        raise UserError(f"{source} is no YAML: {error}") from error
+    except (ValueError, OverflowError) as error:  # an invalid escape, a huge %YAML version
+        raise UserError(f"{source} is not valid YAML: {error}") from error
     return data, builder.lines
 
 
@@ -107,19 +106,19 @@ def write(data: Mapping[str, Any]) -> str:
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong, and what to do where it is a common mistake."""
+    """PyYAML's message, with advice for common mistakes."""
     problem = str(error.problem or error.context)
     if problem.startswith("found undefined alias"):
-        # Without its name: it may be a password that nobody knew to quote.
-        return "found an alias of nothing; a text that begins with * needs quotes"
+        # Without the alias's name, which may be an unquoted password.
+        return "undefined alias; a text that begins with * needs quotes"
     mark = error.problem_mark
     if mark and "${" in (mark.get_snippet() or ""):
-        return f"{problem}; between brackets ${{NAME}} needs quotes"
+        return f"{problem}; inside [...] or {{...}}, ${{NAME}} needs quotes"
     return problem
 
 
 class _Builder:
-    """Makes data of nodes, and counts what aliases repeat."""
+    """Builds data from YAML nodes, and counts the values that aliases repeat."""
 
     def __init__(self, loader: _Loader) -> None:
         self.loader, self.lines = loader, Lines()
@@ -138,7 +137,7 @@ class _Builder:
         raise _mistake(f"unknown tag {node.tag[:60]!r}", node)
 
     def _count(self, node: yaml.Node, path: KeyPath) -> None:
-        """Refuse what is nested too deeply or repeated too often."""
+        """Refuse a node that is nested too deeply or repeated too often."""
         if len(path) > DEEPEST:
             raise _mistake(_TOO_DEEP, node)
         self._copies += id(node) in self._seen
@@ -149,18 +148,18 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         try:
             return self.loader.construct_object(node)
-        except (ValueError, KeyError, IndexError) as error:  # of what a tag claims that it is
+        except (ValueError, KeyError, IndexError) as error:  # `!!int abc`
             kind = node.tag.removeprefix(_TAG)
-            raise _mistake(f"expected what its tag says, !!{kind}", node) from error
+            raise _mistake(f"expected a value of its tag, !!{kind}", node) from error
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        seen: dict[str, int] = {}
+        key_lines: dict[str, int] = {}
         for key, _ in node.value:
             name, line = _key(key), key.start_mark.line + 1
-            if name in seen and not _merges(key):
+            if name in key_lines and not _merges(key):
                 dotted = ".".join(map(str, (*path, name)))
-                raise _mistake(f"{dotted}: already given in line {seen[name]}", key)
-            seen[name] = line
+                raise _mistake(f"{dotted}: already set in line {key_lines[name]}", key)
+            key_lines[name] = line
         built: dict[str, Any] = {}
         # Merged keys come first, so that the section's own follow and win.
         for key, value in node.value:
@@ -174,7 +173,7 @@ class _Builder:
         return built
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
-        """What `<<` brings: a section's keys, or those of several, of which the first wins."""
+        """The keys that `<<` merges: of one section, or of several, of which the first wins."""
         is_list = isinstance(node, yaml.SequenceNode)
         built: dict[str, Any] = {}
         for section in reversed(node.value) if is_list else [node]:
@@ -193,7 +192,7 @@ def _merges(key: yaml.Node) -> bool:
 
 
 def _key(node: yaml.Node) -> str:
-    """A key is text whatever it looks like: `on`, `1` and `null` are names here."""
+    """A key as text, whatever it looks like: `on`, `1` and `null` are names here."""
     if not isinstance(node, yaml.ScalarNode):
         raise _mistake("a key must be text", node)
     if node.tag not in (*_TAGS, _TAG + "merge"):

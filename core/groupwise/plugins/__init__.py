@@ -1,1 +1,1 @@
-"""Plugins: discovery of what is registered, and a name with its options made into an object."""
+"""Plugins: discovery of registered names, and building an object from a name and its options."""

@@ -1,4 +1,4 @@
-"""build: a plugin's target and its options made into the object that a run uses."""
+"""build: from a plugin's target and its options to the object that a run uses."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from groupwise import secrets
 from groupwise.config.kinds import kind_at, plugin_sections
-from groupwise.config.mistakes import below, explain, found, unknown_key
+from groupwise.config.mistakes import below, described, explain, unknown_key
 from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
 from groupwise.plugins import registry as plugins
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
-    """What a registered name, or `module:attribute`, stands for; UserError tells its line."""
+    """Import the target of a registered name, or `module:attribute`; UserError names the line."""
     try:
         return plugins.installed().load(kind, name, beside=_folders(loaded))
     except UserError as error:
@@ -38,11 +38,11 @@ def build(
 ) -> Any:
     """The object that a section of the configuration names.
 
-    A class with a nested `Config` gets one; another class gets the options as arguments. A reward
-    that is a function has them bound; any other function is called with them. Whatever is an
-    object already is returned.
+    A class with a nested `Config` is called with a `Config`, another class with the options as
+    arguments. For a reward that is a function the options are bound; any other function is called
+    with them. A target that is an object already is returned.
 
-    beside: what else the target is called with, as a sampler with its policy.
+    beside: further arguments, such as the policy of a sampler.
     """
     config = check_options(loaded, section_path, target, name, options)
     options = secrets.revealed(options)
@@ -65,9 +65,9 @@ def check_options(
     name: str,
     options: Mapping[str, Any],
 ) -> Any:
-    """The target's `Config` of these options, None where it has none; builds nothing.
+    """The target's `Config` of these options, None if it has no `Config`; builds nothing.
 
-    Raises UserError for options that the target does not take, and for secrets that are not there.
+    Raises UserError for options that the target does not take, and for secrets that are missing.
     """
     problems = [
         loaded.origin.message(path, problem)
@@ -82,22 +82,22 @@ def check_options(
     if is_class or is_reward or inspect.isroutine(target):
         _check_arguments(loaded, section_path, target, options, whole=not is_reward)
     elif options:
-        problem = f"{name!r} is an object already and takes no options, found {found(options)}"
+        problem = f"{name!r} is an object already and takes no options, found {described(options)}"
         raise UserError(loaded.origin.message(section_path, problem))
     return None
 
 
 def concealed(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options with all that hidden which the types of the target's `Config` call secret."""
+    """The options with those wrapped whose type in the target's `Config` is a secret type."""
     hints = [target.Config] if has_config(target) else []
     hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
     return hidden
 
 
 def with_secrets(loaded: "LoadedConfig", targets: Mapping[KeyPath, Any]) -> "LoadedConfig":
-    """The configuration with those options hidden, too, that a plugin's `Config` calls secret.
+    """The configuration with all options wrapped that a plugin's `Config` declares secret.
 
-    targets: what the names of the sections stand for.
+    targets: by path of a section, the imported target of its name.
     """
     config = loaded.config
     for _, path, section in plugin_sections(config):
@@ -114,14 +114,14 @@ def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
         return section.model_copy(update=options)
     key, rest = path[0], path[1:]
     if isinstance(section, list):
-        return [_changed(one, rest, options) if i == key else one for i, one in enumerate(section)]
+        return [_changed(x, rest, options) if i == key else x for i, x in enumerate(section)]
     return section.model_copy(
         update={str(key): _changed(getattr(section, str(key)), rest, options)}
     )
 
 
 def _is_reward(section_path: KeyPath, target: Any) -> bool:
-    """Whether the target itself is called with completions, and not what is made of it."""
+    """Whether the target itself is the reward function, rather than a class to build."""
     is_object = callable(target) and not isinstance(target, type)
     return is_object and kind_at(section_path) == "rewards"
 
@@ -137,18 +137,18 @@ def validate(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     config: type[BaseModel] = target.Config
-    plugins.look_in(Path.cwd(), *_folders(loaded))  # options may name a module, as sections do
+    plugins.look_in(Path.cwd(), *_folders(loaded))  # options, too, may name a module
     context = {"folder": loaded.folder, "begun_in": loaded.begun_in}
     try:
         return config.model_validate(dict(options), context=context)
     except ValidationError as error:
         known = _section_names(loaded, section_path)
-        # Not `from error`, which would show all input in a traceback, secrets among it.
+        # Not `from error`: the traceback would show the input with its secrets.
         raise explain(error, config, loaded.origin, section_path, known) from None
 
 
 def _folders(loaded: "LoadedConfig") -> list[Path]:
-    """Where modules are looked for beside the current folder."""
+    """Folders to search for modules, besides the current one."""
     return [folder for folder in (loaded.folder, loaded.begun_in) if folder is not None]
 
 
@@ -170,18 +170,15 @@ def _check_arguments(
 ) -> None:
     """Raise UserError unless the options fit the signature.
 
-    whole: the options are all the arguments there will be. Those of a reward are not: its
-    `**columns` stand for columns of the dataset, so an option must be an argument by name.
+    whole: the options are all arguments. Those of a reward are not: its `**columns` are columns of
+    the dataset, so an option must be a parameter by name.
     """
     try:
+        named = arguments(kind_at(section_path), target)
         parameters = inspect.signature(target).parameters.values()
-    except ValueError:  # some built-in types do not tell
+    except ValueError:  # some built-in types have no signature
         return
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if kind_at(section_path) == "samplers":
-        named = named[1:]  # the policy, which the core gives
-    reserved = () if whole else _reward_arguments()
-    known = [p.name for p in named if p.name not in reserved]
+    known = [p.name for p in named]
     takes_any = whole and any(p.kind is p.VAR_KEYWORD for p in parameters)
     missing = [p.name for p in named if whole and p.default is p.empty and p.name not in options]
     suggested = known + _section_names(loaded, section_path)
@@ -194,6 +191,20 @@ def _check_arguments(
     ]
     if problems:
         raise UserError("\n".join(problems))
+
+
+def arguments(kind: str | None, target: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The arguments that a configuration may give to a target without a `Config`.
+
+    Raises ValueError for built-in types that have no signature.
+    """
+    parameters = inspect.signature(target).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if kind == "samplers":
+        return named[1:]  # the policy, which the core gives
+    if kind == "rewards" and not isinstance(target, type):
+        return [p for p in named if p.name not in _reward_arguments()]
+    return named
 
 
 def _reward_arguments() -> tuple[str, ...]:

@@ -33,12 +33,12 @@ SINGULAR = {
 }
 KINDS = tuple(SINGULAR)
 SWITCHED_OFF = "GROUPWISE_WITHOUT"
-"""An environment variable: names of plugins, separated by commas, that are not loaded."""
+"""An environment variable: comma-separated names of plugins not to load."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A registered name: what it stands for, who registered it, which extra it needs."""
+    """A registered name: its target, the plugin that registered it, the extra that it needs."""
 
     kind: str
     name: str
@@ -52,9 +52,9 @@ class Entry:
 class Registry:
     """All registered names.
 
-    failures: the plugins that could not be loaded, with the reason. switched_off: those that were
-    not, because GROUPWISE_WITHOUT names them. misnamed: what it names and nobody has installed,
-    with the closest plugin.
+    failures: plugins that could not be loaded, with the reason. switched_off: plugins that were not
+    loaded because GROUPWISE_WITHOUT names them. misnamed: names in GROUPWISE_WITHOUT that are not
+    installed, with the closest plugin.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -63,17 +63,28 @@ class Registry:
     misnamed: dict[str, str] = field(default_factory=dict)
 
     def named(self, kind: str, name: str) -> list[Entry]:
-        """The entries that a name may mean: `name` itself, or `plugin/name` where two share one."""
+        """The entries that match `name`, or `plugin/name`, for a name that two plugins register."""
         entries = [entry for entry in self.entries if entry.kind == kind]
         return [entry for entry in entries if entry.name == name] or [
             entry for entry in entries if f"{entry.plugin}/{entry.name}" == name
         ]
 
+    def of_name(self, name: str) -> list[Entry]:
+        """The entries of any kind that a name may mean. Raises UserError where there are none."""
+        entries = [entry for kind in KINDS for entry in self.named(kind, name)]
+        if not entries:
+            known = sorted({entry.name for entry in self.entries})
+            raise UserError(
+                f"no plugin registers {name!r}{did_you_mean(name, known)}; `groupwise plugins` "
+                f"lists all names{self.may_bring}"
+            )
+        return entries
+
     def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.
 
-        beside: folders where such modules are looked for, after the current one and the
-            installed packages.
+        beside: further folders to search for modules, after the installed packages and the current
+            folder.
         Raises UserError for unknown and doubly registered names, broken targets and missing extras.
         """
         if ":" in name:
@@ -84,46 +95,55 @@ class Registry:
             raise UserError(self._unknown(kind, name))
         if len(entries) > 1:
             both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in entries)
-            one = " or ".join(repr(f"{entry.plugin}/{name}") for entry in entries)
+            choices = " or ".join(repr(f"{entry.plugin}/{name}") for entry in entries)
             raise UserError(
                 f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}; "
-                f"name one of them as {one}"
+                f"name one of them as {choices}"
             )
-        entry = entries[0]
-        extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
-        return _import(entry.target, f"{SINGULAR[kind]} {name!r}", extra)
+        return target_of(entries[0])
 
     def _unknown(self, kind: str, name: str) -> str:
         entries = [entry for entry in self.entries if entry.kind == kind]
         known = sorted({entry.name for entry in entries})
         plugin, _, rest = name.partition("/")
-        # A model's hub name has a slash, too: one half at least must be right.
+        # A model's hub name has a slash, too, so suggest only where one half is right.
         full = [f"{e.plugin}/{e.name}" for e in entries if e.plugin == plugin or e.name == rest]
         hint = did_you_mean(name, full if rest else known)
         if kind == "rewards" and not hint and ("/" in name or Path(name).exists()):
             return (
-                f"{name!r} is no reward's name; if it is a model that scores completions, name the "
-                f"reward that calls it and give it the model: {{name: REWARD, model: {name}}}. "
+                f"{name!r} is no reward's name; for a model that scores completions, name a reward "
+                f"that calls it, with the model as its option: {{name: REWARD, model: {name}}}. "
                 f"docs/rewards.md, Reward models, lists such rewards"
             )
-        broken = "".join(
-            f"\n  plugin {plugin!r} could not be loaded and may bring it: {reason}"
-            for plugin, reason in self.failures.items()
-        )
-        absent = "".join(
-            f"\n  plugin {plugin!r} is switched off by {SWITCHED_OFF} and may bring it"
-            for plugin in self.switched_off
-        )
         return (
             f"unknown {SINGULAR[kind]} {name!r}{hint}; "
-            f"registered are {', '.join(known) or 'none'}{broken}{absent}"
+            f"registered are {', '.join(known) or 'none'}{self.may_bring}"
         )
+
+    @property
+    def may_bring(self) -> str:
+        """A line for each plugin that was not loaded, for messages about a name that is missing."""
+        broken = [
+            f"\n  plugin {plugin!r} may register it, but could not be loaded: {reason}"
+            for plugin, reason in self.failures.items()
+        ]
+        absent = [
+            f"\n  plugin {plugin!r} may register it, but is switched off by {SWITCHED_OFF}"
+            for plugin in self.switched_off
+        ]
+        return "".join([*broken, *absent])
+
+
+def target_of(entry: Entry) -> Any:
+    """What a registered name stands for. Raises UserError where it, or its extra, is missing."""
+    extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
+    return _import(entry.target, f"{SINGULAR[entry.kind]} {entry.name!r}", extra)
 
 
 def look_in(*folders: Path) -> None:
-    """Find modules in these folders, too, when a configuration names one."""
+    """Add folders to the module search path, for modules that a configuration names."""
     for folder in map(Path.resolve, folders):
-        # Last in line: a user's `math.py` must not stand in for a package's.
+        # At the end: a user's `math.py` must not shadow an installed module.
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
 
@@ -137,7 +157,7 @@ def _import(target: str, what: str, extra: str | None) -> Any:
         if extra is not None and missing != module.partition(".")[0]:
             raise UserError(f"{what} needs an extra: pip install {extra!r} ({error})") from error
         raise UserError(f"{what}: cannot import {module!r}: {error}") from error
-    except Exception as error:  # whatever a stranger's module does at import
+    except Exception as error:  # third-party code may raise anything at import
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{what}: importing {module!r} raised {reason}") from error
     for part in attribute.split("."):
@@ -161,7 +181,7 @@ def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
         if point.name in without:
             registry.switched_off.append(point.name)
             continue
-        # Whatever a stranger's module does at import, it is told and the rest goes on.
+        # Third-party code may raise anything at import: note it and go on with the others.
         try:
             plugin = point.load()
             manager.register(plugin, name=point.name)
@@ -174,7 +194,7 @@ def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
 
 
 def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registry) -> None:
-    """Call one plugin's hooks; its names count only when all of them went well."""
+    """Call one plugin's hooks; its names are added only if none of them raises."""
     manager.check_pending()
     others = [plugin for name, plugin in manager.list_name_plugin() if name != point.name]
     source = point.dist.name if point.dist else "?"
@@ -212,12 +232,12 @@ def installed() -> Registry:
 
 
 def missing_requirements(entry: Entry) -> list[str]:
-    """The distributions of the entry's extra that are not installed, by their metadata alone."""
+    """The requirements of the entry's extra that are not installed, from metadata alone."""
     return [name for name in _extra_requirements(entry) if not _is_installed(name)]
 
 
 def _extra_requirements(entry: Entry) -> list[str]:
-    """What the entry's distribution asks for under its extra, and not without it."""
+    """The requirements that only the entry's extra adds to its distribution."""
     if entry.extra is None or not _is_installed(entry.distribution):
         return []
     names = []
@@ -236,6 +256,6 @@ def _extra_requirements(entry: Entry) -> list[str]:
 def _is_installed(name: str) -> bool:
     try:
         distribution(name)
-    except (PackageNotFoundError, ValueError):  # ValueError: no name at all
+    except (PackageNotFoundError, ValueError):  # ValueError: an empty name
         return False
     return True

@@ -1,4 +1,4 @@
-"""Dataset: whatever the `datasets` library reads, as prompts."""
+"""Dataset: prompts from anything that the `datasets` library reads."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,29 @@ from typing import Any
 
 from datasets import Dataset as HuggingFaceDataset
 from datasets import disable_progress_bars, load_dataset
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from groupwise.errors import UserError, first_line
 from groupwise.options import PathOrName
 from groupwise.prompts.source import is_chat
+from groupwise.prompts.wording import Wording
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 class Dataset:
-    """A JSONL, CSV or Parquet file, a folder, or a dataset's hub name."""
+    """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
 
-    class Config(BaseModel):
-        model_config = ConfigDict(extra="forbid", frozen=True)
+    Columns are renamed first, so the template names them as rewards do.
+    """
 
+    class Config(Wording):
         path: PathOrName = Field(description="a file, a folder or a hub name")
         split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
         subset: str | None = Field(None, description="the hub dataset's configuration")
-        prompt: str = Field("prompt", description="the column that holds the prompt")
+        prompt: str = Field(
+            "prompt", description="column that holds the prompt, renamed to `prompt`"
+        )
         columns: dict[str, str] = Field(
             default_factory=dict, description="columns to rename, old name to new name"
         )
@@ -34,9 +38,12 @@ class Dataset:
         )
 
     def __init__(self, config: Config) -> None:
+        self.wording = config
         self.data = _rename(_load(config), config)
-        self.is_csv = Path(config.path).suffix == ".csv"
-        if self.is_csv:
+        config.check(self.data.column_names)
+        # A cell of a CSV file can hold messages only as text.
+        self.has_json = Path(config.path).suffix == ".csv" and config.template is None
+        if self.has_json:
             _check_cells(self.data["prompt"], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
@@ -46,8 +53,9 @@ class Dataset:
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
         row: Mapping[str, Any] = self.data[index]
-        # A cell of a CSV file can hold messages only as text.
-        return {**row, "prompt": _messages(row["prompt"])} if self.is_csv else row
+        own = row.get("prompt")
+        own = _messages(own) if self.has_json else own
+        return {**row, "prompt": self.wording.worded(row, own)}
 
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
@@ -70,7 +78,7 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
 
 
 def _messages(prompt: Any) -> Any:
-    """The chat messages that a text is the JSON of; any other text as it is."""
+    """Chat messages, if the text is JSON of such; any other text as it is."""
     if not isinstance(prompt, str) or not prompt.lstrip().startswith("["):
         return prompt
     try:
@@ -81,9 +89,10 @@ def _messages(prompt: Any) -> Any:
 
 
 def _check_cells(prompts: Sequence[Any], path: str) -> None:
-    """Name the first cell that is meant to hold messages and does not; it would be taken as text.
+    """Raise UserError for a cell that looks like chat messages but does not parse as such; it would
+    silently be used as text.
 
-    That is one in a list or a mapping of roles, or in brackets where other cells hold messages.
+    Such a cell starts with a bracket, and contains "role" early or stands beside cells that parse.
     """
     cells = [prompt.lstrip() for prompt in prompts if isinstance(prompt, str)]
     chats = any(is_chat(_messages(cell)) for cell in cells)
@@ -98,7 +107,7 @@ def _check_cells(prompts: Sequence[Any], path: str) -> None:
 
 
 def _check_lines(path: Path) -> None:
-    """Name the first malformed line: the readers behind `datasets` do not say which it is."""
+    """Raise UserError with the number of the first malformed line, which `datasets` omits."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -124,9 +133,10 @@ def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceData
                 f"{', '.join(data.column_names)})"
             )
         data = data.rename_column(old, new)
-    if "prompt" not in data.column_names:
+    if "prompt" not in data.column_names and config.template is None:
         raise UserError(
             f"prompts: {config.path} has no column 'prompt' (it has "
-            f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`"
+            f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`, or make the prompt "
+            f"of several columns with `template: ...`"
         )
     return data

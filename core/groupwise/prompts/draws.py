@@ -1,4 +1,4 @@
-"""Prompts: which rows are held out, and which group comes next; resumable by one number."""
+"""Prompts: the order of training prompts, and the held-out split; resumable."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from groupwise.prompts.source import PromptSource, Row, check_row
 from groupwise.prompts.split import as_text, held_out
 
 SCAN = 200_000
-"""Rows looked through for the held-out split before giving up; sources may be endless."""
+"""Rows to search for held-out prompts before giving up; a generated source may be endless."""
 MOST_RESTS = 100
-"""Rows passed over for a draw before one is taken that should rest."""
+"""The most rows that `rests` may pass over for one draw."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One prompt drawn for one group: its number in the run, and the row."""
+    """A prompt drawn for one group: the number of the draw in the run, and the row."""
 
     number: int
     row: Row
 
 
 class Prompts:
-    """Draws training prompts in a seeded order, epoch after epoch, the held-out ones left out.
+    """Draws training prompts in a seeded order, epoch after epoch, without the held-out ones.
 
-    key: the column that says what a row asks, for sources where several prompts ask the same; the
-        source's own if unset, else the prompt.
-    skips: rows for which this is true are never drawn, neither to train on nor to evaluate.
+    key: the column with the question, for sources in which several prompts ask the same; if unset,
+        the source's own key, else the prompt.
+    skips: rows for which this is true are never drawn, neither for training nor for evaluation.
 
-    Its whole state is `position`, the number of rows looked at, `drawn`, the number of draws, and
+    Its whole state is `position`, the number of rows passed, `drawn`, the number of draws, and
     `skipped`, the number of rows left out by `skips`.
     """
 
@@ -55,7 +55,7 @@ class Prompts:
         check_row(source[0], 0)
 
     def question(self, row: Row) -> str:
-        """What a row asks, as text that is equal where two rows ask the same."""
+        """The question of a row as text, equal for rows that ask the same."""
         return as_text(self._key(row))
 
     def is_held_out(self, row: Row) -> bool:
@@ -80,7 +80,7 @@ class Prompts:
         return [self._draw(self._in_order()[1]) for _ in range(count)]
 
     def rests(self, row: Row) -> bool:
-        """Whether a row that may be drawn is passed over this time."""
+        """Whether to pass over this row for now, although it may be drawn."""
         return False
 
     def _draw(self, row: Row) -> Draw:
@@ -105,43 +105,43 @@ class Prompts:
                 return index, row
         skipping = f", as the policy skips {skipped / passed:.0%} of them" if skipped else ""
         raise UserError(
-            f"held_out={self.fraction} leaves none of {len(self.source)} prompts "
+            f"prompts.held_out: {self.fraction} leaves none of {len(self.source)} prompts "
             f"to train on{skipping}"
         )
 
     def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Draw]:
-        """The first `count` held-out prompts, in the source's own order; the same always.
+        """The first `count` held-out prompts in the source's order, the same at every call.
 
-        distinct: take a question once; False takes them as often as the source has them.
-        strict: raise UserError when there are fewer; otherwise take what there is.
+        distinct: take each question once; if False, as often as the source has it.
+        strict: raise UserError if there are fewer than `count`; otherwise return those.
         """
         draws: list[Draw] = []
-        seen: set[str] = set()
+        questions: set[str] = set()
         skipped = 0
         for row in self.rows():
             if len(draws) == count:
                 break
             key = self.question(row)
-            if (distinct and key in seen) or not self.is_held_out(row):
+            if (distinct and key in questions) or not self.is_held_out(row):
                 continue
             if self.skips(row):
                 skipped += 1
                 continue
-            seen.add(key)
+            questions.add(key)
             draws.append(Draw(len(draws), row))
         if strict and len(draws) < count:
             raise UserError(
                 f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
                 f"{len(self.source)} rows are held out (held_out: {self.fraction})"
                 + (", rows that ask the same counted once" if distinct else "")
-                + "; lower the one or raise the other"
+                + "; lower evaluation.prompts or raise prompts.held_out"
                 + (f". The policy skips {skipped} more of them" if skipped else "")
             )
         return draws
 
     @property
     def place(self) -> dict[str, int]:
-        """Where it stands in the source."""
+        """The position in the source, as a checkpoint has it."""
         return {"position": self.position, "drawn": self.drawn, "skipped": self.skipped}
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Prompts:
         self.skipped = state["skipped"]
 
     def _index(self, position: int) -> int:
-        """The number of the row that stands there in the seeded order."""
+        """The index of the row at this position of the seeded order."""
         epoch, offset = divmod(position, len(self.source))
         if not self.shuffle:
             return offset

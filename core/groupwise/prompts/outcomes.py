@@ -1,4 +1,4 @@
-"""Outcomes: how often prompts were answered rightly, and how much they have left to teach."""
+"""Outcomes: how often each prompt was answered right, and how much it can still teach."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Outcome(NamedTuple):
-    """What came of one draw: how many completions were right, of how many that were judged."""
+    """The result of one draw: how many completions were right, of how many judged."""
 
     right: float
     judged: float
@@ -18,34 +18,34 @@ Count = TypeVar("Count", float, Tensor)
 
 
 def worth(right: Count, judged: Count) -> Count:
-    """E[p (1 - p)] of a success rate p of which `right` of `judged` completions were seen.
+    """E[p (1 - p)] of the success rate p, after `right` of `judged` completions.
 
-    p (1 - p) is the variance of one completion's reward of 0 or 1: what a group is expected to
-    teach. With a uniform prior p is Beta(1 + right, 1 + wrong), and the mean of p (1 - p) then
+    p (1 - p) is the variance of a reward of 0 or 1, by which a group's expected signal grows. With
+    a uniform prior, p is Beta(1 + right, 1 + wrong), and so
 
-        (1 + right) (1 + wrong) / ((2 + judged) (3 + judged)),
+        E[p (1 - p)] = (1 + right) (1 + wrong) / ((2 + judged) (3 + judged)),
 
-    which is 1/6 before anything was seen, and 1/4 at most.
+    which is 1/6 for a new prompt, and 1/4 at most.
     """
     return (1 + right) * (1 + judged - right) / ((2 + judged) * (3 + judged))
 
 
 UNSEEN = 1 / 6
-"""What a prompt is worth that nothing is known of."""
+"""The worth of a new prompt."""
 RESTING = UNSEEN / 2
-"""What one is worth at most that is passed over."""
+"""Prompts worth less than this are passed over."""
 
 
 class Outcomes:
-    """Right and all judged completions of each question, older ones counting less.
+    """Counts of right and of judged completions per question, decaying over time.
 
-    A question's counts halve with every `half_life` draws of whatever prompts, so that what is
-    known of it fades and it is worth another look. `size` questions are remembered; when there are
-    more, the eighth of them that was drawn longest ago is forgotten.
+    The counts of a question halve every `half_life` draws (of any prompts), so that old results
+    fade and the question is tried again. `size` questions are remembered; if there are more, the
+    eighth of them that was drawn longest ago is forgotten.
 
-    All that it knows are five columns, 32 bytes a question: `keys` [n] int64 (hashes of questions),
-    `rows` [n] int64 (the row each was last drawn as), `right` and `judged` [n] float32, as they
-    stood when it was drawn last, and `drawn` [n] int64, the number of that draw.
+    The state is five columns, 32 bytes per question: `keys` [n] int64 (hashes of questions), `rows`
+    [n] int64 (the row that it was last drawn as), `right` and `judged` [n] float32 (the counts at
+    its last draw), and `drawn` [n] int64 (the number of that draw).
     """
 
     def __init__(self, *, half_life: float, size: int) -> None:
@@ -64,23 +64,23 @@ class Outcomes:
         return self._columns[name][: len(self)]
 
     def counts(self, now: int) -> tuple[Tensor, Tensor]:
-        """[n] float64: right and judged completions as they count at draw number `now`."""
-        kept = torch.exp2((self.column("drawn") - now).double() / self.half_life)
-        return self.column("right") * kept, self.column("judged") * kept
+        """[n] float64 each: decayed counts of right and judged completions at draw `now`."""
+        decay = torch.exp2((self.column("drawn") - now).double() / self.half_life)
+        return self.column("right") * decay, self.column("judged") * decay
 
     def of(self, key: int, now: int) -> tuple[float, float]:
-        """Those of one question; 0 where it is not known."""
+        """The decayed counts of one question; 0 if it is not known."""
         place = self._places.get(key)
         if place is None:
             return 0.0, 0.0
         right, judged, drawn = (
             self._columns[name][place].item() for name in ("right", "judged", "drawn")
         )
-        kept = 2.0 ** ((drawn - now) / self.half_life)
-        return right * kept, judged * kept
+        decay = 2.0 ** ((drawn - now) / self.half_life)
+        return right * decay, judged * decay
 
     def add(self, key: int, row: int, outcome: Outcome, now: int) -> None:
-        """Take note of what came of a draw of this question."""
+        """Add the outcome of a draw of this question."""
         right, judged = self.of(key, now)
         if key not in self:
             self._make_room()
@@ -97,7 +97,7 @@ class Outcomes:
             self._columns[name][place] = value
 
     def _make_room(self) -> None:
-        """For one more: columns grow by half; of `size` questions the oldest give way."""
+        """Make room for one more question: grow the columns, or forget the oldest questions."""
         if len(self) >= self.size:
             dropped = max(len(self) // 8, len(self) - self.size + 1)
             kept = self.column("drawn").argsort(stable=True)[dropped:].sort().values

@@ -1,4 +1,4 @@
-"""Rows: prompts that stand in Python or in the configuration itself."""
+"""Rows: prompts written in Python or in the configuration itself."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from groupwise.prompts.source import Row
 
 
 class Rows:
-    """Rows given in Python or in the configuration."""
+    """Rows written in Python or in the configuration."""
 
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""PromptSource: rows, each with a prompt; what a row must be."""
+"""PromptSource: a source of rows, each with a prompt; checks of rows."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ Row = Mapping[str, Any]
 class PromptSource(Protocol):
     """A map-style dataset of rows, each with at least a `prompt`: a string or chat messages.
 
-    A source whose rows ask the same question in several wordings states by an attribute `key` the
-    column with the question.
+    If its rows ask the same question in several wordings, an attribute `key` names the column with
+    the question.
     """
 
     def __len__(self) -> int: ...
@@ -21,7 +21,7 @@ class PromptSource(Protocol):
 
 
 def is_chat(value: Any) -> bool:
-    """Whether it is a list of messages, each with a role and a content."""
+    """Whether it is a list of messages, each with `role` and `content`."""
     return (
         isinstance(value, Sequence)
         and len(value) > 0
@@ -30,7 +30,7 @@ def is_chat(value: Any) -> bool:
 
 
 def check_row(row: Any, index: int) -> None:
-    """Raise UserError, naming the row, when it is no row with a usable prompt."""
+    """Raise UserError, with the row's number, if it has no usable prompt."""
     if not isinstance(row, Mapping):
         raise UserError(f"prompts, row {index}: expected a mapping, found {type(row).__name__}")
     if "prompt" not in row:
@@ -47,7 +47,7 @@ def check_row(row: Any, index: int) -> None:
 
 
 def _check_characters(prompt: Any, index: int) -> None:
-    """Half of a surrogate pair is no character: tokenizers and files refuse a text with one."""
+    """Raise UserError for half of a surrogate pair, which tokenizers and files refuse."""
     text = (
         prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=str)
     )
@@ -56,6 +56,6 @@ def _check_characters(prompt: Any, index: int) -> None:
     except UnicodeEncodeError as error:
         raise UserError(
             f"prompts, row {index}: 'prompt' holds half of a surrogate pair, "
-            f"{text[error.start]!r}, which is no character; was the text cut amidst an emoji? "
+            f"{text[error.start]!r}, which is no character; was the text cut within an emoji? "
             f"`text.encode(errors='replace').decode()` removes it"
         ) from error

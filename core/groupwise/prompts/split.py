@@ -6,10 +6,10 @@ from typing import Any
 
 
 def held_out(question: Any, fraction: float) -> bool:
-    """Whether a question belongs to the held-out split: by a hash of its text, so by nothing else.
+    """Whether a question is held out; depends only on a hash of its text.
 
-    The split survives shuffling, appending and other seeds; two rows of one question are on the
-    same side.
+    So the split does not change with shuffling, appended rows or another seed, and rows that ask
+    the same are on the same side.
     """
     text = question if isinstance(question, str) else as_text(question)
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
@@ -17,5 +17,5 @@ def held_out(question: Any, fraction: float) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """A question as text that is equal where two are equal."""
+    """A question as text, equal for equal questions."""
     return json.dumps(value, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""Weighted: prompts of middling success are drawn again, settled ones rest."""
+"""Weighted: draw prompts of medium success again, pass over those always right or always wrong."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -14,8 +14,8 @@ from groupwise.prompts.source import PromptSource, Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Due:
-    """A draw whose outcome is not known yet: its question's hash, its row, how it was chosen."""
+class _Pending:
+    """A draw whose outcome is not known yet: hash of the question, row, whether it is a repeat."""
 
     key: int
     index: int
@@ -23,18 +23,17 @@ class _Due:
 
 
 class Weighted(Prompts):
-    """Draws in the seeded order, and again what is worth more than a prompt never seen.
+    """Draws new prompts in the seeded order, and repeats those that promise most to learn.
 
-    A draw is the next of the order with probability `explore`; questions that are worth less than
-    half of an unseen one, as the same came of all their completions, are passed over there until
-    that has faded. Otherwise it is one of the known questions that are worth more than an unseen
-    one, with a probability in proportion to what they are worth, and not before its last outcome is
-    known; where there is none, the next of the order.
+    The worth of a question is E[p (1 - p)] (`outcomes.worth`). With probability `explore` a draw is
+    the next row of the order, passing over questions worth less than half of a new one (all their
+    completions were right, or all wrong) until that result has faded. Otherwise it repeats a known
+    question that is worth more than a new one, with probability proportional to its worth; one
+    whose last outcome is still pending is left out, and if there is none, the next row is drawn.
 
-    half_life: draws after which an outcome counts half; size: questions remembered.
+    half_life: draws after which an outcome counts half; size: questions to remember.
 
-    Its whole state is that of `Prompts`, and `outcomes`. What is drawn is a function of these and
-    of the seed.
+    Its whole state is that of `Prompts` and `outcomes`; draws depend on it and on the seed alone.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Weighted(Prompts):
         super().__init__(source, **settings)
         self.explore = explore
         self.outcomes = Outcomes(half_life=half_life, size=size)
-        self._due: dict[int, _Due] = {}
+        self._pending: dict[int, _Pending] = {}
 
     def take(self, count: int) -> list[Draw]:
         coins = torch.rand(count, generator=self._generator("explore"), dtype=torch.float64)
@@ -59,7 +58,9 @@ class Weighted(Prompts):
             known = next(again, None) if coin >= self.explore else None
             index, row = known or self._in_order()
             draw = self._draw(row)
-            self._due[draw.number] = _Due(key=self._key_of(row), index=index, again=bool(known))
+            self._pending[draw.number] = _Pending(
+                key=self._key_of(row), index=index, again=bool(known)
+            )
             draws.append(draw)
         return draws
 
@@ -67,22 +68,23 @@ class Weighted(Prompts):
         return worth(*self.outcomes.of(self._key_of(row), self.drawn)) < RESTING
 
     def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
-        """Take note of what came of draws, by their numbers, on all processes alike.
+        """Add the outcomes of draws, by their numbers; all processes pass the same.
 
-        Returns what can be said of the draws, and of all questions that are known.
+        Returns metrics of these draws and of all known questions.
         """
-        draws = [(self._due[number], outcomes[number]) for number in sorted(outcomes)]
-        # Of a draw before these that is not among them nothing will be known.
-        self._due = {n: due for n, due in self._due.items() if n > max(outcomes, default=-1)}
-        fresh = [outcome for due, outcome in draws if due.key not in self.outcomes]
-        expected = [_rate(*self.outcomes.of(due.key, self.drawn)) for due, _ in draws]
-        for due, outcome in draws:
+        draws = [(self._pending[number], outcomes[number]) for number in sorted(outcomes)]
+        # Earlier draws that are not among these were dropped: their outcome will never come.
+        last = max(outcomes, default=-1)
+        self._pending = {number: draw for number, draw in self._pending.items() if number > last}
+        fresh = [outcome for draw, outcome in draws if draw.key not in self.outcomes]
+        expected = [_rate(*self.outcomes.of(draw.key, self.drawn)) for draw, _ in draws]
+        for draw, outcome in draws:
             if outcome.judged:
-                self.outcomes.add(due.key, due.index, outcome, self.drawn)
+                self.outcomes.add(draw.key, draw.index, outcome, self.drawn)
         judged = sum(outcome.judged for outcome in fresh)
         accuracy = {"prompts/new_accuracy": sum(o.right for o in fresh) / judged} if judged else {}
         return {
-            "prompts/again": sum(due.again for due, _ in draws) / max(1, len(draws)),
+            "prompts/again": sum(draw.again for draw, _ in draws) / max(1, len(draws)),
             "prompts/expected": sum(expected) / max(1, len(draws)),
             **accuracy,
             **self._known(),
@@ -94,22 +96,22 @@ class Weighted(Prompts):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.outcomes.load_state_dict(state.get("outcomes", {}))
-        self._due = {}
+        self._pending = {}
 
     def _again(self, count: int) -> Iterator[tuple[int, Row]]:
-        """Known questions to draw again, each once, at random by what they are worth."""
+        """Known questions to repeat, each once, at random in proportion to their worth."""
         keys = self.outcomes.column("keys")
-        due = torch.tensor([due.key for due in self._due.values()], dtype=torch.int64)
+        pending = torch.tensor([draw.key for draw in self._pending.values()], dtype=torch.int64)
         value = worth(*self.outcomes.counts(self.drawn))
-        value[(value <= UNSEEN) | torch.isin(keys, due)] = 0.0
-        # The first of exponential arrivals at these rates are draws without replacement; Efraimidis
-        # and Spirakis, "Weighted random sampling with a reservoir", 2006.
+        value[(value <= UNSEEN) | torch.isin(keys, pending)] = 0.0
+        # Weighted draws without replacement: the smallest of exponential variables with these
+        # rates; Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.
         arrivals = torch.rand(len(value), generator=self._generator("again"), dtype=torch.float64)
         arrivals = -torch.log1p(-arrivals) / value
         most = min(count, int((value > 0).sum()))
         for place in arrivals.topk(most, largest=False).indices.tolist():
             index = int(self.outcomes.column("rows")[place])
-            # A run that is gone on with may have other rows, hold out or skip others.
+            # A resumed run may have other rows, and hold out or skip others.
             row = self._row(index) if index < len(self.source) else None
             if row is None or self._key_of(row) != int(keys[place]):
                 continue
@@ -117,7 +119,7 @@ class Weighted(Prompts):
                 yield index, row
 
     def _known(self) -> dict[str, float]:
-        """Shares of the known questions by what came of their completions as far as remembered."""
+        """Shares of the known questions: always right, never right, and in between."""
         right, judged = self.outcomes.column("right"), self.outcomes.column("judged")
         count = max(1, len(self.outcomes))
         always, never = int((right == judged).sum()) / count, int((right == 0).sum()) / count
@@ -129,7 +131,7 @@ class Weighted(Prompts):
         }
 
     def _key_of(self, row: Row) -> int:
-        """What the row asks, as 63 bits."""
+        """A 63-bit hash of the row's question."""
         digest = hashlib.blake2b(self.question(row).encode(errors="surrogatepass"), digest_size=8)
         return int.from_bytes(digest.digest(), "big") >> 1
 
@@ -138,5 +140,5 @@ class Weighted(Prompts):
 
 
 def _rate(right: float, judged: float) -> float:
-    """The expected success rate by a uniform prior."""
+    """The expected success rate with a uniform prior."""
     return (1 + right) / (2 + judged)

@@ -21,19 +21,25 @@ MOST_PROMPTS = 24
 
 
 def compare(
-    run: Path, before: Sequence[Sample], after: Sequence[Sample], *, writers: Sequence[str] = ()
+    run: Path,
+    before: Sequence[Sample],
+    after: Sequence[Sample],
+    *,
+    names: tuple[str, str] = ("Before", "After"),
+    writers: Sequence[str] = (),
 ) -> str:
     """The section's inside: the tally, then images in a grid and texts on a card each.
 
-    writers: the policies of a chain before its last, of which it is shown what they wrote.
+    names: of the two sides; writers: the policies of a chain before its last, of which it is shown
+    what they wrote.
     """
     pairs = paired(before, after)
     drawn = any(map(_has_image, pairs))
     # What a painter refused has no image, and stands with those that have.
     pictures = [pair for pair in pairs if drawn and (_has_image(pair) or _is_refused(pair))]
     texts = [pair for pair in pairs if pair not in pictures]
-    cards = "".join(_card(pair, writers) for pair in chosen(texts))
-    shown = gallery(chosen(pictures, len(pictures)), Images(run), writers)
+    cards = "".join(_card(pair, names, writers) for pair in chosen(texts))
+    shown = gallery(chosen(pictures, len(pictures)), Images(run), names, writers)
     return tally(pairs) + shown + cards
 
 
@@ -100,12 +106,12 @@ def tally(pairs: Sequence[Pair]) -> str:
     return f'<div class="tally">{total}{"".join(parts)}</div>'
 
 
-def _card(pair: Pair, writers: Sequence[str]) -> str:
+def _card(pair: Pair, names: tuple[str, str], writers: Sequence[str]) -> str:
     sample = pair[0] or pair[1] or {}
     greedy = (
         "greedy decoding" if sample.get("greedy") else f"sample {brief(sample.get('index', ''))}"
     )
-    sides = zip(("Before", "After"), pair, strict=True)
+    sides = zip(names, pair, strict=True)
     whose = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
     inside = "".join(_side(side, s, writers) for side, s in sides if s)
     return (

@@ -22,25 +22,28 @@ EN_DASH = "\N{EN DASH}"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def gallery(pairs: Sequence[Pair], images: "Images", writers: Sequence[str] = ()) -> str:
+def gallery(
+    pairs: Sequence[Pair], images: "Images", names: tuple[str, str], writers: Sequence[str] = ()
+) -> str:
     """A card for each pair, until the page has as many images as it may hold.
 
-    writers: the policies of a chain before its last, of which it is shown what they wrote.
+    names: of the two sides; writers: the policies of a chain before its last, of which it is shown
+    what they wrote.
     """
     cards: list[str] = []
     for pair in pairs:
         if images.full or len(cards) == MOST_PICTURED:
             left = f"{len(pairs) - len(cards):,} more are in the run's folder, under samples/."
             return f'<div class="gallery">{"".join(cards)}</div><p class="intro">{left}</p>'
-        cards.append(_card(pair, images, writers))
+        cards.append(_card(pair, images, names, writers))
     return f'<div class="gallery">{"".join(cards)}</div>' if cards else ""
 
 
-def _card(pair: Pair, images: "Images", writers: Sequence[str]) -> str:
+def _card(pair: Pair, images: "Images", names: tuple[str, str], writers: Sequence[str]) -> str:
     sample = pair[0] or pair[1] or {}
     marks = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
     marks += "<span>greedy</span>" if sample.get("greedy") else ""
-    named = zip(("Before", "After"), pair, strict=True)
+    named = zip(names, pair, strict=True)
     sides = "".join(_side(side, sample, images, writers) for side, sample in named if sample)
     return (
         f'<article class="sample picture"><header><span>Prompt {brief(sample.get("draw", ""))}'

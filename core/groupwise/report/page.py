@@ -68,7 +68,7 @@ def write_report(run: Path, path: Path | None = None) -> Path:
 
 def page(run: Record, live: Live | None = None) -> str:
     """The whole page; live: of one that is served while the run goes on."""
-    parts = (tiles, _learning, _training, _time, _samples, _config)
+    parts = (tiles, _learning, _training, _time, _samples, configuration)
     sections = [_header(run, live), *(part(run) for part in parts)]
     version = live.version if live else None
     return document(run.name, sections, last_step=run.last_step, version=version)
@@ -247,7 +247,8 @@ def _samples(run: Record) -> str:
     return section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
 
 
-def _config(run: Record) -> str:
+def configuration(run: Record) -> str:
+    """The run's configuration, folded."""
     if not run.config.strip():
         return ""
     return f"<details><summary>Configuration</summary><pre>{text(run.shown_config)}</pre></details>"

@@ -160,15 +160,15 @@ def check_runs(folders: Sequence[Path]) -> None:
 
 
 def read_record(run: Path) -> Record:
-    rows, unreadable = _read_lines(run / "metrics.jsonl")
+    rows, unreadable = read_lines(run / "metrics.jsonl")
     steps: dict[int, dict[str, object]] = {}
     for row in rows:
         step = number(row.get("step"))
         is_step = step is not None and 0 <= step <= MOST_STEPS
         key = int(step) if step is not None and is_step else max(steps, default=0) + 1
         steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last holds
-    result, _ = _read_lines(run / "result.json", whole=True)
-    sides = {side: _read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
+    result, _ = read_lines(run / "result.json", whole=True)
+    sides = {side: read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
     record = Record(
         folder=run,
         config=read_text(run / "config.yaml"),
@@ -214,7 +214,7 @@ def read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, object]], int]:
+def read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, object]], int]:
     """The JSON objects of a file, one a line (or the whole file), and how many were damaged."""
     content = read_text(path)
     lines = [content] if whole else content.split("\n")

@@ -36,9 +36,11 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
         ranges = [r for r in (interval(old, before), interval(new, after)) if r]
         words += ["95 % interval: " + " → ".join(ranges)] if ranges else []
     words += [note] if note else []
-    value = f"<dd><span>{shown[0]} →</span> <b>{shown[1]}</b></dd>"
+    values = f"<b>{shown[not before]}</b>"
+    if before and after:
+        values = f"<span>{shown[0]} →</span> <b>{shown[1]}</b>"
     small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
-    return f'<div class="tile"><dt>{_title(key, unit)}</dt>{value}{small}</div>'
+    return f'<div class="tile"><dt>{_title(key, unit)}</dt><dd>{values}</dd>{small}</div>'
 
 
 def interval(share: float | None, row: Row) -> str:

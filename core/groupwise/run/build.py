@@ -1,4 +1,4 @@
-"""build: the parts of a run and their weights, made into the trainer of it."""
+"""build: from the parts of a run to its trainer: policies with weights, samplers, learners."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -29,12 +29,12 @@ from groupwise.training.team import Pool, Solo, Team
 
 
 def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
-    """The policies with their weights, on this process's device, by label; prompts looked at."""
+    """The policies with their weights on this process's device, by label; checks the prompts."""
     config = parts.config
     policies = {}
     for label, learning in config.learners.items():
         parts.algorithms[label].check(_policy_settings(parts, learning))
-        # Initialisation (of adapters, say) is the only thing that draws from global generators.
+        # Only initialisation (of adapters, say) draws from the global generators.
         set_seed(config.seed)
         path = (*learning.path, "policy")
         policies[label] = make_part(parts.loaded, parts.objects, "policies", path, learning.policy)
@@ -42,7 +42,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label, policy in policies.items():
         policy.needed = parts.algorithms[label].answers
         _place(policy, config, accelerator)
-    # Of a chain, only the first receives the prompts themselves, and only the last is judged.
+    # In a chain, only the first policy receives dataset prompts, and only the last is judged.
     receive = list(policies.values())[: 1 if config.chain else None]
     for policy in list(policies.values())[-1 if config.chain else 0 :]:
         policy.requested = policy.optional_facts & parts.named
@@ -54,19 +54,19 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
 
 
 def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
-    """Divide the policy among the processes, where that is set, and move it to its device."""
+    """Shard the policy, if that is set, and move it to its device."""
     if config.train.shard:
         policy.shard(processes.mesh(accelerator))
     if policy.mesh is not None and policy.scale_loss:
         raise UserError(
-            "train.shard: gradients in float16 have a scale that sharded ones would not agree on; "
+            "train.shard: gradients in float16 need a loss scale, which sharding does not support; "
             "set policy.precision to float32 or bf16"
         )
     policy.place(accelerator.device)
 
 
 def _policy_settings(parts: Parts, learning: Learning) -> Any:
-    """The policy's `Config`; that of one given in Python where it has such, else None."""
+    """The policy's `Config`; for a policy passed in Python its attribute `config`, or None."""
     path, section = (*learning.path, "policy"), learning.policy
     if path in parts.objects:
         return getattr(parts.objects[path], "config", None)
@@ -78,7 +78,7 @@ def _policy_settings(parts: Parts, learning: Learning) -> Any:
 def open_team(
     parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator
 ) -> Iterator[Team]:
-    """Who draws: of each policy its sampler, or itself; samplers are closed at last."""
+    """The team of policies, each with its sampler or itself; closes samplers at the end."""
     learners = parts.config.learners
     with ExitStack() as samplers:
         samplings = {
@@ -136,7 +136,7 @@ def build_evaluator(parts: Parts, team: Team) -> Evaluator:
 
 @contextmanager
 def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
-    """Everything with its weights, ready for the first step; in the end nothing is in flight."""
+    """The trainer with all weights, ready for the first step; at the end stops sampling ahead."""
     parts.load_rewards()
     policies, settings, clock = build_policies(parts, accelerator), parts.config.train, Clock()
     with open_team(parts, policies, accelerator) as team:
@@ -177,7 +177,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
 
 
 def build_callbacks(parts: Parts, accelerator: Accelerator) -> list[Callback]:
-    """Of several processes the first alone has callbacks: a tracker is opened once."""
+    """The callbacks, on the first process only, so that a tracker is opened once."""
     return [
         make_part(parts.loaded, parts.objects, "callbacks", ("callbacks", number), section)
         for number, section in enumerate(parts.config.callbacks)

@@ -1,4 +1,4 @@
-"""Card: the README.md of a saved model, with the facts of the run that made it."""
+"""Card: the README.md of a saved model, with facts about its run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,9 +24,9 @@ def write_card(
     loaded: LoadedConfig,
     result: Mapping[str, Any],
 ) -> None:
-    """Write README.md beside the weights, in the form that model hubs read.
+    """Write README.md beside the weights, in the format of model hubs.
 
-    result: what result.json holds.
+    result: the content of result.json.
     """
     folder.mkdir(parents=True, exist_ok=True)  # a policy may save nothing
     facts = dict(policy.card)
@@ -39,7 +39,7 @@ def write_card(
         _results(result),
         f"Trained with Groupwise {__version__}; the whole configuration stands in `config.yaml`.\n",
     ]
-    text = secrets.redacted("\n".join(filter(None, parts)))  # a policy may state its options
+    text = secrets.redacted("\n".join(filter(None, parts)))  # `Policy.card` may contain options
     write(folder / "README.md", text)
 
 
@@ -68,7 +68,7 @@ def _reward(section: RewardSection) -> str:
 
 
 def _counts(section: RewardSection) -> str:
-    """How much a reward counts, where that is not simply 1."""
+    """The weight or bounds of a reward, "" for a weight of 1."""
     weight = section.weight
     if section.constraint is not None:
         bounds = section.constraint.bounds.items()
@@ -80,7 +80,7 @@ def _counts(section: RewardSection) -> str:
 
 
 def _described(name: str, options: Mapping[str, Any]) -> str:
-    """A name and its options, those that are no lists of rows."""
+    """A name and its options, without long ones such as lists of rows."""
     words = {
         key: " ".join(str(value).replace("|", "\\|").split()) for key, value in options.items()
     }

@@ -1,28 +1,27 @@
-"""Display: a run on the terminal: progress, evaluations in a line, notes and warnings."""
+"""Display: a run on the terminal: progress, one line per evaluation, notes and warnings."""
 
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn
+
+WIDTH = 100
+"""Columns of a line where there is no terminal."""
+SUMMARY = 62
+"""Columns of all but the bar: reward, accuracy, speed and time left."""
 
 
 def brief(metrics: Mapping[str, float]) -> str:
-    """An evaluation in a line: accuracy where a reward tells right from wrong, else the reward."""
+    """An evaluation in one line: accuracy if a reward tells right from wrong, and the reward."""
     leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
     watched = {n.removeprefix("watch/"): v for n, v in metrics.items() if n.startswith("watch/")}
     each = {n.partition("/")[2]: v for n, v in metrics.items() if n.startswith(f"{leading}/")}
     shown = {
         leading: metrics.get(leading),
         "greedy": metrics.get(f"greedy_{leading}"),
+        "reward": metrics.get("reward"),
         "length": metrics.get("length"),
         **watched,
     }
@@ -39,14 +38,21 @@ def _listed(values: Mapping[str, float]) -> str:
     return ", ".join(f"{label} {value:{_form(value)}}" for label, value in values.items())
 
 
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
 def _form(value: float) -> str:
-    return ".3f" if abs(value) < 1e6 else ".3g"  # 1e300 has three hundred digits
+    return ".3f" if abs(value) < 1e6 else ".3g"  # .3f of 1e300 has 300 digits
 
 
 class Display:
-    """The bar on the terminal: step, reward, accuracy, tokens per second, time left.
+    """A run's progress: step, reward, accuracy, speed and time left, in a line of 100 columns.
 
-    labels: of several policies, whose rewards stand beside the reward of all.
+    On a terminal one line that changes, of its width; else a line for every twentieth of the steps.
+
+    labels: of several policies, whose rewards stand beside the reward of all where there is room.
     """
 
     def __init__(
@@ -54,14 +60,15 @@ class Display:
     ) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         self.unit, self.labels = unit, labels
+        width = self.console.width if self.console.is_terminal else WIDTH
+        self._room = width - len(f"step {steps}/{steps}  ")
+        # The bar is what can be done without: where the line has no room, or several rewards.
+        spare = 0 if labels else min(self._room - SUMMARY - 1, 24)
+        bar = [BarColumn(bar_width=spare)] if spare >= 4 else []
         self._progress = Progress(
             TextColumn("[bold]step {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
+            *bar,
             TextColumn("{task.fields[summary]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
             console=self.console,
             disable=quiet or not self.console.is_terminal,
         )
@@ -76,17 +83,13 @@ class Display:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        # A label with brackets in it is no markup.
-        self.console.print(message, highlight=False, markup=False)
+        # markup=False: brackets are plain text; soft_wrap: in a file a line stays a line.
+        piped = not self.console.is_terminal
+        self.console.print(message, highlight=False, markup=False, soft_wrap=piped)
 
-    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        accuracy = metrics.get("accuracy", math.nan)
-        right = "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}  "
-        speed = f"{metrics['decisions_per_second']:,.0f} {self.unit}/s"
-        reward = metrics["reward"]
-        own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
-        each = f" ({_listed(own)})" if own else ""
-        summary = f"reward {reward:{_form(reward)}}{each}  {right}{speed}"
+    def step(self, step: int, metrics: Mapping[str, Any], *, left: float) -> None:
+        """A step was made; left: seconds until the run ends."""
+        summary = self._summary(metrics, left)
         self._progress.update(self._task, completed=step, summary=summary)
         every = max(1, self._steps // 20)
         if not self.console.is_terminal and (step % every == 0 or step == self._steps):
@@ -98,3 +101,16 @@ class Display:
         }
         if evaluation:
             self.say(f"step {step}: {brief(evaluation)}")
+
+    def _summary(self, metrics: Mapping[str, Any], left: float) -> str:
+        accuracy = metrics.get("accuracy", math.nan)
+        reward = f"reward {metrics['reward']:{_form(metrics['reward'])}}"
+        own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
+        parts = [
+            "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}",
+            f"{metrics['decisions_per_second']:,.0f} {self.unit}/s",
+            f"left {_clock(left)}",
+        ]
+        rest = "  ".join(filter(None, parts))
+        whole = f"{reward} ({_listed(own)})  {rest}"
+        return whole if own and len(whole) <= self._room else f"{reward}  {rest}"

@@ -1,4 +1,4 @@
-"""Interruption: Ctrl-C lets the step in progress finish; other signals end a run in order, too."""
+"""Interruption: on Ctrl-C or SIGTERM, the current step is finished and the run is saved."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -6,16 +6,17 @@ from contextlib import contextmanager
 from types import FrameType
 
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Signals of who ends a process: a scheduler, and a terminal that is closed."""
+"""Signals that end a process: from a scheduler, and from a closed terminal."""
 HEEDED = (signal.SIGINT, signal.SIGTERM)
-"""Signals that somebody sends on purpose, heeded where they were ignored, too."""
+"""Signals sent on purpose, which are handled even if the process inherited them as ignored."""
 Handler = Callable[[int, FrameType | None], None]
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed, or a signal came; Ctrl-C after that interrupts at once.
+    """True after Ctrl-C or another signal; a further Ctrl-C interrupts at once.
 
-    Others may come twice: from a scheduler to every process, and again from the launcher of them.
+    Other signals may come twice without meaning it: a scheduler sends them to every process, and
+    the launcher sends them on.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Interruption:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What is torn by no interruption: one that comes meanwhile is raised at its end."""
+        """A context that is not interrupted: KeyboardInterrupt is raised at its end."""
         self._held = True
         try:
             yield
@@ -47,7 +48,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Signals let the step in progress end."""
+    """A context in which signals only set the interruption, so that the current step ends."""
     interruption = Interruption()
     with _handled([signal.SIGINT, *ENDING], interruption.note):
         yield interruption
@@ -55,7 +56,7 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextmanager
 def orderly() -> Iterator[None]:
-    """Signals that would end the process at once interrupt it as Ctrl-C does."""
+    """A context in which signals that end the process raise KeyboardInterrupt, like Ctrl-C."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -66,14 +67,15 @@ def orderly() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Signals go to a handler; a closed terminal that is ignored, by `nohup`, stays so.
+    """A context in which a handler gets these signals.
 
-    Ctrl-C is ignored by whatever a script starts in the background, and stops it here all the same.
+    SIGHUP stays ignored if it was (by `nohup`). SIGINT is handled even if it was ignored, as in a
+    process that a script starts in the background.
     """
     heeded = [n for n in numbers if n in HEEDED or signal.getsignal(n) is not signal.SIG_IGN]
     try:
         previous = {number: signal.signal(number, handler) for number in heeded}
-    except ValueError:  # not the main thread: somebody else handles signals
+    except ValueError:  # not in the main thread, which alone can handle signals
         previous = {}
     try:
         yield

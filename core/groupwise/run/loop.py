@@ -1,4 +1,4 @@
-"""The loop of a run: from the first evaluation over every step to the last evaluation."""
+"""The loop of a run: first evaluation, all steps, last evaluation."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from groupwise.training.step_metrics import joined
 
 
 def go(trainer: Trainer, record: Record, started: float) -> RunResult:
-    """A run from its first evaluation to its report; a failure costs no step that was made."""
+    """A run from its first evaluation to its report; after a failure, finished steps are saved."""
     record.begin()
     if trainer.step:
         before = record.known_before()
@@ -23,7 +23,7 @@ def go(trainer: Trainer, record: Record, started: float) -> RunResult:
     after = Evaluation({}, [])
     try:
         finished = loop(trainer, record)
-        # Before the last evaluation, which takes its time and may be interrupted, too.
+        # Saved before the last evaluation, which takes time and may be interrupted.
         record.save()
         try:
             if finished:
@@ -51,9 +51,9 @@ def go(trainer: Trainer, record: Record, started: float) -> RunResult:
 
 
 def loop(trainer: Trainer, record: Record) -> bool:
-    """Train to the last step or the time limit; False when a signal ended it before.
+    """Train to the last step or the time limit; False if a signal ended it before.
 
-    A signal lets the step in progress finish, so that what is saved is a whole step.
+    After a signal the current step is finished, so that the checkpoint is that of a whole step.
     """
     experience = trainer.experience
     trainer.begin()
@@ -70,7 +70,7 @@ def loop(trainer: Trainer, record: Record) -> bool:
                     metrics = trainer.end_step(joined(scored.metrics, learned))
                 if due.evaluation:
                     metrics |= record.evaluation(trainer.step, trainer.evaluate())
-            finally:  # a step that was made has its line, whatever becomes of its evaluation
+            finally:  # a finished step is recorded even if its evaluation fails
                 if metrics:
                     with interruption.held():
                         record.step(trainer.step, metrics | trainer.clock.take())

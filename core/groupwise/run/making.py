@@ -1,4 +1,4 @@
-"""Making: what a section of the configuration names, built of its options."""
+"""Making: build the part of a run that a section of the configuration names."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,35 +23,35 @@ def make_part(
     section: PluginSection,
     *beside: Any,
 ) -> Any:
-    """What a section names, built of its options; beside: what it is built with, too."""
+    """The object that a section names, built with its options; beside: further arguments."""
     if path in objects:
-        made = objects[path]
-        # Options beside the object, as `{"name": object, "size": 3}`; a class of samplers.
+        part = objects[path]
+        # An object with options, as `{"name": object, "size": 3}`, or a class of samplers.
         if section.options or beside:
-            made = build(loaded, path, made, section.name, section.options, *beside)
+            part = build(loaded, path, part, section.name, section.options, *beside)
     else:
         target = load_target(loaded, kind, path, section.name)
-        made = build(loaded, path, target, section.name, section.options, *beside)
+        part = build(loaded, path, target, section.name, section.options, *beside)
     expected, fits = _EXPECTED[kind]
-    if isinstance(made, type):
-        problem = f"expected {expected}, found the class {made.__name__} itself: give an instance"
+    if isinstance(part, type):
+        problem = f"expected {expected}, found the class {part.__name__} itself: pass an instance"
         raise UserError(loaded.origin.message(path, problem))
-    if not fits(made):
-        problem = f"expected {expected}, found {type(made).__name__}"
+    if not fits(part):
+        problem = f"expected {expected}, found {type(part).__name__}"
         raise UserError(loaded.origin.message(path, problem))
-    return made
+    return part
 
 
-def _is_source(made: Any) -> bool:
-    return hasattr(made, "__len__") and hasattr(made, "__getitem__")
+def _is_source(part: Any) -> bool:
+    return hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "policies": ("a groupwise.Policy", lambda made: isinstance(made, Policy)),
-    "samplers": ("a groupwise.Sampler", lambda made: isinstance(made, Sampler)),
-    "algorithms": ("a groupwise.Algorithm", lambda made: isinstance(made, Algorithm)),
-    "callbacks": ("a groupwise.Callback", lambda made: isinstance(made, Callback)),
-    "rewards": ("something to call", callable),
+    "policies": ("a groupwise.Policy", lambda part: isinstance(part, Policy)),
+    "samplers": ("a groupwise.Sampler", lambda part: isinstance(part, Sampler)),
+    "algorithms": ("a groupwise.Algorithm", lambda part: isinstance(part, Algorithm)),
+    "callbacks": ("a groupwise.Callback", lambda part: isinstance(part, Callback)),
+    "rewards": ("a callable", callable),
     "prompts": ("rows, with len() and [index]", _is_source),
 }
-"""By kind of plugin: what one is, in words and as a question."""
+"""By kind of plugin: the expected type, for messages and as a test."""

@@ -38,16 +38,16 @@ def _reward(
         on_error=section.on_error,
         isolate=section.isolate,
         bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
-        # A worker makes it by its name again: models and locks need not be sent there.
+        # A worker builds it again by its name, so that models and locks need not be pickled.
         remake=None
         if path in objects
         else partial(make_part, loaded, {}, "rewards", path, section),
     )
     if section.deadline and section.on_error == "skip" and not (reward.is_async or reward.isolate):
         problem = (
-            "a reward that hangs can be skipped after its deadline where it can be ended, in a "
-            "process of its own or as an async function, and this is a plain one: set "
-            "`isolate: true`, or leave `deadline` out"
+            "on_error: skip needs a reward that can be ended at its deadline, in a process of its "
+            "own or as an async function, and this is a plain function: set `isolate: true`, or "
+            "leave `deadline` out"
         )
         raise UserError(loaded.origin.message((*path, "deadline"), problem))
     return reward

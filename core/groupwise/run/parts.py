@@ -1,4 +1,4 @@
-"""assemble: what a configuration names, made into the parts of a run that fit together."""
+"""Parts: the parts of a run that need no weights, built and checked to fit together."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,17 +29,17 @@ from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 
 ENDLESS = 2_000
-"""Rows looked at before a run of a source that has more than `SCAN`: such sources make them."""
+"""Rows to check before a run if the source has more than `SCAN`: such sources generate them."""
 SECONDS_OF_LOOKING = 60.0
-"""How long they are looked at, at most: some sources take long to make a row."""
+"""The most seconds to check rows before a run: some sources are slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What needs no weights: built, and checked to fit together.
+    """The parts of a run that need no weights, built and checked to fit together.
 
-    algorithms: by label of the learner; prompts: those of training; exam: where held-out draws come
-    from, which may be the same; held_out: these draws, if the policy skips none of them.
+    algorithms: by label of the learner; prompts: for training; exam: the source of held-out draws,
+    which may be the same object; held_out: these draws, before the policy skips any.
     """
 
     loaded: LoadedConfig
@@ -57,7 +57,7 @@ class Parts:
         return self.loaded.config
 
     def load_rewards(self) -> None:
-        """Let rewards that have a model load it. Raises UserError where one cannot be had."""
+        """Load the models of rewards. Raises UserError if that fails."""
         for rewards in filter(None, (self.rewards, self.watched)):
             rewards.load()
 
@@ -67,21 +67,20 @@ class Parts:
             rewards.close()
 
     def rows(self) -> Iterator[Row]:
-        """The rows that may be drawn: of each source all, or of one that is endless the first."""
-        sources = [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
+        """The rows of all sources, for checks; of an endless source the first ones."""
         started = time.monotonic()
-        for prompts in sources:
+        for prompts in self._sources:
             for number, row in enumerate(islice(prompts.rows(), looked_at(prompts.source))):
                 yield row
                 if time.monotonic() - started > SECONDS_OF_LOOKING:
                     self.notes.append(
-                        f"prompts take long to read: of {len(prompts.source):,} the first "
-                        f"{number + 1:,} were looked at before the run"
+                        f"prompts take long to read: only the first {number + 1:,} of "
+                        f"{len(prompts.source):,} were checked before the run"
                     )
                     return
 
     def check_policies(self, policies: "Mapping[str, Policy | type[Policy]]") -> None:
-        """Raise UserError where algorithms or rewards need what policies do not provide.
+        """Raise UserError if algorithms or rewards need what policies do not provide.
 
         policies: by label of the learner.
         """
@@ -91,12 +90,18 @@ class Parts:
                 problem = f"expected a groupwise.Policy, found the class {policy.__name__}"
                 raise UserError(self.loaded.origin.message((*learning.path, "policy"), problem))
             if not isinstance(policy, type | Policy):
-                return  # a function that makes a policy: it will be seen when it is made
+                return  # a function that builds a policy: checked when it is built
             self._check_algorithm(self.algorithms[label], learning, policy)
-        columns = {name: None for name in self.prompts.source[0] if name != "prompt"}
         facts = facts_of(self.config, policies, self.named)
-        for reward in self._measures:
-            reward.check_columns(columns, facts)
+        for prompts in self._sources:
+            columns = {name: None for name in prompts.source[0] if name != "prompt"}
+            for reward in self._measures:
+                reward.check_columns(columns, facts)
+
+    @property
+    def _sources(self) -> Sequence[Prompts]:
+        """The prompts of training and, where they are others, of evaluations."""
+        return [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
 
     @property
     def _measures(self) -> Sequence[Reward]:
@@ -105,19 +110,19 @@ class Parts:
 
     @property
     def named(self) -> frozenset[str]:
-        """What rewards have in their signatures by name: `**columns` asks for no optional fact."""
+        """Names in the signatures of rewards; `**columns` does not request optional facts."""
         return frozenset[str]().union(*(reward.parameters[0] for reward in self._measures))
 
     def _check_algorithm(
         self, algorithm: Algorithm, learning: Learning, policy: "Policy | type[Policy]"
     ) -> None:
         name = learning.algorithm.name
-        for seen in sorted(algorithm.sees):
-            kind, _, answer = seen.partition("_")
+        for tensor in sorted(algorithm.sees):
+            kind, _, answer = tensor.partition("_")
             if kind != "old" and (kind != "reference" or answer not in algorithm.reference):
                 raise UserError(
-                    f"algorithm {name!r} sees {seen!r}: what `targets` can receive is old_NAME, "
-                    f"and reference_NAME of the names in `reference`"
+                    f"algorithm {name!r}: expected in `sees` old_NAME, or reference_NAME with a "
+                    f"name in `reference`, found {tensor!r}"
                 )
         missing = algorithm.answers - policy.provides
         if missing:
@@ -135,23 +140,24 @@ class Parts:
             raise UserError(self.loaded.origin.message((*path, "train", "group_size"), problem))
         if self.config.train.ahead and not algorithm.corrects:
             raise UserError(
-                f"train.ahead samples by older weights, and algorithm {name!r} does not correct "
-                f"for them as it is set; leave train.ahead at 0, or (grpo and its kin) set "
-                f"algorithm.importance: token"
+                f"train.ahead samples with older weights, and algorithm {name!r} has no importance "
+                f"weights as configured; leave train.ahead at 0, or set algorithm.importance: "
+                f"token (grpo and its variants)"
             )
         if self.config.pool is not None and algorithm.sees:
             raise UserError(
-                f"algorithm {name!r} sees {', '.join(sorted(algorithm.sees))}, which only the "
-                f"policy itself can answer, and in a pool targets are of all policies together"
+                f"algorithm {name!r} needs {', '.join(sorted(algorithm.sees))} for its targets, "
+                f"which a pool does not support: its targets are over all policies together, and "
+                f"each policy computes these only for itself"
             )
         if self.config.chain is not None and algorithm.refills:
             raise UserError(
-                f"algorithm {name!r} replaces groups of equal reward, and those of a chain belong "
-                f"together; set algorithm.refill: false (of grpo and its kin)"
+                f"algorithm {name!r} replaces groups of equal reward, which a chain does not "
+                f"support; set algorithm.refill: false (grpo and its variants)"
             )
 
     def check_sampler_class(self, label: str, policy: type[Policy]) -> None:
-        """Raise UserError where the sampler, if it is a class, is for other policies."""
+        """Raise UserError if the sampler, given as a class, is for other policies."""
         learning = self.config.learners[label]
         section, path = learning.sampler, (*learning.path, "sampler")
         if section is None:
@@ -169,10 +175,10 @@ class Parts:
 def facts_of(
     config: RunConfig, policies: Mapping[str, "Policy | type[Policy]"], named: frozenset[str]
 ) -> tuple[str, ...]:
-    """Names of what rewards receive beside the columns of the data set; named: by rewards.
+    """The facts that rewards receive besides the dataset's columns; named: in their signatures.
 
-    Of a pool what all its policies state; of a chain what its last one does, and by their labels
-    what those before it wrote.
+    In a pool, the facts that all policies have; in a chain, those of the last policy, and the texts
+    of the others by their labels.
     """
     each = [policy.facts | (policy.optional_facts & named) for policy in policies.values()]
     if config.chain is not None:
@@ -181,12 +187,12 @@ def facts_of(
 
 
 def looked_at(source: PromptSource) -> int:
-    """How many of a source's rows are looked at before a run."""
+    """How many of a source's rows are checked before a run."""
     return len(source) if len(source) <= SCAN else ENDLESS
 
 
 def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
-    """Build all that loads no weights. Raises UserError for whatever is wrong with it."""
+    """Build all parts that need no weights. Raises UserError if anything is wrong."""
     config = loaded.config
     make = partial(make_part, loaded, objects)
     check_labels(loaded)
@@ -226,7 +232,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
 
 
 def held_out_draws(exam: Prompts, config: RunConfig) -> list[Draw]:
-    """The held-out draws. Raises UserError where there are fewer than were asked for."""
+    """The held-out draws. Raises UserError if there are fewer than `evaluation.prompts`."""
     section = config.evaluation
     return exam.evaluation(
         section.count, distinct=section.distinct, strict=section.prompts is not None
@@ -234,7 +240,7 @@ def held_out_draws(exam: Prompts, config: RunConfig) -> list[Draw]:
 
 
 def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
-    """What every name of the configuration stands for; options are checked, nothing is built."""
+    """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
     for kind, path, section in plugin_sections(loaded.config):
         if path not in objects:

@@ -1,4 +1,4 @@
-"""Record: what a run writes, shows and tells to callbacks."""
+"""Record: everything that a run writes, prints and passes to callbacks."""
 
 import math
 import time
@@ -19,6 +19,7 @@ from groupwise.run import snapshot
 from groupwise.run.card import write_card
 from groupwise.run.display import Display, brief
 from groupwise.run.symptoms import Symptoms
+from groupwise.run.time_left import TimeLeft
 from groupwise.run.trainer import Trainer
 from groupwise.storage import disk
 from groupwise.storage.checkpoint import Checkpoints
@@ -30,10 +31,10 @@ from groupwise.storage.samples import read_samples, write_samples
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What came out: metrics before and after on held-out prompts, and where everything lies.
+    """The result of a run: metrics on held-out prompts before and after, the folder, the policies.
 
-    policies: by label, `policy` being that of a run of one; alarms: by name the watched rewards
-    that had worsened at the last evaluation.
+    policies: by label, `policy` if there is only one; alarms: by watched reward, those raised at
+    the last evaluation.
     """
 
     before: Mapping[str, float]
@@ -47,7 +48,7 @@ class RunResult:
 
     @property
     def policy(self) -> Policy:
-        """That of a run of one. Raises UserError where there are several, which `policies` has."""
+        """The only policy of the run. Raises UserError if there are several: see `policies`."""
         if len(self.policies) > 1:
             names = ", ".join(f"policies[{label!r}]" for label in self.policies)
             raise UserError(f"this run has several policies: {names}")
@@ -56,7 +57,7 @@ class RunResult:
 
 
 class Record:
-    """Every file of a run, where this process `writes` any; its lines on the screen; callbacks."""
+    """The files of a run, if this process `writes` them; its lines on the terminal; callbacks."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Record:
         self.checkpoints, self.callbacks = checkpoints, callbacks
         self.metrics = MetricsFile(place.folder / "metrics.jsonl")
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
+        self.time_left = TimeLeft(loaded.config)
         self.new_config = ""
 
     # ---- while it runs
@@ -85,37 +87,38 @@ class Record:
 
     def before(self, evaluation: Evaluation) -> None:
         """The evaluation before the first step."""
+        self.time_left.evaluated(self.trainer.clock.seconds.get("evaluate", 0.0))
         self._samples("before", evaluation)
         if self.folder is not None:
             disk.write(self._known, as_json(evaluation.metrics))
         if evaluation.metrics:
             self.display.say(f"before: {brief(evaluation.metrics)}")
         elif self.loaded.config.evaluation.count:
-            self.display.say("note: no prompt is held out, so nothing is evaluated")
+            self.display.say("note: no prompts are held out, so there is no evaluation")
         for name, value in evaluation.metrics.items():
             if name.startswith("watch/") and math.isnan(value):
                 self.display.say(
-                    f"warning: {name} is None for every completion, so no alarm can come"
+                    f"warning: {name} is None for every completion, so it can raise no alarm"
                 )
 
     def known_before(self) -> Mapping[str, float]:
-        """What a resumed run evaluated before its first step; {} and a note where that is gone."""
+        """The first evaluation of a resumed run; {} and a note if its file is missing."""
         try:
             metrics: Mapping[str, float] = disk.read_record(self._known)
             self.trainer.evaluator.remember(read_samples(self._known.with_suffix(".jsonl")))
         except ValueError as error:
-            self.display.say(f"note: there is no before to compare with: {error}")
+            self.display.say(f"note: there is no first evaluation to compare with: {error}")
             return {}
         return metrics
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """A step was made, and with it what a resumed run changed is the run's own."""
+        """Record a finished step."""
         if self.folder is not None:
             self.place.keep()
             self.metrics.write(step, metrics)
             self._keep_config()
         self._has_begun()
-        self.display.step(step, metrics)
+        self.display.step(step, metrics, left=self._left(step, metrics))
         if any(name.startswith("alarm/") for name in metrics):
             self._sound()
         whose: dict[str, list[str]] = {}
@@ -123,15 +126,24 @@ class Record:
             own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
             for warning in self.symptoms[label].look(own, learner.optimizer.culprit):
                 whose.setdefault(warning, []).append(label)
-        for warning, labels in whose.items():  # one that holds for all is told once
+        for warning, labels in whose.items():  # a warning for all learners is shown once
             of = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
             self.display.say(f"step {step}: {of}{warning}")
         self._tell_failures(self.trainer.experience.failures)
         for callback in self.callbacks:
             callback.on_step(step, metrics)
 
+    def _left(self, step: int, metrics: Mapping[str, Any]) -> float:
+        """Seconds until the run ends, after a step and the evaluation that followed it."""
+        now, evaluated = time.monotonic(), metrics.get("time/evaluate", 0.0)
+        if evaluated:
+            self.time_left.evaluated(evaluated)
+        trainer = self.trainer
+        spent, elapsed = now - trainer.began - evaluated, now - trainer.started
+        return self.time_left.after(step, spent, elapsed=elapsed)
+
     def evaluation(self, step: int, evaluation: Evaluation) -> dict[str, float]:
-        """An evaluation was made; what the step's line says of it."""
+        """Pass an evaluation to callbacks; returns its metrics for the step's line."""
         self._tell_failures(self.trainer.evaluator.failures)
         for callback in self.callbacks if evaluation.metrics else ():
             callback.on_evaluation(step, evaluation)
@@ -160,25 +172,25 @@ class Record:
     def _known(self) -> Path:
         return self.place.folder / "samples" / "before.json"
 
-    # ---- what is kept of it
+    # ---- saving
 
     def rescue(self) -> None:
-        """A reward that fails at step 90 must not cost the 90 steps before it."""
+        """After an error, save the last whole step: a failure at step 90 must not lose 89 steps."""
         trainer = self.trainer
         if self.folder is None or not trainer.step or self.place.taken:
             return
         try:
-            # Of a sharded policy all processes would have to save, and others may not have failed.
+            # Saving a sharded policy is a collective, and the other processes may not join it.
             meshes = [learner.policy.mesh for learner in trainer.learners.values()]
             whole = all(learner.whole for learner in trainer.learners.values())
             if whole and all(mesh is None or mesh.size() == 1 for mesh in meshes):
                 self.save()
-        except Exception as error:  # what the run ends with is told; this is told beside it
+        except Exception as error:  # the original error is raised; this one is only shown
             self.display.say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
         with suppress(UserError):
             step = self.checkpoints.last().name.replace("_", " ")
             resumable = (self.folder / FACTS).exists()
-            more = self._how_to_go_on if resumable else f"it lies in {self.checkpoints.folder}"
+            more = self._how_to_resume if resumable else f"it is in {self.checkpoints.folder}"
             self.display.say(f"{step} is saved; {more}")
 
     @property
@@ -191,11 +203,11 @@ class Record:
             self.display.say(str(alarm))
 
     def stopped(self) -> None:
-        """A signal ended the run, and all of it is saved."""
-        self.display.say(f"stopped: the model and a checkpoint are saved; {self._how_to_go_on}")
+        """A signal ended the run, and it was saved."""
+        self.display.say(f"stopped: the model and a checkpoint are saved; {self._how_to_resume}")
 
     @property
-    def _how_to_go_on(self) -> str:
+    def _how_to_resume(self) -> str:
         return f"`groupwise resume {self.loaded.config.output}` goes on from it"
 
     def _has_begun(self) -> None:
@@ -204,7 +216,7 @@ class Record:
             self.display.say(f"note: {left}")
 
     def _keep_config(self) -> None:
-        """What a resumed run changed is the run's own as soon as a step was made with it."""
+        """Write a resumed run's changed configuration, once a step was made with it."""
         if self.new_config and self.folder is not None:
             write_config(self.folder, self.loaded, former=self.new_config)
         self.new_config = ""
@@ -222,7 +234,7 @@ class Record:
             return
         try:
             self.checkpoint()
-        finally:  # the one must not cost the other
+        finally:  # the model is saved even if the checkpoint fails
             fresh = self.place.folder / f"{MODEL}.new"
             if self.folder is not None:
                 disk.remove(fresh)
@@ -235,7 +247,7 @@ class Record:
 
     @property
     def _saves(self) -> bool:
-        """Whether this process takes part in saving: of a sharded policy all do."""
+        """Whether this process takes part in saving: the first, or all for a sharded policy."""
         sharded = any(x.policy.mesh is not None for x in self.trainer.learners.values())
         return self.folder is not None or sharded
 
@@ -270,7 +282,7 @@ class Record:
 
 
 def unit(policies: Mapping[str, Policy]) -> str:
-    """What the decisions of a run are called."""
+    """The word for decisions of this run."""
     units = {policy.unit for policy in policies.values()}
     return units.pop() if len(units) == 1 else "decisions"
 

@@ -1,4 +1,4 @@
-"""Reopening: a run's last checkpoint, ready to draw and to score, without anything to train it."""
+"""Reopening: a run's last checkpoint, for sampling and scoring, without optimizer."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ AVERAGED = f"{KEPT}{AVERAGE}"
 
 @dataclass(frozen=True, kw_only=True)
 class Reopened:
-    """The parts of a run, its evaluator with the checkpoint's weights, and how far it had come."""
+    """The parts of a run, its evaluator with the checkpoint's weights, and the step it was at."""
 
     parts: Parts
     evaluator: Evaluator
@@ -36,9 +36,9 @@ class Reopened:
 def reopened(
     run: Path, overrides: Sequence[str] = (), objects: Objects | None = None
 ) -> Iterator[Reopened]:
-    """A run by its own configuration but for the overrides; averaged weights where it has such.
+    """Open a run with its own configuration and overrides; averaged weights if it has them.
 
-    objects: the Python objects that the run was given, by the key path of their section.
+    objects: the Python objects that were passed to the run, by the key path of their section.
     """
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
     processes.check_same(written(loaded.config))
@@ -75,7 +75,7 @@ def reopened(
 
 
 def check_of(run: Path) -> Callable[[Mapping[str, Any]], None]:
-    """What refuses a state that is no run's, or another run's, with a ValueError."""
+    """A check that raises ValueError for an invalid state, or one of another run."""
     known = identity(run)
 
     def check(state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""sample_run: completions of a run's model, scored by its own rewards: a rejection-sampled set."""
+"""sample_run: a rejection-sampled set: completions of a run's model, scored by its rewards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.selection import Selection, Split
 
 BATCHES = 4
-"""Batches that a process draws in a row: async and isolated rewards score all but the last of them
-while the next is drawn. What is drawn so far is handed on after so many."""
+"""Batches that a process samples before results are returned. Async and isolated rewards score each
+batch but the last while the next is sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """A prompt with all its completions, and what is kept of them, as rows of the set."""
+    """A prompt with all its completions, and the kept ones as rows of the set."""
 
     samples: Sequence[Sample]
     kept: Sequence[Mapping[str, Any]]
@@ -42,21 +42,21 @@ def sample_run(
     *,
     objects: Objects | None = None,
 ) -> list[Mapping[str, Any]]:
-    """The rows of a rejection-sampled set, of a run's last checkpoint; images as they were drawn.
+    """The rows of a rejection-sampled set from a run's last checkpoint; images as PIL images.
 
-    objects: the Python objects that the run was given, by the key path of their section. For sets
-    that are too large for memory there is `answers`.
+    objects: the Python objects that were passed to the run, by the key path of their section. For
+    sets that are too large for memory use `answers`.
     """
     with reopened(run, overrides, objects) as opened:
         return [row for answered in answers(opened, selection) for row in answered.kept]
 
 
 def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
-    """One prompt after the other, with its completions; the same on all processes.
+    """One prompt after the other with its completions, the same on all processes.
 
-    Seeds have a name space of their own, so nothing is drawn again that training or an evaluation
-    drew. Raises UserError where nothing tells right from wrong and the right ones are wanted, and
-    where the split has no prompts.
+    The seeds have a name space of their own, so samples of training and evaluation are not drawn
+    again. Raises UserError for `keep: right` if no reward tells right from wrong, and if the split
+    has no prompts.
     """
     evaluator, team, judge = run.evaluator, run.evaluator.team, run.evaluator.judge
     judges = not judge.measures
@@ -74,7 +74,7 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
         samples: list[Sample] = gather_object([*drawn])
         evaluator.failures = processes.first_of(evaluator.failures)
         judge.agree()
-        if judges and judge.measures and selection.keep != "all":  # which a value showed just now
+        if judges and judge.measures and selection.keep != "all":  # a value just showed it
             raise UserError(_unjudged(judge.name))
         samples.sort(
             key=lambda sample: (sample["draw"], sample.get("learner", ""), sample["index"])
@@ -89,14 +89,14 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
 def _answered(
     samples: Sequence[Sample], row: Row, selection: Selection, *, judged: bool
 ) -> Answered:
-    known = [sample["right"] for sample in samples if sample["right"] is not None]
-    share = sum(known) / len(known) if known else None
+    right = [sample["right"] for sample in samples if sample["right"] is not None]
+    share = sum(right) / len(right) if right else None
     kept = selection.kept(samples, judged=judged)
     return Answered(samples=samples, kept=[_row(sample, row, share) for sample in kept])
 
 
 def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
-    """A line of the set; of what it and the prompt's row both have, the row's gives way."""
+    """A row of the set: the prompt's row, updated by the columns of the sample."""
     own = {
         "reward": sample["total"],
         "right": sample["right"],
@@ -115,25 +115,26 @@ def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
 
 
 def _draws(parts: Parts, selection: Selection) -> Iterator[Draw]:
-    """The prompts of the split, each once: held-out ones as an evaluation takes them, others in an
-    order by the run's seed."""
+    """The prompts of the split, each once: held-out ones in the order of an evaluation, training
+    ones in an order by the run's seed."""
     held = selection.split == "held-out"
     prompts = parts.exam if held else parts.prompts
     if selection.prompts is None and len(prompts.source) > SCAN:
         raise UserError(
-            f"--prompts: say how many, for the run's source makes {len(prompts.source):,} of them"
+            f"--prompts: set a number, since the run's source generates "
+            f"{len(prompts.source):,} of them"
         )
-    seen: set[tuple[str, str]] = set()
+    drawn: set[tuple[str, str]] = set()
     for row in prompts.rows() if held else _shuffled(prompts):
         name = (as_text(row["prompt"]), prompts.question(row))
-        if name in seen or prompts.is_held_out(row) != held or prompts.skips(row):
+        if name in drawn or prompts.is_held_out(row) != held or prompts.skips(row):
             continue
-        yield Draw(len(seen), row)
-        seen.add(name)
+        yield Draw(len(drawn), row)
+        drawn.add(name)
 
 
 def _shuffled(prompts: Prompts) -> Iterator[Row]:
-    """All rows in an order by the run's seed, another one than training has."""
+    """All rows in an order by the run's seed, different from that of training."""
     count = len(prompts.source)
     generator = torch.Generator().manual_seed(seed_for(prompts.seed, "order of samples", 0, 0))
     order = torch.randperm(count, generator=generator) if prompts.shuffle else torch.arange(count)
@@ -146,8 +147,8 @@ def _shuffled(prompts: Prompts) -> Iterator[Row]:
 def _unjudged(name: str) -> str:
     return (
         f"reward {name!r} measures and does not tell right from wrong, so no completion is right: "
-        f"set evaluation.threshold, the value from which on one is, or name in "
-        f"evaluation.accuracy a reward that judges; --keep best takes the highest reward"
+        f"set evaluation.threshold, the least value of a right completion, or set "
+        f"evaluation.accuracy to a reward that judges; --keep best takes the highest reward"
     )
 
 

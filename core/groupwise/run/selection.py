@@ -10,16 +10,16 @@ from groupwise.evaluation import Sample
 Keep = Literal["best", "right", "all"]
 Split = Literal["train", "held-out"]
 LARGEST = 100_000
-"""Completions of a prompt: they are scored together, and lie in memory at once."""
+"""The most completions of a prompt, since they are scored together and in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What is drawn, and what of it is kept. Raises UserError for what makes no sense.
+    """How much to sample, and what to keep. Raises UserError for invalid values.
 
-    per_prompt: completions of a prompt; keep: the best one, every right one, or all of them;
-    at_most: of a prompt, the best first, if unset one where the best is kept, and else any number;
-    prompts: how many, if unset all of the split; seed: another one draws other completions.
+    per_prompt: completions per prompt; keep: the best one, every right one, or all of them;
+    at_most: most completions to keep per prompt, the best first; if unset 1 for "best", else no
+    limit; prompts: number of prompts, if unset all of the split; seed: for other completions.
     """
 
     per_prompt: int
@@ -43,17 +43,18 @@ class Selection:
             if count is not None and count < least:
                 raise UserError(f"{name}: expected {least} or more, found {count}")
         if self.keep == "all" and self.at_most is not None:
-            raise UserError("--at-most keeps the best of a prompt: not with --keep all")
+            raise UserError("--at-most keeps the best of a prompt; leave it out with --keep all")
         if self.at_most is not None and self.at_most > self.per_prompt:
-            raise UserError(f"--at-most {self.at_most} of --per-prompt {self.per_prompt}")
+            raise UserError(
+                f"--at-most: expected at most --per-prompt {self.per_prompt}, found {self.at_most}"
+            )
 
     def kept(self, samples: Sequence[Sample], *, judged: bool) -> list[Sample]:
-        """Of one prompt's completions, in the order in which they were drawn, those to keep.
+        """The completions to keep of one prompt.
 
-        "all" is all of them, unscored ones too. Else those that a reward calls right (where none
-        judges and the best are wanted: those that have a reward), that ended by themselves, and
-        equal ones once: the highest reward first, of equal ones the shortest, then the one drawn
-        first.
+        keep "all": all of them, also unscored ones, in the order of sampling. Else those that are
+        right (for "best" without a reward that judges: that have a reward) and not truncated,
+        duplicates once; sorted by reward, then shortest first, then in the order of sampling.
         """
         if self.keep == "all":
             return [*samples]

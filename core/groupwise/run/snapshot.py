@@ -1,4 +1,4 @@
-"""Snapshot: the whole state of a trainer as a checkpoint, and back."""
+"""Snapshot: from the whole state of a trainer to a checkpoint, and back."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,7 +46,7 @@ class _Prompts(BaseModel, strict=True):
 
 
 class _State(BaseModel, strict=True):
-    """What the state of a checkpoint must hold; it may hold more."""
+    """The required content of a checkpoint's state; it may have more."""
 
     step: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -57,7 +57,7 @@ class _State(BaseModel, strict=True):
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Raise ValueError where it is not what `take` makes."""
+    """Raise ValueError if it is not a state that `take` made."""
     try:
         _State.model_validate(dict(state))
     except ValidationError as error:
@@ -67,10 +67,10 @@ def check_state(state: Mapping[str, Any]) -> None:
 
 
 def take(trainer: Trainer) -> Checkpoint:
-    """What a run needs to go on from the end of its last whole step.
+    """Everything that a run needs to continue from the end of its last whole step.
 
-    Rewards, and algorithms, that have `state_dict` and `load_state_dict` are part of it. Kept
-    weights are where they changed during the run; those it started with, it starts with again.
+    With the state of rewards and algorithms that have `state_dict` and `load_state_dict`. Kept
+    weights are included only if they changed during the run; others are kept again at the start.
     """
     return Checkpoint(
         tensors={
@@ -91,7 +91,7 @@ def take(trainer: Trainer) -> Checkpoint:
 
 
 def prefix(label: str) -> str:
-    """What the files of a learner's weights begin with; nothing in a run of one."""
+    """Prefix of the files of a learner; "" if there is only one."""
     return "" if label == SOLE else f"{label}-"
 
 
@@ -107,7 +107,7 @@ def _tensors(trainer: Trainer, label: str) -> dict[str, Mapping[str, Tensor]]:
 
 
 def check(trainer: Trainer) -> None:
-    """Raise UserError where the state of a reward or of an algorithm cannot be saved."""
+    """Raise UserError if the state of a reward or an algorithm cannot be saved."""
     for name, state in trainer.scorer.state_dict().items():
         encode(state, f"reward {name!r}")
     for learner in trainer.learners.values():
@@ -115,11 +115,11 @@ def check(trainer: Trainer) -> None:
 
 
 def restore(trainer: Trainer, checkpoint: Saved) -> None:
-    """Go on from a checkpoint. Raises UserError where it is of another model or other parts."""
+    """Load a checkpoint. Raises UserError if it is of another model or of other parts."""
     state = checkpoint.state
     if state["learners"].keys() != trainer.learners.keys():
         there, here = (", ".join(names) for names in (state["learners"], trainer.learners))
-        raise UserError(f"the checkpoint is of a run that trains {there}, and this trains {here}")
+        raise UserError(f"the checkpoint is of a run that trains {there}, this run trains {here}")
     for label, learner in trainer.learners.items():
         _restore(learner, of_learner(checkpoint, label), state["learners"][label])
     trainer.evaluator.judge.load_state_dict(state["judge"])
@@ -128,27 +128,30 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
 
 
 def of_learner(checkpoint: Saved, label: str) -> Saved:
-    """The checkpoint with the tensors of one learner alone, by their names in a run of one."""
+    """The checkpoint with the tensors of one learner only, without the prefix of their files."""
     start = prefix(label)
     own = {n.removeprefix(start): x for n, x in checkpoint.tensors.items() if n.startswith(start)}
     return replace(checkpoint, tensors=own)
 
 
 def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> None:
-    """checkpoint: with this learner's tensors alone."""
+    """Load one learner; checkpoint: with this learner's tensors only."""
     tensors, policy = checkpoint.tensors, learner.policy
     if "optimizer" not in tensors:
         raise UserError("the checkpoint has no optimizer")
     kept = {n.removeprefix(KEPT): value for n, value in tensors.items() if n.startswith(KEPT)}
     averaged = learner.averaged
     if not averaged:
-        kept.pop(AVERAGE, None)  # of before `train.ema` was unset
+        kept.pop(AVERAGE, None)  # `train.ema` was unset since
     if averaged and state["updates"] and averaged not in kept:
-        raise UserError("train.ema: the checkpoint has no averaged weights")
+        raise UserError(
+            "train.ema: the checkpoint has no averaged weights; leave train.ema out, as when the "
+            "run was started"
+        )
     read_weights(policy, checkpoint)
     for name, weights in kept.items():
         here = policy.keepable()
-        # A policy may need no copy.
+        # Empty if the policy keeps no copy of them.
         policy.restore(name, as_here(here, weights) if weights else {})
     learner.optimizer.restore(tensors["optimizer"])
     learner.load_state_dict(state)

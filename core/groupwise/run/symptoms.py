@@ -1,4 +1,4 @@
-"""Symptoms: what in the metrics of steps a person should hear of, once."""
+"""Symptoms: warnings about the metrics of steps, each shown once."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,15 +10,15 @@ from groupwise.scoring.outcome import STEPS
 from groupwise.training.step_metrics import UNDEFINED
 
 STEPS_WITHOUT_VARIANCE = 10
-"""As many steps in a row from which nothing was learned get one."""
+"""Warn after so many steps in a row from which nothing was learned."""
 STEPS_UNJUDGED = 3
-"""As many in a row, where no completion had anything for a process reward to judge, get one."""
+"""Warn after so many steps in a row in which a process reward had nothing to judge."""
 
 
 class Symptoms:
-    """Looks at every step's metrics; each warning comes once.
+    """Checks every step's metrics; each warning is shown once.
 
-    algorithm: says how far the sampler's log-probs may be from the policy's, and may warn itself.
+    algorithm: has the limit of the gap between sampler and policy, and may warn itself.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -28,7 +28,7 @@ class Symptoms:
         self._warned: set[str] = set()
 
     def look(self, metrics: Mapping[str, Any], culprit: str = "") -> Iterator[str]:
-        """Warnings that this step gives reason for; culprit: what was not finite, if anything."""
+        """Warnings about this step; culprit: the first tensor that was not finite, if any."""
         warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
@@ -45,7 +45,7 @@ class Symptoms:
                 yield f"warning: {warning}"
 
     def failed(self, reasons: Mapping[str, str]) -> Iterator[str]:
-        """Rewards that failed and were skipped; reasons: by reward, to be read after its name."""
+        """Warnings about skipped failures; reasons: by reward, a phrase to follow its name."""
         for name, reason in reasons.items():
             if f"failed/{name}" not in self._warned:
                 self._warned.add(f"failed/{name}")
@@ -59,52 +59,53 @@ class Symptoms:
         if not mean > limit:
             return None
         return (
-            f"the sampler's log-probs are {mean:.2g} nats from the policy's on average (limit "
-            f"{limit:.2g}), so what is sampled is not quite what is trained: bf16 rounding, "
-            f"dropout, another engine or older weights are the usual causes. mismatch/* in "
-            f"metrics.jsonl follow it"
+            f"the sampler's log-probs differ from the policy's by {mean:.2g} nats on average "
+            f"(limit {limit:.2g}), so the rollouts are not quite the policy's: bf16 rounding, "
+            f"dropout, another engine or older weights are the usual causes. See mismatch/* in "
+            f"metrics.jsonl"
         )
 
     def _unscored(self, metrics: Mapping[str, Any]) -> str | None:
         if not math.isnan(metrics["reward"]):
             return None
         return (
-            "no completion of this step has a reward: all are None, or failed and were skipped. Do "
-            "the rewards apply to these prompts?"
+            "no completion of this step has a reward: all rewards are None, or failed and were "
+            "skipped. Do the rewards apply to these prompts?"
         )
 
     def _undefined(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
-        """By reward, so that each has its warning."""
+        """By reward, a warning about NaN."""
         counts = {
             n.removeprefix(UNDEFINED): v for n, v in metrics.items() if n.startswith(UNDEFINED)
         }
         return {
             f"{UNDEFINED}{name}": (
                 f"reward {name!r} returned NaN for {count} completion{'s' * (count != 1)} of this "
-                f"step, which is taken for None: it does not apply to them. nan_rewards/{name} in "
-                f"metrics.jsonl counts them"
+                f"step, which counts as None: the reward does not apply to them. "
+                f"nan_rewards/{name} in metrics.jsonl counts them"
             )
             for name, count in counts.items()
         }
 
     def _without_steps(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
-        """By process reward: nothing stops a run whose marks never fit what the model writes."""
+        """By process reward, a warning that it finds no steps in completions."""
         counts = {n: v for n, v in metrics.items() if n.endswith(f"/{STEPS}")}
         for name, count in counts.items():
             self._unjudged[name] = 0 if count else self._unjudged.get(name, 0) + 1
         return {
             name: (
-                f"reward {name.removesuffix(f'/{STEPS}')!r} judges steps of completions, and in "
-                f"the last {rows} training steps it found none in any, so it teaches nothing. Look "
-                f"at samples/before.jsonl: are steps marked there as the reward expects, by lines, "
-                f"a pattern or tags? {name} in metrics.jsonl is their number in a completion"
+                f"reward {name.removesuffix(f'/{STEPS}')!r} judges steps of completions, but in "
+                f"the last {rows} training steps it found no steps in any, so nothing is learned "
+                f"from it. Look at samples/before.jsonl: are steps marked as the reward expects, "
+                f"by lines, a pattern or tags? {name} in metrics.jsonl is the number of steps per "
+                f"completion"
             )
             for name, rows in self._unjudged.items()
             if rows >= STEPS_UNJUDGED
         }
 
     def _untaught(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
-        """By reward that learns."""
+        """By reward that learns, a warning that all labels were equal."""
         names = [n for n in metrics if n.endswith(f"/{ONE_CLASS}")]
         return {
             name: (
@@ -132,5 +133,5 @@ class Symptoms:
             return None
         return (
             f"an update was skipped, since its gradient is not finite; the first tensor that is "
-            f"not is {culprit}. skipped_updates in metrics.jsonl counts them"
+            f"not finite is {culprit}. skipped_updates in metrics.jsonl counts them"
         )

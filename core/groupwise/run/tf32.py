@@ -1,4 +1,4 @@
-"""TF32: matrix products of float32 by the quicker units that GPUs have for them."""
+"""TF32: faster matrix products of float32 on GPUs, in lower precision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,9 @@ from groupwise.sampler import products_are_exact
 
 
 @contextmanager
-def products_in_tf32(wanted: bool, device: torch.device) -> Iterator[None]:
-    """The context in which torch takes them in TF32, the whole process's; elsewhere than on a GPU
-    it changes nothing."""
-    if not wanted or device.type != "cuda" or not products_are_exact():
+def products_in_tf32(enabled: bool, device: torch.device) -> Iterator[None]:
+    """A context, for the whole process, with matrix products in TF32; only on a GPU."""
+    if not enabled or device.type != "cuda" or not products_are_exact():
         yield
         return
     before = torch.backends.cuda.matmul.allow_tf32

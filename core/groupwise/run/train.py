@@ -1,7 +1,7 @@
-"""train(config): puts the parts together, and writes the run's folder."""
+"""train(config): builds the parts of a run, runs it and writes its folder."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from groupwise.run.interruption import orderly
 from groupwise.run.loop import go
 from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult, unit
-from groupwise.run.reopening import check_of, reopened
+from groupwise.run.reopening import check_of
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import Checkpoints
@@ -51,22 +51,22 @@ def train(
     quiet: bool = False,
     **overrides: Any,
 ) -> RunResult:
-    """Train by a YAML file, a mapping, or keywords alone.
+    """Train with a YAML file, a mapping, or keywords alone.
 
-    overrides: any top-level section of the configuration. The keys of a mapping, whole values
-    each, go over the file's; another plugin's replace them all. In place of names there may be
-    Python objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt source,
-    callbacks. Dotted keys (`**{"train.steps": 3}`) set single values.
-    resume: True goes on with the run from its last checkpoint; "auto" does where there is one, and
-    begins the run where there is none.
+    overrides: top-level sections of the configuration. The keys of a section replace those of the
+    file; a section that names another plugin replaces the whole section. Plugin names may be
+    replaced by Python objects: a `Policy`, reward functions, an `Algorithm`, rows or a prompt
+    source, callbacks. Dotted keys (`**{"train.steps": 3}`) set single values.
+    resume: True continues the run from its last checkpoint; "auto" does so if there is one, and
+    starts the run otherwise.
 
-    Raises UserError for everything that the caller can mend.
+    Raises UserError for every mistake that the caller can correct.
     """
     objects: dict[tuple[str | int, ...], Any] = {}
     data, folder = dict(config) if isinstance(config, Mapping) else {}, Path.cwd()
     loaded = None
     if isinstance(config, str | Path):
-        # Read alone first, so that the file's own mistakes are told with their lines.
+        # Read without overrides first, so that mistakes in the file are reported with their lines.
         loaded = read_config(Path(config))
         data, folder = loaded.config.model_dump(), loaded.folder
     if loaded is None or overrides:
@@ -100,7 +100,7 @@ def train_from_config(
     objects = objects or {}
     place = Place(loaded, resume=resume, overwrite=overwrite)
     with orderly(), ExitStack() as held:
-        # One process writes; where the folder is in its way, all say so.
+        # The first process opens the folder; an error is raised on all.
         place.resume = processes.first(lambda: held.enter_context(place).resume)
         return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
 
@@ -114,13 +114,13 @@ def _train(
     quiet: bool,
     started: float,
 ) -> RunResult:
-    chief, settings = accelerator.is_main_process, loaded.config.train
+    is_main, settings = accelerator.is_main_process, loaded.config.train
     folder, resume = place.folder, place.resume
     together = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
     checkpoints = Checkpoints(
         folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=together
     )
-    if resume:  # before anything takes its time
+    if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, objects)
     check_trackers(loaded)
@@ -133,7 +133,7 @@ def _train(
         open_trainer(parts, accelerator) as trainer,
     ):
         callbacks = build_callbacks(parts, accelerator)
-        # A policy may find out by now what its model does not allow, and refuse it.
+        # Loading a model may have added notes to the policy.
         notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
         snapshot.check(trainer)
@@ -145,7 +145,7 @@ def _train(
         display = Display(
             steps=settings.steps,
             unit=unit(trainer.policies),
-            quiet=quiet or not chief,
+            quiet=quiet or not is_main,
             done=trainer.step,
             labels=trainer.policies,
         )
@@ -157,9 +157,9 @@ def _train(
             callbacks=[*callbacks, tracking],
             place=place,
             display=display,
-            writes=chief,
+            writes=is_main,
         )
-        if chief:
+        if is_main:
             notes += filter(None, [record.metrics.truncate_after(trainer.step), place.left_over()])
             write_facts(folder, loaded, objects, run=place.identity)
             if not resume:
@@ -176,28 +176,17 @@ def _train(
 
 
 def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
-    """Bring the trainer to the last checkpoint that can be read; what to say of it."""
+    """Load the last checkpoint that can be read into the trainer; yields notes."""
     checkpoint = checkpoints.load(check=check_of(checkpoints.folder.parent))
     check_kept(checkpoint.state["names"], loaded.config)
     snapshot.restore(trainer, checkpoint)
     yield from checkpoint.passed
     rows, were = len(trainer.experience.prompts.source), checkpoint.state.get("rows")
     if were not in (None, rows):
-        yield f"there are {rows} rows of prompts, where there were {were}: another order of prompts"
+        yield f"there are {rows} rows of prompts, before there were {were}: their order changes"
     steps = loaded.config.train.steps
     if trainer.step >= steps:
         yield (
-            f"{trainer.step} steps are made, and train.steps is {steps}: no further one is; "
-            f"a higher train.steps goes on"
+            f"{trainer.step} steps are done, and train.steps is {steps}: nothing is left to train; "
+            f"set a higher train.steps to continue"
         )
-
-
-def evaluate_run(
-    run: Path, overrides: Sequence[str] = (), *, objects: Objects | None = None
-) -> Mapping[str, float]:
-    """Evaluate a run's last checkpoint again, by its own configuration but for the overrides.
-
-    objects: the Python objects that the run was given, by the key path of their section.
-    """
-    with reopened(run, overrides, objects) as opened:
-        return opened.evaluator(opened.state).metrics

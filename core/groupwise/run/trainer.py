@@ -1,4 +1,4 @@
-"""Trainer: the parts of a run with their weights, how far it has come, and what is due."""
+"""Trainer: the parts of a run with their weights, its progress, and what is due next."""
 
 import time
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from groupwise.training.step_metrics import joined
 
 @dataclass(frozen=True, kw_only=True)
 class Due:
-    """What follows a step, known before it begins: last, that it is the last of the run."""
+    """What follows a step, known before the step begins; last: it is the last step of the run."""
 
     evaluation: bool
     checkpoint: bool
@@ -31,17 +31,17 @@ class Due:
 
     @property
     def nothing(self) -> bool:
-        """The next step follows at once, so its rollouts may be sampled ahead."""
+        """Whether the next step follows directly, so that its rollouts may be sampled ahead."""
         return not (self.evaluation or self.checkpoint or self.last)
 
 
 @dataclass(kw_only=True)
 class Trainer:
-    """What the loop of a run works with; knows no file and no screen.
+    """The state of a run and its operations for the loop; it touches no files and no terminal.
 
-    learners: by label, in the order of the configuration; step: steps made; seconds: those they
-    took, evaluations between them and the runs that this one resumed included; place: where the
-    prompts stood at the end of the last step; saved: when the last checkpoint was written, or the
+    learners: by label, in the order of the configuration; step: steps done; seconds: the time of
+    these steps, with evaluations between them, also of runs that this one resumed; place: the
+    position in the prompts after the last step; saved: when the last checkpoint was written, or the
     loop began.
     """
 
@@ -57,12 +57,12 @@ class Trainer:
         self.place: Mapping[str, Any] = self.experience.state_dict()
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
-        # Weights kept before the first step are those a run starts from: a resumed one has them.
+        # Weights kept before the first step are the initial ones, which a resumed run has anyway.
         self.kept_at_first = {n: dict(x.policy.changes) for n, x in self.learners.items()}
 
     @property
     def learner(self) -> Learner:
-        """That of a run of one."""
+        """The only learner of the run."""
         (learner,) = self.learners.values()
         return learner
 
@@ -76,16 +76,16 @@ class Trainer:
 
     @property
     def policies(self) -> Mapping[str, Policy]:
-        """All of the run, those that only sample, too, by label."""
+        """All policies of the run by label, also those that only sample."""
         return {n: sampling.policy for n, sampling in self.experience.team.samplings.items()}
 
     @property
     def averaged(self) -> Mapping[str, str | None]:
-        """By label, the weights to evaluate and save by; None for the present ones."""
+        """By label, the name of the kept weights to evaluate and save; None: the current ones."""
         return {label: learner.averaged for label, learner in self.learners.items()}
 
     def learn(self, scored: Scored) -> dict[str, Any]:
-        """The updates of a step by all learners; the metrics of one, or by LABEL/name of each."""
+        """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         learned = {
             label: learner.learn(scored.lessons[label], self.step, scored.spares[label])
             for label, learner in self.learners.items()
@@ -108,14 +108,14 @@ class Trainer:
         )
 
     def begin(self) -> None:
-        """From here on the time of the steps is taken."""
+        """Start to measure the time of steps."""
         self.saved = self.began = time.monotonic()
         self.started = self.saved - self.seconds
         self.clock.take()
 
     @property
     def is_over(self) -> bool:
-        """Whether the steps, or the time, are used up; the same on all processes."""
+        """Whether all steps are done or the time is up; the same on all processes."""
         limit, steps = self.config.train.minutes, self.config.train.steps
         late = limit is not None and time.monotonic() - self.started >= 60 * limit
         return processes.any_process(late or self.step >= steps)
@@ -123,8 +123,8 @@ class Trainer:
     def due(self) -> Due:
         """What is due at the end of the step that begins.
 
-        A checkpoint that is due by minutes is foreseen from how long the last step took. The last
-        step is evaluated and saved when the loop has ended.
+        Whether a checkpoint will be due by minutes is predicted from the time of the last step. The
+        last step is evaluated and saved after the loop.
         """
         now = time.monotonic()
         self.last_took, self.began = now - self.began, now
@@ -140,19 +140,19 @@ class Trainer:
         )
 
     def teach(self, scored: Scored) -> dict[str, float]:
-        """Rewards that learn see the step, those that name a watched reward with its labels."""
+        """Train the rewards that learn on the rollouts of the step."""
         watched, state = self.evaluator.watched, self.state
         with self.clock.time("reward"):
             return teach(self.scorer, watched, scored.rollouts, scored.scores, state)
 
     def end_step(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The step is made: weights and prompts stand as a checkpoint has them.
+        """Finish a step: afterwards weights and prompts are as a checkpoint saves them.
 
-        Returns the step's metrics with those of the whole step.
+        Returns the step's metrics, with those of the whole step added.
         """
         now, before = time.monotonic(), self.place
-        counted = self.scorer.end_step(self.step, metrics)
-        ended = {label: one.end_step(self.step + 1) for label, one in self.learners.items()}
+        weights = self.scorer.end_step(self.step, metrics)
+        ended = {n: learner.end_step(self.step + 1) for n, learner in self.learners.items()}
         self.step += 1
         self.place = self.experience.state_dict()
         self.seconds = now - self.started
@@ -161,25 +161,25 @@ class Trainer:
         skipped = self.place["skipped"] - before["skipped"]
         return {
             **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
-            **counted,
+            **weights,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
             **({"skipped_prompts": skipped} if skipped else {}),
         }
 
     def evaluate(self) -> Evaluation:
-        self.experience.drop()  # a time limit may come while rollouts are in flight
+        self.experience.drop()  # after a time limit, rollouts may still be sampled ahead
         with self.clock.time("evaluate"):
             return self.evaluator(self.state, self.averaged)
 
     def go_on(self, *, step: int, seconds: float, place: Mapping[str, Any]) -> None:
-        """Take up where a run was."""
+        """Continue from the position of an earlier run."""
         self.step, self.seconds = step, seconds
         self.experience.load_state_dict(place)
         self.place = self.experience.state_dict()
 
 
 def flat(by_label: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Values of learners by name: of a run of one its own, else `LABEL/name`."""
+    """Values of learners by name: `name` if there is one learner, else `LABEL/name`."""
     return {
         name if label == SOLE else f"{label}/{name}": value
         for label, values in by_label.items()

@@ -1,4 +1,4 @@
-"""Weighting: weighted prompts and replay in a run, and what both must find in the rest of it."""
+"""Weighting: weighted prompts and replay in a run, and what both require of other sections."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +15,7 @@ from groupwise.training.judge import Judge
 
 
 def draws_of(config: RunConfig) -> Callable[..., Prompts]:
-    """What makes the prompts of a run: drawn alike, or weighted by success."""
+    """The class of a run's prompts: drawn in order, or weighted by success."""
     weighting = config.prompts.weighting
     if weighting is None:
         return Prompts
@@ -30,33 +30,33 @@ def draws_of(config: RunConfig) -> Callable[..., Prompts]:
 def check_weighting(
     loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], first: Reward
 ) -> None:
-    """Raise UserError where weighted prompts or replay do not fit the rewards or the algorithm.
+    """Raise UserError if weighted prompts or replay do not fit the rewards or the algorithm.
 
-    algorithms: by label of the learner; first: of the rewards that are trained on.
+    algorithms: by label of the learner; first: the first reward that is trained on.
     """
     config, message = loaded.config, loaded.origin.message
-    wanted: dict[KeyPath, bool] = {
+    enabled: dict[KeyPath, bool] = {
         ("prompts", "weighting"): config.prompts.weighting is not None,
         ("train", "replay"): config.train.replay is not None,
     }
-    for path in (path for path, is_set in wanted.items() if is_set):
+    for path in (path for path, is_set in enabled.items() if is_set):
         judge = Judge(config.evaluation, first)
         if judge.measures:
             problem = (
-                f"needs to know which completions are right, and reward {first.name!r} measures; "
-                f"name one that tells right from wrong by evaluation.accuracy, or set "
+                f"needs to know which completions are right, but reward {first.name!r} measures; "
+                f"set evaluation.accuracy to a reward that tells right from wrong, or set "
                 f"evaluation.threshold"
             )
             raise UserError(message(path, problem))
         if judge.name not in [section.title for section in config.rewards]:
             problem = (
-                f"needs to know which completions are right, and evaluation.accuracy names "
-                f"{judge.name!r}, which is watched and not measured in training; list it among "
-                f"`rewards`, with weight: 0 if nothing is to be learned from it"
+                f"needs to know which completions are right, but evaluation.accuracy names "
+                f"{judge.name!r}, which is only watched and not called in training; list it under "
+                f"`rewards`, with weight: 0 if the policy should not be trained on it"
             )
             raise UserError(message(path, problem))
-    if wanted["train", "replay"]:
-        (algorithm,) = algorithms.values()  # several learners are refused before
+    if enabled["train", "replay"]:
+        (algorithm,) = algorithms.values()  # replay with several learners was refused before
         _check_replay(loaded, algorithm)
 
 
@@ -64,14 +64,14 @@ def _check_replay(loaded: LoadedConfig, algorithm: Algorithm) -> None:
     path = ("train", "replay")
     if not algorithm.corrects:
         problem = (
-            f"learns from completions of older weights, and algorithm "
-            f"{loaded.config.algorithm.name!r} does not correct for them as it is set; leave it "
-            f"out, or (grpo and its kin) set algorithm.importance: token"
+            f"learns from completions of older weights, but algorithm "
+            f"{loaded.config.algorithm.name!r} has no importance weights as configured; leave it "
+            f"out, or set algorithm.importance: token (grpo and its variants)"
         )
         raise UserError(loaded.origin.message(path, problem))
     if algorithm.refills:
         problem = (
-            "fills the groups without any right completion that algorithm.refill replaces by those "
+            "fills groups without right completions, but algorithm.refill replaces them by groups "
             "of other prompts; leave it out, or set algorithm.refill: false"
         )
         raise UserError(loaded.origin.message(path, problem))

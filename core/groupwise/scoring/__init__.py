@@ -1,1 +1,1 @@
-"""Scoring: several rewards on one batch: in the main thread, in an event loop, or in processes."""
+"""Scoring: call several rewards on a batch: in the main thread, an event loop, or processes."""

@@ -1,4 +1,4 @@
-"""Call: what a reward is called with, and what it logs and reads while it answers."""
+"""Call: the arguments of a reward for one batch, and what it logs."""
 
 import asyncio
 import time
@@ -12,14 +12,13 @@ from groupwise.rewards import Reward, RunState, SampleErrors
 from groupwise.rollouts import Rollouts
 
 HOOKS = ("log_extra", "log_metric")
-"""TRL's functions among the arguments: they belong to where the reward is called."""
+"""TRL's logging functions among the arguments; created in the process that makes the call."""
 
 
 class Failure(Exception):  # noqa: N818
-    """A call that has no answer.
+    """A call of a reward failed as a whole.
 
-    reason: what the reward did, to be read after its name; is_final: whatever `on_error` says, the
-    run cannot go on.
+    reason: a phrase to follow the reward's name; is_final: the run must end, whatever `on_error`.
     """
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
@@ -28,10 +27,10 @@ class Failure(Exception):  # noqa: N818
 
 
 class Call:
-    """One reward on one batch. It is the same in a worker process, to which it is sent.
+    """The call of one reward on one batch; it can be pickled and made in a worker process.
 
-    extra, metrics: what the reward logged; seconds: how long it took; began: when it did, by the
-    monotonic clock of the process that makes it, None before.
+    extra, metrics: what the reward logged; seconds: how long it took; began: when it started, by
+    the monotonic clock of the process that makes the call, None before.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Call:
             "completions": _Traced(rollouts.completions),
             "truncated": rollouts.truncated.tolist(),
             **{name: list(column) for name, column in rollouts.facts.items()},
-            # Copies: rewards may run at once, and one may sort or empty its lists.
+            # Copies: rewards may run concurrently, and one may sort or empty its lists.
             **{name: list(column) for name, column in columns.items()},
             "trainer_state": state,
         }
@@ -58,20 +57,20 @@ class Call:
         self.began: float | None = None
 
     def run(self, function: Callable[..., Any]) -> list[Any]:
-        """Its values. Raises SampleErrors, or Failure for whatever else the function raises."""
+        """Call the function. Raises SampleErrors, or Failure for any other error of it."""
         self.began = time.monotonic()
         try:
             with torch.no_grad():
                 return listed(function(**self.arguments, **self._hooks))
         except SampleErrors:
             raise
-        except (Exception, SystemExit) as error:  # a reward must not end the program unheard
+        except (Exception, SystemExit) as error:  # sys.exit in a reward must not end the run
             raise _failure(error) from error
         finally:
             self.seconds = time.monotonic() - self.began
 
     async def wait(self, function: Callable[..., Any]) -> list[Any]:
-        """The same of an async function."""
+        """Like `run`, for an async function."""
         self.began = time.monotonic()
         try:
             return listed(await function(**self.arguments, **self._hooks))
@@ -84,7 +83,7 @@ class Call:
 
     @property
     def reading(self) -> int | None:
-        """The completion that was read last, if any was read one by one."""
+        """The index of the completion that the reward read last; None if it iterated over none."""
         return getattr(self.arguments.get("completions"), "reading", None)
 
     @reading.setter
@@ -102,21 +101,21 @@ class Call:
         count = len(column) if isinstance(column, list) else type(column).__name__
         if count != self.size:
             raise ValueError(
-                f"log_extra: {name!r} needs {self.size} values, one for each completion, found "
+                f"log_extra: {name!r} needs {self.size} values, one for each completion, received "
                 f"{count}"
             )
         self.extra[str(name)] = column
 
     def _log_metric(self, name: str, value: Any) -> None:
         try:
-            number = float(value)  # of a tensor too, and nothing that JSON cannot hold
+            number = float(value)  # also of a tensor; JSON can hold it
         except (TypeError, ValueError) as error:
             raise TypeError(f"log_metric: {name!r} is {value!r}, expected a number") from error
         self.metrics.setdefault(str(name), []).append(number)
 
 
 class _Traced(list[Any]):
-    """The list of completions a reward gets; remembers how far it was read."""
+    """The list of completions for a reward; remembers the item read last, to name it in errors."""
 
     reading: int | None = None
 
@@ -135,9 +134,9 @@ class _Traced(list[Any]):
 
 
 def listed(values: Any) -> Any:
-    """A list of what a reward returned, as plain values; itself where it is no series of values.
+    """What a reward returned as a list of plain values; unchanged if it is no series of values.
 
-    Where each value is an array of one number, as each of a model's logits, these are the numbers.
+    Arrays of one number each, such as logits [B, 1], become numbers.
     """
     if hasattr(values, "tolist"):  # a tensor or an array
         is_column = getattr(values, "shape", ())[1:] == (1,)

@@ -1,4 +1,4 @@
-"""EventLoop: where async rewards wait for their servers, all at once, in a thread of its own."""
+"""EventLoop: runs async rewards concurrently, in one thread."""
 
 import asyncio
 import threading
@@ -14,26 +14,27 @@ from groupwise.rewards import Reward
 from groupwise.scoring.call import Call, Failure
 
 PATIENCE = 1.0
-"""Seconds beyond its deadline in which a call may end itself when it is cancelled."""
+"""Seconds after its deadline that a cancelled call has to end."""
 HANDOVER = 0.25
-"""Seconds in which the loop may hand over an answer that is looked for after that."""
+"""The least seconds to wait for a result, so that the loop can deliver one that is ready."""
 
 
 class EventLoop:
-    """One loop for the life of a run, so that async clients may be kept between calls."""
+    """One loop for the whole run, so that rewards can keep async clients between calls."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = 0.0
 
     def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
-        """What waits for the answer; it raises SampleErrors, or Failure where there is none."""
+        """Start a call; returns a function that waits for its values, or raises SampleErrors or
+        Failure."""
         loop, answer = self._running(), Future[Any]()
         task = asyncio.run_coroutine_threadsafe(self._call(reward, call, answer), loop)
         started = time.monotonic()
 
         def left() -> float:
-            """Seconds until it must have ended; one that waits its turn has those of another."""
+            """Seconds until this call must have ended; if it is queued, the running call."""
             began = max(started, self._began) if call.began is None else call.began
             return began + reward.deadline + PATIENCE - time.monotonic()
 
@@ -41,24 +42,24 @@ class EventLoop:
             while True:
                 try:
                     return answer.result(timeout=max(HANDOVER, left()))
-                except TimeoutError as error:  # nothing else: the call's own are failures by now
+                except TimeoutError as error:  # ours: the call's own became Failures
                     if left() > 0:
-                        continue  # it has begun meanwhile
+                        continue  # the call has begun since
                     task.cancel()
                     raise self._too_late(reward, loop) from error
 
         return result
 
     def _too_late(self, reward: Reward, loop: asyncio.AbstractEventLoop) -> Failure:
-        """Why there is no answer from a loop that does not even cancel a call."""
+        """The Failure for a call that a blocked loop could not even cancel."""
         busy = asyncio.current_task(loop)
         if self._loop is loop:
-            self._loop = None  # it answers nobody any more
+            self._loop = None  # abandon the blocked loop
         blocked = "" if busy is None else f"; {busy.get_name()} keeps the event loop busy"
         return Failure(_too_late(reward) + blocked)
 
     def close(self) -> None:
-        """End the loop; calls under way are cancelled."""
+        """End the loop; running calls are cancelled."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
@@ -66,12 +67,12 @@ class EventLoop:
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            # A daemon: one that hangs must not keep the program from ending.
+            # A daemon thread, so that a call that hangs cannot keep the program from ending.
             threading.Thread(target=_run, args=(self._loop,), daemon=True, name="rewards").start()
         return self._loop
 
     async def _call(self, reward: Reward, call: Call, answer: "Future[Any]") -> None:
-        """Make a call. It is answered at once, not when the loop comes to it after other calls."""
+        """Make a call. The result is set here, in the task, so that no other task delays it."""
         self._began = time.monotonic()
         task = asyncio.current_task()
         if task is not None:
@@ -102,11 +103,11 @@ def _too_late(reward: Reward) -> str:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     torch.set_grad_enabled(False)  # of this thread
     _until_stopped(loop)
-    under_way = asyncio.all_tasks(loop)
-    for task in under_way:
+    running = asyncio.all_tasks(loop)
+    for task in running:
         task.cancel()
-    if under_way:  # they close what they have open
-        asyncio.gather(*under_way, return_exceptions=True).add_done_callback(lambda _: loop.stop())
+    if running:  # let them close their connections
+        asyncio.gather(*running, return_exceptions=True).add_done_callback(lambda _: loop.stop())
         _until_stopped(loop)
     loop.close()
 
@@ -114,6 +115,6 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 def _until_stopped(loop: asyncio.AbstractEventLoop) -> None:
     stopped = False
     while not stopped:
-        with suppress(SystemExit, KeyboardInterrupt):  # a task's, which has it, too
+        with suppress(SystemExit, KeyboardInterrupt):  # of a task, which also holds it
             loop.run_forever()
             stopped = True

@@ -1,4 +1,4 @@
-"""Outcome: what a reward's answer says of a batch, checked; failures are named with the sample."""
+"""Outcome: the checked values of one reward for a batch; a failure names the sample."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +11,15 @@ from groupwise.rollouts import Rollouts
 from groupwise.scoring.call import Call, Failure, listed
 
 STEPS = "steps"
-"""The metric that says how many steps of a completion a process reward judges."""
+"""The metric of a process reward: the mean number of steps that it judges per completion."""
 
 
 class Outcome:
-    """One reward's values of one batch.
+    """One reward's values for one batch.
 
-    values: NaN where the reward does not apply; failed: [B] bool; steps: rewards of steps, by row;
-    undefined: how many completions got NaN, which is taken for None; reason: why the first of those
-    that failed did, to be read after the reward's name, "" where none failed.
+    values: NaN where the reward does not apply; failed: [B] bool; steps: by row, rewards of steps;
+    undefined: for how many completions it returned NaN, which is treated as None; reason: why the
+    first failed sample failed, a phrase to follow the reward's name, "" if none failed.
     """
 
     def __init__(self, reward: Reward, call: Call, rollouts: Rollouts) -> None:
@@ -31,7 +31,7 @@ class Outcome:
         self.reason = ""
 
     def take(self, answer: Callable[[], Any]) -> None:
-        """Wait for the answer and check it; RewardError for a failure that is not to be skipped."""
+        """Wait for the reward's values and check them; RewardError for a failure not skipped."""
         try:
             self._accept(answer())
         except SampleErrors as failure:
@@ -41,9 +41,9 @@ class Outcome:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the reward logged, under its own name: the mean where it logged a name again.
+        """What the reward logged, as REWARD/name; the mean if it logged a name several times.
 
-        A process reward has one in any case: how many steps a completion has on average.
+        A process reward always has the metric `steps`: the mean number of steps per completion.
         """
         logged = self.call.metrics
         if self.steps and STEPS not in logged:
@@ -87,7 +87,7 @@ class Outcome:
         self.values = [_number(value) for value in values]
 
     def _wrong(self, row: int, value: Any, steps: bool) -> str | None:
-        """Why a value is no reward of this completion, or None; steps: others have step rewards."""
+        """Why a value is invalid for this completion, or None; steps: others have step rewards."""
         if not _judges_steps(value):
             mixed = steps and value is not None and not _problem(value) and not _is_nan(value)
             return f"returned {value!r} beside lists of step rewards" if mixed else _problem(value)
@@ -99,7 +99,7 @@ class Outcome:
     def _fail_all(
         self, reason: str, cause: BaseException | None = None, *, is_final: bool = False
     ) -> None:
-        """The whole call failed; the sample it was reading is named, all of them are lost."""
+        """Mark all samples failed; the message names the one that the reward was reading."""
         size, at = len(self.rollouts), self.call.reading or 0
         order = [at, *(row for row in range(size) if row != at)]
         self._fail([None] * size, dict.fromkeys(order, reason), cause, is_final=is_final)
@@ -126,10 +126,10 @@ class Outcome:
         self.failed[list(errors)] = True
 
 
-_SKIPPED = "set `on_error: skip` on this reward to drop such samples and count them"
+_SKIPPED = "set `on_error: skip` on this reward to leave out such samples and count them"
 _IN_A_WORKER = (
-    "set a higher `deadline` on this reward, if it only takes long; or `isolate: true`, to have it "
-    "called in a process that can be killed: with `on_error: skip` the run then goes on"
+    "set a higher `deadline` on this reward if it is only slow; or set `isolate: true`, so that it "
+    "is called in a process that can be killed: with `on_error: skip` the run then goes on"
 )
 
 
@@ -146,13 +146,13 @@ def _is_nan(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    """A reward, or the sum of a completion's step rewards; NaN where there is none."""
-    known = [float(one) for one in _parts(value) if one is not None and not _is_nan(one)]
-    return math.fsum(known) if known else math.nan
+    """A reward, or the sum of a completion's step rewards; NaN if there is none."""
+    numbers = [float(part) for part in _parts(value) if part is not None and not _is_nan(part)]
+    return math.fsum(numbers) if numbers else math.nan
 
 
 def _problem(value: Any) -> str | None:
-    """Why a value is no reward, or None."""
+    """Why a value is no valid reward, or None."""
     if value is None:
         return None
     if isinstance(value, str):

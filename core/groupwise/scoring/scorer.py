@@ -1,4 +1,4 @@
-"""Scorer: several rewards on batches of rollouts, each within its limits."""
+"""Scorer: calls several rewards on batches of rollouts, each with its deadline."""
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -20,19 +20,19 @@ FAMILIES = (
     *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "reference"),
     *("replay", "reward_time", "rewards", "time", "watch", "weights"),
 )
-"""What the names of a run's own metrics begin with, those that have a kind."""
+"""Prefixes of the run's own metrics, which no reward may be named by."""
 MULTIPLIERS = "multipliers"
-"""Where the state has those of constraints; no reward is named so."""
+"""The key of the constraints' multipliers in the state; no reward can have this name."""
 
 
 class Scorer:
     """Scores rollouts with several rewards.
 
-    A plain function is called in the main thread, one after the other, as TRL calls it: signals,
-    event loops and clients that are bound to a thread then work. Async functions wait in an event
-    loop, and isolated ones are called in processes of their own: they begin when a batch is given
-    to `start`, and are at it while the main thread samples the next batch or calls the plain ones.
-    Where the run itself is not in the main thread, plain ones are isolated, too.
+    Plain functions are called in the main thread, one after the other, as TRL calls them, so that
+    signals, event loops and thread-bound clients work. Async functions run in an event loop, and
+    isolated ones in processes of their own: both begin in `start`, and run while the main thread
+    samples the next batch or calls the plain ones. If the run itself is not in the main thread,
+    plain rewards are isolated, too.
     """
 
     def __init__(self, rewards: Sequence[Reward]) -> None:
@@ -48,7 +48,7 @@ class Scorer:
                 )
             if name.partition("/")[0] in FAMILIES:
                 raise UserError(
-                    f"a reward cannot be named {name!r}: what it logs would be called "
+                    f"a reward cannot be named {name!r}: metrics that it logs are named "
                     f"`{name}/...`, as metrics of the run itself are; give it another `label`"
                 )
         self.rewards, self.weights = tuple(rewards), Weights(rewards)
@@ -60,7 +60,7 @@ class Scorer:
         return tuple(reward.name for reward in self.rewards)
 
     def __call__(self, rollouts: Rollouts, state: RunState | None = None) -> Scores:
-        """Score every rollout; raises RewardError for a failure that is not to be skipped."""
+        """Score every rollout; raises RewardError for a failure that is not skipped."""
         return self.finish([self.start(rollouts, state)])
 
     def start(
@@ -71,48 +71,47 @@ class Scorer:
         only: Collection[str] | None = None,
         weights: tuple[float, ...] | None = None,
     ) -> Scoring:
-        """Begin to score a batch: async rewards and isolated ones are at it from now on.
+        """Begin to score a batch: starts the calls of async and of isolated rewards.
 
-        only: the names of the rewards that are wanted, all if unset; weights: what each of all
-        rewards counts; if unset, what it does in the step that `state` is at. Raises UserError
-        where a reward does not fit the batch's columns.
+        only: names of the rewards to call, all if unset; weights: of all rewards, if unset those of
+        the step in `state`. Raises UserError if a reward does not fit the batch's columns.
         """
         columns, state = _columns(rollouts), state or RunState()
-        counted = weights or self.weights.at(state.global_step)
-        wanted = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
-        for number in wanted if len(rollouts) else ():
+        weights = weights or self.weights.at(state.global_step)
+        chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
+        for number in chosen if len(rollouts) else ():
             self.rewards[number].check_columns(columns, tuple(rollouts.facts))
-        calls = [(r, Call(r, rollouts, columns, state)) for r in (self.rewards[n] for n in wanted)]
+        calls = [(r, Call(r, rollouts, columns, state)) for r in (self.rewards[n] for n in chosen)]
         outcomes = [Outcome(reward, call, rollouts) for reward, call in calls]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
-        for outcome in outcomes if len(rollouts) else ():  # of a chain there may be none to judge
+        for outcome in outcomes if len(rollouts) else ():  # a chain may have none to judge
             reward = outcome.reward
             places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
         return Scoring(
             rollouts,
             outcomes,
-            weights=tuple(counted[n] for n in wanted),
-            scales=tuple(self.weights.scales[n] for n in wanted),
+            weights=tuple(weights[n] for n in chosen),
+            scales=tuple(self.weights.scales[n] for n in chosen),
             here=places[True],
             elsewhere=places[False],
         )
 
     def finish(self, scorings: Sequence[Scoring]) -> Scores:
-        """The scores of batches that were begun, one after the other.
+        """The scores of batches that `start` began, joined in order.
 
-        Plain rewards are called now, in this thread, while the others go on. Raises RewardError for
-        a failure that is not to be skipped.
+        Calls the plain rewards in this thread, and then waits for the others. Raises RewardError
+        for a failure that is not skipped.
         """
         for scoring in scorings:
             scoring.call()
         return Scores.concat([scoring.scores() for scoring in scorings])
 
     def _is_here(self, reward: Reward) -> bool:
-        """Whether it is called in this thread."""
+        """Whether the reward is called in this thread."""
         return not reward.is_async and reward.name not in self._workers
 
     def _begin(self, reward: Reward, call: Call) -> Answer:
-        """Begin a call elsewhere; what is returned waits for the answer, or makes the call here."""
+        """Start a call elsewhere; returns a function that waits for it, or makes the call here."""
         if reward.name in self._workers:
             return self._workers[reward.name].start(reward, call)
         if reward.is_async:
@@ -121,7 +120,7 @@ class Scorer:
         return partial(watched, run, who=f"reward {reward.name!r}", deadline=reward.deadline)
 
     def load(self) -> None:
-        """Let rewards with a model load it. Raises UserError where one cannot be had."""
+        """Load the models of rewards that have one. Raises UserError if that fails."""
         for reward in self.rewards:
             if reward.name in self._workers:
                 self._workers[reward.name].load()
@@ -137,13 +136,13 @@ class Scorer:
                 raise UserError(f"reward {reward.name!r}: {error}") from error
 
     def close(self) -> None:
-        """End processes and threads; a further call would start them again."""
+        """End the rewards' processes and threads; a later call starts them again."""
         for worker in self._workers.values():
             worker.close()
         self._loop.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of those that have one, by name, and multipliers; a frozen model is none."""
+        """The states of rewards that have one, by name, and the multipliers."""
         multipliers = self.weights.state_dict()
         return {
             **{r.name: r.target.state_dict() for r in self.rewards if r.has_state},
@@ -151,31 +150,31 @@ class Scorer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises UserError where a reward cannot take up its state: it may be another's."""
+        """Raises UserError if a reward cannot load its state, which may be of another reward."""
         self.weights.load_state_dict(state.get(MULTIPLIERS, {}))
         for reward in self.rewards:
             if reward.name not in state or not reward.has_state:
                 continue
             try:
                 reward.target.load_state_dict(state[reward.name])
-            except Exception as error:  # whatever the code of a user raises
+            except Exception as error:  # a user's code may raise anything
                 raise UserError(
-                    f"reward {reward.name!r} cannot take up its state in the checkpoint "
+                    f"reward {reward.name!r} cannot load its state from the checkpoint "
                     f"({type(error).__name__}: {error}); is it still the same reward?"
                 ) from error
 
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """A step was made, the first being 0: multipliers ascend on its means over all processes.
+        """Update the multipliers by the step's means over all processes; the first step is 0.
 
-        Returns the weights that changed over the run, and the multipliers, as the step had them.
+        Returns as metrics the scheduled weights and the multipliers that this step used.
         """
-        counted = self.weights.metrics(step)
+        used = self.weights.metrics(step)
         self.weights.ascend({name: metrics[f"rewards/{name}"] for name in self.names})
-        return counted
+        return used
 
 
 def _worker(reward: Reward) -> Worker | None:
-    """Its process, where it is isolated, or a plain one of a run that is not in the main thread."""
+    """A worker for an isolated reward, or for a plain one if the run is not in the main thread."""
     if reward.isolate:
         return Worker(reward)
     if reward.is_async or threading.current_thread() is threading.main_thread():
@@ -184,13 +183,13 @@ def _worker(reward: Reward) -> Worker | None:
         return Worker(reward)
     except UserError as error:
         raise UserError(
-            f"{error}\nA plain reward is called in the main thread, and this run is in another: "
-            f"only there signals and event loops work. It would go to a process of its own. Start "
-            f"the run in the main thread, or make the reward async"
+            f"{error}\nThis run is not in the main thread, where plain rewards are called (only "
+            f"there do signals and event loops work), so this one would need a process of its own. "
+            f"Start the run in the main thread, or make the reward async"
         ) from error
 
 
 def _columns(rollouts: Rollouts) -> dict[str, list[Any]]:
-    """The dataset's columns but the prompt; a value absent from a row is None."""
+    """The dataset's columns except the prompt; a value missing from a row is None."""
     names = dict.fromkeys(name for row in rollouts.prompts for name in row)
     return {name: [row.get(name) for row in rollouts.prompts] for name in names if name != "prompt"}

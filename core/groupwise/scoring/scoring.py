@@ -1,4 +1,4 @@
-"""Scoring: one batch of rollouts that is being scored."""
+"""Scoring: a batch of rollouts whose scoring has begun."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,14 +11,14 @@ from groupwise.rollouts import Rollouts
 from groupwise.scoring.outcome import Outcome
 
 Answer = Callable[[], Any]
-"""What waits for a reward's answer, or makes the call and gives it."""
+"""Returns a reward's values: waits for them, or makes the call."""
 
 
 class Scoring:
-    """What rewards are asked of one batch: those elsewhere are at it, those of this thread wait.
+    """The calls of rewards on one batch: some already run elsewhere, some wait for this thread.
 
-    outcomes: one for each reward; weights, scales: what each counts, as in Scores; here: those
-    whose call is made in this thread; elsewhere: those whose call has begun.
+    outcomes: one for each reward; weights, scales: as in `Scores`; here: those whose call is made
+    in this thread, by `call`; elsewhere: those whose call already runs.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Scoring:
             outcome.take(answer)
 
     def scores(self) -> Scores:
-        """All scores, as soon as those elsewhere have answered; `call` has been called by then.
+        """All scores; waits for the calls elsewhere. To be called after `call`.
 
         Raises RewardError for a failure that stops the run.
         """
@@ -49,20 +49,20 @@ class Scoring:
             outcome.take(answer)
         outcomes = self.outcomes
         return Scores(
-            names=tuple(one.reward.name for one in outcomes),
+            names=tuple(outcome.reward.name for outcome in outcomes),
             weights=self.weights,
             scales=self.scales,
             values=torch.tensor(
-                [one.values for one in outcomes], dtype=torch.float64
+                [outcome.values for outcome in outcomes], dtype=torch.float64
             ).T.contiguous(),
             failed=self._failed,
-            seconds={one.reward.name: one.call.seconds for one in outcomes},
-            extra={name: column for one in outcomes for name, column in one.call.extra.items()},
-            metrics={name: value for one in outcomes for name, value in one.metrics.items()},
-            undefined={one.reward.name: one.undefined for one in outcomes if one.undefined},
-            failures={one.reward.name: one.reason for one in outcomes if one.reason},
+            seconds={o.reward.name: o.call.seconds for o in outcomes},
+            extra={name: column for o in outcomes for name, column in o.call.extra.items()},
+            metrics={name: value for o in outcomes for name, value in o.metrics.items()},
+            undefined={o.reward.name: o.undefined for o in outcomes if o.undefined},
+            failures={o.reward.name: o.reason for o in outcomes if o.reason},
             steps=self._steps(),
-            judges_steps=frozenset(one.reward.name for one in outcomes if one.steps),
+            judges_steps=frozenset(o.reward.name for o in outcomes if o.steps),
         )
 
     @property
@@ -70,9 +70,9 @@ class Scoring:
         return torch.stack([outcome.failed for outcome in self.outcomes]).any(dim=0)
 
     def _steps(self) -> torch.Tensor | None:
-        """[B, T] float64: weighted step rewards summed where steps end, NaN where none does.
+        """[B, T] float64: sum_k w_k r_k of step rewards where steps end, NaN elsewhere.
 
-        A reward gives one for each decision, in order; where decisions are, the mask says.
+        A reward returns one entry per decision, in order; the mask has their positions.
         """
         factors = [w / scale for w, scale in zip(self.weights, self.scales, strict=True)]
         judging = [(o, f) for o, f in zip(self.outcomes, factors, strict=True) if o.steps]
@@ -85,7 +85,7 @@ class Scoring:
                 places = mask[row].nonzero().flatten().tolist()
                 for place, value in zip(places, rewards, strict=True):
                     if value is not None:
-                        there = total[row, place].nan_to_num(0.0)
-                        total[row, place] = there + factor * float(value)
+                        so_far = total[row, place].nan_to_num(0.0)
+                        total[row, place] = so_far + factor * float(value)
         total[self._failed] = math.nan
         return total

@@ -1,4 +1,4 @@
-"""Server: what a worker process does: it answers one call of its reward after the other."""
+"""Server: the main loop of a worker process, which answers the calls of one reward in order."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from groupwise.rewards import SampleErrors, is_async, target_of
 from groupwise.scoring.call import Call, Failure, listed
 
 LOAD = b""
-"""The request to load what the reward loads; others are pickled calls."""
+"""The request to call the reward's `load`; any other request is a pickled call."""
 
 
 def serve(descriptor: int) -> None:
-    """Answer one request after the other; the first is the reward itself."""
+    """Answer requests in order; the first one is the reward itself."""
     connection = Connection(descriptor)
     requests: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
@@ -33,8 +33,8 @@ def serve(descriptor: int) -> None:
         request = requests.get()
         try:
             if function is None:
-                is_made, source = pickle.loads(request)
-                function = source() if is_made else source
+                is_factory, source = pickle.loads(request)
+                function = source() if is_factory else source
                 reply: dict[str, Any] = {}
             elif request == LOAD:
                 getattr(target_of(function), "load", dict)()
@@ -47,17 +47,18 @@ def serve(descriptor: int) -> None:
 
 
 def _encoded(reply: dict[str, Any]) -> bytes:
-    """Not pickled: what comes from a process that reads a model's words is data."""
+    """As JSON, not pickle: a process that parses a model's output must not be able to run code here
+    by its reply."""
     try:
         return json.dumps(reply, default=_words).encode()
-    except (TypeError, ValueError, RecursionError) as error:  # keys, rings and endless integers
-        failure = Failure(f"gave or logged what cannot be sent back: {error}")
+    except (TypeError, ValueError, RecursionError) as error:  # odd keys, cycles, huge integers
+        failure = Failure(f"returned or logged a value that cannot be sent back: {error}")
         logged = {"extra": {}, "metrics": {}, "seconds": reply["seconds"], "reading": None}
         return json.dumps({**logged, **_reason(failure, error)}).encode()
 
 
 def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
-    """Hand on requests; when whoever asks has ended, so does this, whatever it is doing."""
+    """Queue requests; when the parent process ends, kill this process group at once."""
     try:
         while True:
             requests.put(connection.recv_bytes())
@@ -86,7 +87,8 @@ def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
 
 
 def _words(value: Any) -> Any:
-    """What JSON has no form for: a number where it is one, else its words."""
+    """A value that JSON has no form for: as a list or a number if it converts to one, else its
+    repr."""
     if hasattr(value, "tolist"):
         return value.tolist()
     try:

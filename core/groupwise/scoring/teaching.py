@@ -1,4 +1,4 @@
-"""Teaching: what rewards that learn are taught by a step, and by whom."""
+"""Teaching: train the rewards that learn on the rollouts of a step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +16,11 @@ def teach(
 ) -> dict[str, float]:
     """Call `refresh(rollouts, scores)` of the rewards that learn; returns their metrics.
 
-    A reward that states the name of a watched one as `labels` gets the scores of that, which the
-    policy never sees; any other those of the step. One that states `every` is called once in so
-    many steps, with 0 never. Tensors among the facts are in CPU memory by then.
+    If the reward's `labels` names a watched reward, `scores` are that one's, which the policy is
+    not trained on; otherwise they are those of the step. With `every`, it is called every so many
+    steps, with 0 never. Tensors among the facts are in CPU memory.
 
-    state: that in which the rollouts were drawn. Raises UserError for what a reward cannot learn.
+    state: when the rollouts were drawn. Raises UserError if a reward cannot learn from them.
     """
     metrics: dict[str, float] = {}
     for reward in rewards.rewards:
@@ -39,7 +39,7 @@ def teach(
 
 
 def _labelled(watched: Scorer, name: str, rollouts: Rollouts, state: RunState) -> Scores:
-    """The scores of one watched reward; a process may have no rollouts."""
+    """The scores of one watched reward; also for a process without rollouts."""
     if len(rollouts):
         return watched.finish([watched.start(rollouts, state, only=[name])])
     nothing = torch.empty(0, 1, dtype=torch.float64)

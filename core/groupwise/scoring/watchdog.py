@@ -1,10 +1,10 @@
-"""Watchdog: ends a call in the main thread that does not answer within its deadline.
+"""Watchdog: ends a call in the main thread that exceeds its deadline.
 
-At the deadline a signal that nobody else uses raises `Overdue` in the main thread. That ends Python
-code, sleeping and waiting. Code that looks at no signal gets a grace time; then it is said who does
-not answer and where, and the process ends. Code that does not even let other threads of Python run
-is ended by `faulthandler`, which needs none, and whose one timer is taken for that. Signals and
-alarms of the called code are left alone.
+At the deadline, a signal that nothing else uses raises `Overdue` in the main thread, which ends
+Python code, sleeping and waiting. Code that does not check for signals gets a grace time; then a
+message says which call hangs and where, and the process ends. Code that holds the GIL is ended by
+the timer of `faulthandler`, which needs no Python thread. Signals and alarms of the called code are
+not touched.
 """
 
 import faulthandler
@@ -24,20 +24,20 @@ Answer = TypeVar("Answer")
 GRACE = 10.0
 """Seconds from the signal until the process ends."""
 FRAMES = 3
-"""Innermost lines that are shown of where it hangs."""
+"""Innermost stack frames to show of a call that hangs."""
 
 
 class Overdue(KeyboardInterrupt):
-    """The deadline of the call that it is raised in is over; what Ctrl-C would end ends by it.
+    """The deadline of a call has passed; raised in the call, it ends whatever Ctrl-C would end.
 
-    No `except Exception` takes it, nor an event loop for an error of one of its callbacks.
+    Neither `except Exception` nor an event loop catches it.
     """
 
 
 def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Answer:
-    """Call a function in the main thread. Raises Failure where it takes more than its seconds.
+    """Call a function in the main thread. Raises Failure if it takes longer than the deadline.
 
-    who: what is said to hang, where the process must end.
+    who: the name of the call, for the message if the process must end.
     """
     watchdog = _Watchdog(who, deadline)
     try:
@@ -52,20 +52,20 @@ def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Ans
         if is_pressed or not watchdog.is_overdue:
             raise
         raise _failure(deadline) from error
-    if watchdog.is_overdue:  # the call took the exception for one of its own
+    if watchdog.is_overdue:  # the call caught the exception
         raise _failure(deadline)
     return answer
 
 
 def _failure(deadline: float) -> Failure:
-    # What was interrupted may have left anything half done, so nothing can go on from here.
+    # The interrupted code may have left anything half done, so the run cannot go on.
     return Failure(f"did not answer within {deadline:g} s", is_final=True)
 
 
 class _Watchdog:
     """Watches one call, in a thread of its own."""
 
-    on_duty: "_Watchdog | None" = None
+    active: "_Watchdog | None" = None
 
     def __init__(self, who: str, deadline: float) -> None:
         self.who, self.deadline = who, deadline
@@ -75,16 +75,16 @@ class _Watchdog:
 
     def begin(self) -> None:
         if self._signal is not None:
-            # It stays: by default a signal that comes late would end the process.
-            signal.signal(self._signal, _bark)
-        _Watchdog.on_duty = self
+            # Never reset: by the default handler a late signal would end the process.
+            signal.signal(self._signal, _interrupt)
+        _Watchdog.active = self
         _last_resort(self.deadline + 2 * GRACE)
         threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
 
     def end(self) -> None:
-        """May be called twice: the signal comes at most once, but it may come here."""
-        _Watchdog.on_duty = None
-        with self._ending:  # a signal is on its way before the next call begins, or never
+        """May be called twice, since the signal may interrupt the first call."""
+        _Watchdog.active = None
+        with self._ending:  # so that no signal is sent after this returns
             self._over.set()
         faulthandler.cancel_dump_traceback_later()
 
@@ -103,8 +103,8 @@ class _Watchdog:
         where = traceback.format_stack(sys._current_frames().get(main))[-FRAMES:]
         try:
             print(
-                f"\n{self.who} did not answer within {self.deadline:g} s, nor can it be "
-                f"interrupted:\n{''.join(where)}The run ends here; its last checkpoint stands. "
+                f"\n{self.who} did not answer within {self.deadline:g} s and cannot be "
+                f"interrupted:\n{''.join(where)}The run ends here; its last checkpoint is intact. "
                 f"With `isolate: true` a reward is called in a process that can be killed.",
                 file=sys.__stderr__,
                 flush=True,
@@ -113,24 +113,25 @@ class _Watchdog:
             os._exit(1)
 
 
-def _bark(_: int, __: FrameType | None) -> None:
-    if _Watchdog.on_duty is not None:
-        _Watchdog.on_duty = None
+def _interrupt(_: int, __: FrameType | None) -> None:
+    if _Watchdog.active is not None:
+        _Watchdog.active = None
         raise Overdue
 
 
 def _free_signal() -> Any:
-    """A signal that nobody handles; None where threads cannot be signalled."""
+    """A signal without a handler; None on systems where threads cannot be signalled."""
     if not hasattr(signal, "pthread_kill"):
         return None
     numbers: list[Any] = [signal.SIGUSR2, signal.SIGUSR1]
     if hasattr(signal, "SIGRTMAX"):
         numbers = [*range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1), *numbers]
-    free = (number for number in numbers if signal.getsignal(number) in (signal.SIG_DFL, _bark))
+    ours = (signal.SIG_DFL, _interrupt)
+    free = (number for number in numbers if signal.getsignal(number) in ours)
     return next(free, None)
 
 
 def _last_resort(seconds: float) -> None:
-    """Have the process end, with a line for each frame, whatever it is doing then."""
+    """Have faulthandler print the stack and end the process after that time, unless cancelled."""
     if sys.__stderr__ is not None and not sys.__stderr__.closed:
         faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)

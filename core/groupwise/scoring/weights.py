@@ -1,11 +1,11 @@
-"""Weights: what each reward counts at a step: a number, a schedule's value, or a multiplier.
+"""Weights: the weight of each reward at a step: a number, a schedule's value, or a multiplier.
 
-To maximise sum_k w_k r_k while a measured m stays at most U is, with s the size of U,
+Maximising sum_k w_k r_k subject to mean(m) <= U is, with s = |U|,
 
     min over l >= 0 of max over the policy of  sum_k w_k r_k - l (m - U) / s
 
-so m joins the sum with the weight -l / s (the constant U has no gradient), and l rises while the
-mean of m is above U. For at least L the signs turn.
+so m joins the sum with the weight -l / s (the constant U has no gradient), and l rises while
+mean(m) > U. For a lower bound, mean(m) >= L, the signs are reversed.
 """
 
 import math
@@ -20,7 +20,7 @@ from groupwise.rewards import Reward
 
 
 class Ascent(BaseModel, strict=True):
-    """Where the multiplier of one bound stands: what was summed up, and the last violation."""
+    """The state of the multiplier of one bound: the integral of violations, and the last one."""
 
     integral: float = Field(ge=0, allow_inf_nan=False)
     violation: float = Field(default=0.0, allow_inf_nan=False)
@@ -29,7 +29,7 @@ class Ascent(BaseModel, strict=True):
 class Weights:
     """The weights of several rewards, in their order; its state is that of the multipliers.
 
-    All processes have the same ones: means are over all of them.
+    All processes have the same weights, since the means are over all processes.
     """
 
     def __init__(self, rewards: Sequence[Reward]) -> None:
@@ -41,32 +41,32 @@ class Weights:
         }
 
     def at(self, step: int) -> tuple[float, ...]:
-        """What each reward counts in a step, the first being 0."""
+        """The weight of each reward at a step; the first step is 0."""
         return tuple(self._at(reward, step) for reward in self.rewards)
 
     @property
     def final(self) -> tuple[float, ...]:
-        """What each counts when schedules have ended, constraints apart.
+        """The weights after all schedules have ended, 0 for constraints.
 
-        These do not change over a run, so a sum by them can be compared from first to last.
+        They do not change over the run, so that evaluations by them can be compared.
         """
         weights = [0.0 if r.constraint is not None else r.weight for r in self.rewards]
         return tuple(w.end if isinstance(w, Schedule) else w for w in weights)
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """What each reward's values are divided by before they are weighed."""
+        """The divisor of each reward's values: 1, or the size of a constraint's bound."""
         return tuple(1.0 if r.constraint is None else r.constraint.scale for r in self.rewards)
 
     def multipliers(self, name: str) -> dict[Bound, float]:
-        """Those of a constrained reward's bounds; {} of any other reward."""
+        """The multipliers of a constrained reward's bounds; {} for any other reward."""
         return {
             bound: self.constraints[name].multiplier(ascent.integral, ascent.violation)
             for bound, ascent in self.ascents.get(name, {}).items()
         }
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The weights of a step that follow a schedule, and all multipliers, by name."""
+        """Scheduled weights at a step and all multipliers, by name."""
         scheduled = {
             f"weights/{reward.name}": reward.weight.at(step)
             for reward in self.rewards
@@ -79,7 +79,7 @@ class Weights:
         }
 
     def ascend(self, means: Mapping[str, float]) -> None:
-        """Dual ascent on the means of a step, by name; a NaN, of no values, moves nothing."""
+        """Dual ascent on a step's means, by name; NaN (no values) changes nothing."""
         for name, constraint in self.constraints.items():
             mean = means.get(name, math.nan)
             for bound, ascent in self.ascents[name].items():
@@ -94,15 +94,15 @@ class Weights:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bounds that the state lacks start anew, and those it has beside them are left out.
+        """Load the state; bounds that it lacks start afresh, and others in it are ignored.
 
-        Raises UserError where it is no state of a multiplier.
+        Raises UserError if it is not the state of a multiplier.
         """
         for name, of_bounds in self.ascents.items():
             try:
                 saved = {bound: state[name][bound] for bound in of_bounds if bound in state[name]}
                 of_bounds |= {b: Ascent.model_validate(value) for b, value in saved.items()}
-            except KeyError:  # no constraint before
+            except KeyError:  # it had no constraint before
                 continue
             except (TypeError, ValidationError) as error:
                 raise UserError(

@@ -1,7 +1,7 @@
-"""Worker: a process of its own for one reward, which is called in its main thread.
+"""Worker: a separate process for one reward, which is called in its main thread.
 
-The process is a fresh interpreter: it runs nothing of the program that trains. It leads a process
-group, so that whatever the reward starts ends with it, and it ends when the program does.
+The process is a fresh interpreter and does not import the training script. It leads a process
+group, so that any process that the reward starts ends with it, and it ends when the run does.
 """
 
 import io
@@ -31,19 +31,19 @@ from groupwise.scoring import server
 from groupwise.scoring.call import Call, Failure
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What says that a process is one of several of a run, which then wait for each other."""
+"""Variables of a distributed launch, which a worker must not inherit: it would wait for peers."""
 STARTING = 3600.0
-"""Seconds in which a reward must be there and loaded, weights from a hub included."""
-GLANCE = 0.5
-"""Seconds between looks whether the process that is to answer is still there."""
+"""Seconds to start the process and load the reward, downloads included."""
+POLL = 0.5
+"""Seconds between checks whether the process is still alive."""
 
 
 class Worker:
-    """The process of one reward: started when it is needed, also after it was killed.
+    """The process of one reward, started when it is first needed, and again after it was killed.
 
-    Calls are made one after the other, in the order in which they were started.
+    Calls are made one at a time, in the order in which they were started.
 
-    Raises UserError for a reward that cannot be sent to one, or whose state would end with it.
+    Raises UserError for a reward that cannot be pickled, or that has a state, which would be lost.
     """
 
     def __init__(self, reward: Reward) -> None:
@@ -59,14 +59,15 @@ class Worker:
         self._starting = threading.Lock()
 
     def load(self) -> None:
-        """Start it now, weights included. Raises UserError where that fails."""
+        """Start the process now and load the reward. Raises UserError if that fails."""
         try:
             self._started(self._closed)
         except Failure as failure:
             raise UserError(f"reward {self.reward.name!r} {failure.reason}") from failure.__cause__
 
     def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
-        """What waits for the answer; it raises SampleErrors, or Failure where there is none."""
+        """Queue a call; returns a function that waits for its values, or raises SampleErrors or
+        Failure."""
         answer: Future[Any] = Future()
         before, closed = self._last, self._closed
         self._last = answer
@@ -86,10 +87,10 @@ class Worker:
         self._started(closed)
         try:
             request = _pickled(call)
-        except Exception as error:  # whatever the objects in the rows raise
+        except Exception as error:  # objects in the rows may raise anything
             raise UserError(
-                f"reward {reward.name!r} is isolated, and what it is called with cannot be sent to "
-                f"its process: {error}"
+                f"reward {reward.name!r} is isolated, but its arguments cannot be sent to its "
+                f"process: {error}"
             ) from error
         reply = self._ask(request, reward.deadline)
         call.extra, call.metrics = reply["extra"], reply["metrics"]
@@ -101,14 +102,14 @@ class Worker:
         return reply["values"]
 
     def _started(self, closed: int) -> None:
-        """A process that has the reward, loaded.
+        """Make sure that the process runs and has loaded the reward.
 
-        closed: how often the worker had been closed when the call was started: if it was since,
-        nobody waits for the answer.
+        closed: the number of `close` calls when this call was queued; if there was one since,
+        nothing waits for the answer any more.
         """
         with self._starting:
             if closed != self._closed:
-                raise Failure("was given up: the run has ended")
+                raise Failure("was cancelled, since the run has ended")
             if self._process is not None and self._process.poll() is None:
                 return
             self._kill()
@@ -123,7 +124,7 @@ class Worker:
     def _start_process(self) -> None:
         self._connection, theirs = Pipe()
         with theirs:
-            # A session of its own: Ctrl-C in a terminal is for the run, which ends the worker.
+            # A new session, so that Ctrl-C goes to the run only, which then ends the worker.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _program(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -134,7 +135,7 @@ class Worker:
         self._end = weakref.finalize(self, _killed, self._process, self._connection)
 
     def close(self) -> None:
-        """End the process, if there is one; calls under way and calls that wait are given up."""
+        """End the process, if there is one; running and queued calls are cancelled."""
         with self._starting:
             self._closed += 1
             self._kill()
@@ -149,7 +150,7 @@ class Worker:
             reply = json.loads(connection.recv_bytes()) if answered else {}
         except (EOFError, OSError) as error:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)  # it may be on its way out
+                process.wait(1.0)  # it may be ending
             self._kill()
             raise Failure(_end_of(process.returncode)) from error
         if not answered:
@@ -163,12 +164,12 @@ class Worker:
 
 
 def _answers(process: "subprocess.Popen[bytes]", connection: Connection, deadline: float) -> bool:
-    """Whether it answers in time. EOFError where it has ended.
+    """Whether it answers in time. Raises EOFError if the process has ended.
 
-    The connection alone does not tell: what the reward forked may hold its other end.
+    The connection alone does not show that: a child of the reward may hold its other end.
     """
     end = time.monotonic() + deadline
-    while not connection.poll(max(0.0, min(GLANCE, end - time.monotonic()))):
+    while not connection.poll(max(0.0, min(POLL, end - time.monotonic()))):
         if process.poll() is not None and not connection.poll():
             raise EOFError
         if time.monotonic() >= end:
@@ -177,19 +178,19 @@ def _answers(process: "subprocess.Popen[bytes]", connection: Connection, deadlin
 
 
 def _end_of(code: int | None) -> str:
-    """How a process ended, to be read after the reward's name."""
+    """How a process ended, a phrase to follow the reward's name."""
     if code is None or code >= 0:
         return f"ended its process (exit code {code})"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = ", as happens where memory runs out" if -code == signal.SIGKILL else ""
+    hint = ", often because memory ran out" if -code == signal.SIGKILL else ""
     return f"lost its process, which was ended by {name}{hint}"
 
 
 class RemoteTraceback(Exception):  # noqa: N818
-    """Where in the worker it happened; the cause of a failure."""
+    """The traceback in the worker, as the cause of a failure."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -211,16 +212,16 @@ def _killed(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
 
 
 def _pickled_reward(reward: Reward) -> bytes:
-    """The reward, or how it is made; UserError where neither can be sent to another process."""
+    """The reward, or a function that builds it, pickled; UserError if neither can be pickled."""
     learns = hasattr(reward.target, "refresh") or reward.has_state
     if learns:
         raise UserError(
-            f"reward {reward.name!r} has a state, which would end with a worker that is killed, so "
-            f"it cannot be isolated: leave `isolate` out, and train in the main thread"
+            f"reward {reward.name!r} has a state, which would be lost if its process were killed, "
+            f"so it cannot be isolated: leave `isolate` out, and train in the main thread"
         )
     try:
         return _pickled((reward.remake is not None, reward.remake or reward.function))
-    except Exception as error:  # whatever the objects in it raise
+    except Exception as error:  # objects in it may raise anything
         raise UserError(
             f"reward {reward.name!r} cannot be sent to a worker process: {error}. Put it into "
             f"a module of its own, and import it from there or name it as `module:attribute`"
@@ -228,13 +229,13 @@ def _pickled_reward(reward: Reward) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles what another process can read: nothing of the program itself, tensors on the CPU."""
+    """Pickles for a process that cannot import `__main__`; tensors are sent from CPU memory."""
 
     def reducer_override(self, value: Any) -> Any:
         is_named = isinstance(value, type | FunctionType)
         if is_named and value.__module__ == "__main__":
             raise pickle.PicklingError(
-                f"{value.__qualname__} is of the program itself (__main__), which is not run there"
+                f"{value.__qualname__} is defined in __main__, which the worker does not import"
             )
         if isinstance(value, Tensor) and value.device.type != "cpu":
             return value.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -248,7 +249,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, without its place among those of the run; of their GPUs this one's."""
+    """This process's environment, without the variables of a launch, and with its own GPU only."""
     environment = {k: v for k, v in os.environ.items() if k not in LAUNCHED}
     if "LOCAL_RANK" in os.environ and torch.cuda.is_initialized():
         number = torch.cuda.current_device()

@@ -1,1 +1,1 @@
-"""Storage: everything a run writes, whole or not at all, and how it is known and read again."""
+"""Storage: everything that a run writes (whole files or none), and how it is read again."""

@@ -1,12 +1,12 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped; no pickle in it.
+"""Checkpoints: everything that a run needs to continue as if it had never stopped, without pickle.
 
-A sample's randomness is a function of its name (seed, draw, index), so there is no generator to
-save: weights, the optimizer's state, the place in the prompts, the step, and the state of whatever
-else has one, are all.
+The randomness of a sample is a function of (seed, draw, index), so no generator is saved. A
+checkpoint has the weights, the optimizer's state, the position in the prompts, the step, and the
+state of any other part that has one.
 
-Each is a folder `step_N`, which takes that name when everything in it is on the disk. A list of its
-files, with sizes and checksums, is written last, so that one that a kill or a full disk left
-behind, or that was damaged later, is known and passed over.
+Each is a folder, renamed to `step_N` when all of it is on the disk. A list of its files, with sizes
+and checksums, is written last: so a checkpoint that was interrupted by a kill or a full disk, or
+damaged later, is recognised and skipped.
 """
 
 import json
@@ -32,14 +32,14 @@ from groupwise.storage.tensors import Stored, files_of, write
 T = TypeVar("T")
 
 KEPT = "kept_"
-"""What the files of weights begin with that are kept under a name, `kept_average` for one."""
+"""Prefix of the files of kept weights, such as `kept_average`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What one is written of.
+    """The content of a checkpoint to write.
 
-    tensors: by file ("weights", "optimizer", "kept_average"), each by name; state: the rest.
+    tensors: by file ("weights", "optimizer", "kept_average"), tensors by name; state: the rest.
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -48,9 +48,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """What one holds; its tensors are read when they are asked for.
+    """The content of a checkpoint that was read; its tensors are loaded lazily.
 
-    passed: what is wrong with later ones, which were passed over.
+    passed: what is wrong with later checkpoints, which were skipped.
     """
 
     tensors: Mapping[str, Stored]
@@ -59,10 +59,10 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints in a folder, of which the last `keep` stay.
+    """The checkpoints in a folder, of which the last `keep` are kept.
 
-    process: this process's number, and how many write each checkpoint together: those of a sharded
-    policy, else one alone.
+    process: rank and number of the processes that write a checkpoint together: all of them for a
+    sharded policy, else (0, 1).
     """
 
     def __init__(self, folder: Path, *, keep: int = 1, process: tuple[int, int] = (0, 1)) -> None:
@@ -70,9 +70,10 @@ class Checkpoints:
         self._written: set[Path] = set()
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
-        """Write the checkpoint of a step; when it is whole, all others go but the last before it.
+        """Write the checkpoint of a step; then remove all but the last `keep`.
 
-        Later ones go, too: they are of a run that was gone on with from before them, or torn.
+        Those of later steps are removed, too: they are incomplete, or from before the run was
+        resumed at an earlier step.
         """
         target, fresh = self.folder / f"step_{step}", self.folder / f"step_{step}.new"
         if target not in self._written and self._first(partial(_make_room, target, fresh)):
@@ -81,7 +82,7 @@ class Checkpoints:
                 self._first(partial(_finish, fresh, target, files))
             except Exception:
                 if self._process[0] == 0:
-                    remove(fresh)  # on a full disk every byte counts
+                    remove(fresh)  # frees space if the disk is full
                 raise
         self._written.add(target)
         self._first(partial(self._clear, step))
@@ -94,18 +95,18 @@ class Checkpoints:
         return [call()] if self._process[1] == 1 else processes.each(call)
 
     def _clear(self, step: int) -> None:
-        """Remove all but the last whole ones up to this step."""
+        """Remove all except the last `keep` whole checkpoints up to this step."""
         whole = [path for path in self._all() if _step(path) <= step and not problem(path)]
         for path in _inside(self.folder):
             if _step(path) >= 0 and path not in whole[-self.keep :]:
                 _remove(path)
 
     def last(self) -> Path:
-        """The folder of the last whole one. Raises UserError where there is none."""
+        """The folder of the last whole checkpoint. Raises UserError if there is none."""
         whole = [path for path in self._all() if not problem(path)]
         if not whole:
-            torn = ", but none of them is whole" if self._all() else ""
-            raise UserError(f"no checkpoint in {self.folder}{torn}")
+            broken = ": all of them are incomplete or damaged" if self._all() else ""
+            raise UserError(f"no checkpoint in {self.folder}{broken}")
         return whole[-1]
 
     def load(
@@ -114,11 +115,10 @@ class Checkpoints:
         *,
         check: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> Saved:
-        """What the last one holds that can be read, of the tensors those of these names.
+        """Load the last checkpoint that can be read; of its tensors, the files of these names.
 
-        Called by all processes of a run, of which the first looks which one that is. check: raises
-        ValueError for a state that is none. Raises UserError where there is no checkpoint, or none
-        can be read.
+        A collective: the first process chooses the checkpoint for all. check: raises ValueError for
+        an invalid state. Raises UserError if there is no checkpoint, or none can be read.
         """
         path, passed = processes.first(partial(self._choose, names, check))
         return replace(_read(path, names), passed=tuple(passed))
@@ -126,7 +126,7 @@ class Checkpoints:
     def _choose(
         self, names: Collection[str] | None, check: Callable[[Mapping[str, Any]], None]
     ) -> tuple[Path, list[str]]:
-        """The last one that can be read, and what is wrong with those after it."""
+        """The last checkpoint that can be read, and what is wrong with later ones."""
         self.last()
         passed: list[str] = []
         for path in reversed(self._all()):
@@ -140,20 +140,20 @@ class Checkpoints:
                     odd = reason(error)
                 else:
                     return path, passed
-            if (path / FILES).exists():  # else a kill left it, and nothing of the run is lost
-                passed.append(f"{path} is damaged and passed over: {odd}")
+            if (path / FILES).exists():  # else its writing was interrupted: nothing to report
+                passed.append(f"{path} is damaged and was skipped: {odd}")
         raise UserError(f"no checkpoint in {self.folder} can be read: {'; '.join(passed)}")
 
     def _all(self) -> list[Path]:
-        """By step, those that are not whole included."""
+        """All checkpoints by step, also incomplete ones."""
         named = [path for path in _inside(self.folder) if _step(path) >= 0 and not path.suffix]
         return sorted(named, key=_step)
 
 
 def read_weights(policy: Policy, saved: Saved, *, kept: str | None = None) -> None:
-    """Put its weights, or those kept by that name, into the policy's trained parameters.
+    """Copy a checkpoint's weights, or those kept under a name, into the policy's parameters.
 
-    Raises UserError where it is of another model, or has no such weights.
+    Raises UserError if it is of another model, or has no such weights.
     """
     name = f"{KEPT}{kept}" if kept else "weights"
     if name not in saved.tensors:
@@ -165,52 +165,52 @@ def read_weights(policy: Policy, saved: Saved, *, kept: str | None = None) -> No
 
 
 def as_here(here: Mapping[str, Tensor], there: Stored) -> dict[str, Tensor]:
-    """A checkpoint's tensors, divided among processes as those of a model here are.
+    """A checkpoint's tensors, sharded like those of the model here.
 
-    Raises UserError where names or shapes differ.
+    Raises UserError if names or shapes differ.
     """
     if here.keys() != there.keys():
         odd = min(here.keys() ^ there.keys())
-        raise UserError(f"the checkpoint is of another model: they differ in {odd!r}")
+        raise UserError(f"the checkpoint is of another model: only one of the two has {odd!r}")
     for name, tensor in here.items():
         if tuple(tensor.shape) != there.shape(name):
             raise UserError(
-                f"the checkpoint is of another model: {name!r} is "
+                f"the checkpoint is of another model: {name!r} has shape "
                 f"{list(there.shape(name))} there and {list(tensor.shape)} here"
             )
     return {name: there.like(name, tensor) for name, tensor in here.items()}
 
 
 def trained_weights(policy: nn.Module) -> Mapping[str, Tensor]:
-    """The parameters that are trained, by name."""
+    """The trained parameters, by name."""
     return {name: p for name, p in policy.named_parameters() if p.requires_grad}
 
 
 def _step(path: Path) -> int:
-    """The step of a checkpoint, or of what was to become one; -1 for anything else.
+    """The step of a checkpoint's folder, finished or `.new`; -1 for anything else.
 
-    A user's own `step_3_best` or `step_03` is neither.
+    So a user's own `step_3_best` or `step_03` is left alone.
     """
     match = re.fullmatch(r"step_(0|[1-9][0-9]*)(\.new)?", path.name)
     return int(match[1]) if match and path.is_dir() else -1
 
 
 def _make_room(target: Path, fresh: Path) -> bool:
-    """Whether a checkpoint is to be written, since it is not there yet; and the folder for it."""
+    """Make the folder for a new checkpoint; False if the checkpoint exists already."""
     if problem(target, contents=True) is None:
         return False
-    for path in (fresh, target):  # of a save that was killed
+    for path in (fresh, target):  # left by an interrupted save
         remove(path)
     fresh.mkdir(parents=True)
     return True
 
 
 def _write(folder: Path, checkpoint: Checkpoint, process: tuple[int, int]) -> dict[str, Any]:
-    """Write what this process holds; size and checksum of each of its files."""
+    """Write this process's part; returns size and checksum of its files."""
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is not there on process {process[0]}: each process writes its part of a "
-            f"sharded policy, so `output` must lie on a disk that all of them share"
+            f"process {process[0]} cannot see {folder}: each process writes its part of a sharded "
+            f"policy, so `output` must be on a disk that all of them share"
         )
     paths = [write(folder, name, of, process) for name, of in checkpoint.tensors.items()]
     if process[0] == 0:
@@ -223,30 +223,30 @@ def _write(folder: Path, checkpoint: Checkpoint, process: tuple[int, int]) -> di
 
 
 def _finish(fresh: Path, target: Path, files: Sequence[Mapping[str, Any]]) -> None:
-    """List the files of all processes, and give the folder its name."""
+    """Write the list of all processes' files, and give the folder its final name."""
     write_list(fresh, {name: facts for part in files for name, facts in part.items()})
     fresh.rename(target)
     sync(target.parent)
 
 
 def _read(folder: Path, names: Collection[str] | None) -> Saved:
-    """Raises OSError, ValueError or SafetensorError where it is not what was written."""
+    """Read a checkpoint. Raises OSError, ValueError or SafetensorError if it is damaged."""
     files = files_of(files_in(folder))
-    wanted = [name for name in files if names is None or name in {*names, "state"}]
-    tensors = {name: Stored([folder / file for file in files[name]]) for name in wanted}
+    chosen = [name for name in files if names is None or name in {*names, "state"}]
+    tensors = {name: Stored([folder / file for file in files[name]]) for name in chosen}
     try:
         state = decode(read_json(folder / "state.json"), tensors.get("state", {}))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"state.json refers to a tensor that is not there: {error}") from error
+        raise ValueError(f"state.json refers to a missing tensor: {error}") from error
     if not isinstance(state, dict) or state.get("step", _step(folder)) != _step(folder):
         raise ValueError("state.json is not of this step")
     return Saved(tensors=tensors, state=state)
 
 
 def _check_finite(saved: Saved) -> None:
-    """Raise ValueError where weights are not, or pieces of them are missing.
+    """Raise ValueError for weights or moments that are not finite; reads them all.
 
-    What a reward or an algorithm keeps in its state may be anything.
+    Tensors in the state of rewards or algorithms may have any value.
     """
     for name, tensors in saved.tensors.items():
         for key in tensors if name != "state" else ():
@@ -255,7 +255,7 @@ def _check_finite(saved: Saved) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The list first: what a kill leaves of the others is then no checkpoint."""
+    """Remove a checkpoint, its list of files first, so that an interrupted removal leaves none."""
     if not folder.is_symlink():
         (folder / FILES).unlink(missing_ok=True)
     remove(folder)

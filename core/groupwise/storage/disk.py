@@ -1,4 +1,4 @@
-"""Disk: files that are there whole or not at all, and errors of a disk in a user's words."""
+"""Disk: atomic writes, and readable messages for errors of the disk."""
 
 import errno
 import json
@@ -14,31 +14,31 @@ REASONS = {
     errno.EPERM: "no permission",
     errno.EROFS: "the file system is read-only",
     errno.EIO: "the device fails",
-    errno.ELOOP: "symbolic links lead in a circle",
+    errno.ELOOP: "symbolic links form a loop",
     errno.ENAMETOOLONG: "the name is too long",
-    errno.ENOTDIR: "a file is in the place of a folder",
-    errno.EISDIR: "a folder is in the place of a file",
+    errno.ENOTDIR: "expected a folder, found a file",
+    errno.EISDIR: "expected a file, found a folder",
     errno.EBUSY: "it is in use, or a disk is mounted there",
 }
-"""What the system says of a disk, by error number."""
+"""Messages for errors of the disk, by error number."""
 
 
 def write(path: Path, text: str) -> None:
-    """Put a text in place of a file: a kill or a full disk leaves the one that was there.
+    """Write a text to a file atomically: after a kill or on a full disk, the old file remains.
 
-    Lone surrogates, which UTF-8 has no form for, become their escapes: what JSON would have.
+    Lone surrogates, which UTF-8 cannot encode, are escaped, as in JSON.
     """
     fresh = path.with_name(f"{path.name}.new")
     try:
         fresh.write_text(text, encoding="utf-8", errors="backslashreplace")
         fresh.replace(path)
     except OSError:
-        remove(fresh)  # on a full disk every byte counts
+        remove(fresh)  # frees space if the disk is full
         raise
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises ValueError, with the reason, where it cannot be read."""
+    """Read a JSON file. Raises ValueError, with the reason, if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -48,7 +48,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The same, of a file that holds an object."""
+    """Read a JSON file that holds an object. Raises ValueError if it does not."""
     record = read_json(path)
     if not isinstance(record, dict):
         raise ValueError(f"{path} is damaged: expected an object, found {type(record).__name__}")
@@ -56,7 +56,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder and all within it; of a symbolic link the link alone."""
+    """Remove a file, or a folder with its content; of a symbolic link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -64,13 +64,13 @@ def remove(path: Path) -> None:
 
 
 def replace(path: Path, by: Path) -> None:
-    """Give a finished folder the name of another, which goes."""
+    """Remove `path` and rename the folder `by` to it."""
     remove(path)
     by.rename(path)
 
 
 def sync(path: Path) -> None:
-    """Have what was written on the disk and not only in the system's memory."""
+    """fsync a file or folder: wait until it is on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -79,19 +79,19 @@ def sync(path: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Why, in a few words; of an error of the disk with the file's name."""
+    """A short reason for an error; for errors of the disk with the file's name."""
     if isinstance(error, OSError) and error.strerror:
         words = REASONS.get(error.errno or 0, error.strerror)
         return f"{words}: {error.filename}" if error.filename else words
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    if REASONS[errno.ENOSPC] in str(error).lower():  # safetensors and torch, with a name of theirs
+    if REASONS[errno.ENOSPC] in str(error).lower():  # safetensors and torch have own error types
         return REASONS[errno.ENOSPC]
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def is_of_disk(error: BaseException) -> bool:
-    """Whether the disk is at fault; safetensors and torch say so in words alone."""
+    """Whether the disk is the cause; safetensors and torch say so only in the message."""
     if isinstance(error, OSError) and error.errno in REASONS:
         return True
     return reason(error) == REASONS[errno.ENOSPC]

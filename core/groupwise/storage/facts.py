@@ -1,4 +1,4 @@
-"""Folder: what a run writes of itself, by which it is known again and gone on with."""
+"""Facts: config.yaml and run.json, which a run writes about itself, for resuming it."""
 
 import itertools
 import json
@@ -21,20 +21,21 @@ from groupwise.version import __version__
 
 CONFIG = "config.yaml"
 FACTS = "run.json"
-"""What a run writes of itself beside its configuration; the sign that a folder is a run's."""
+"""A run's facts besides its configuration; a folder with this file is a run's."""
 KEPT = ("seed", "prompts.held_out", "prompts.key")
-"""Keys that a resumed run keeps: they name every sample, and what is held out."""
+"""Keys that a resumed run cannot change: they determine all samples and the held-out split."""
 _OF_LEARNER = re.compile(r"^(pool|chain)\.\d+\.")
 STATED = ("policy", "prompts", "rewards", "evaluation.source")
-"""Sections of which a resumed run changes only what its own command line changes."""
+"""Sections that a resumed run changes only by its own command line."""
 MOST = 10
-"""Changes that are told one by one."""
+"""The most changes that a message lists one by one."""
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """A configuration file; one that lies in a run's folder as that run had it.
+    """Read a configuration file.
 
-    Its paths are then relative to where they were when the run began, and its folder is the run's.
+    For config.yaml in a run's folder, relative paths have the base that the run had, and `output`
+    is that folder.
     """
     if path.name != CONFIG or not (path.parent / FACTS).exists():
         return load_config(path, overrides)
@@ -42,9 +43,9 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     folder = Path(facts["config_folder"])
     if not folder.is_dir():
         raise UserError(
-            f"{path.parent}: the folder that the run's paths are relative to, {folder}, is gone; "
-            f"if the project was moved, go on by `groupwise train CONFIG --resume "
-            f"output={path.parent}` with its configuration file"
+            f"{path.parent}: the folder {folder}, which the run's relative paths start from, is "
+            f"gone; if the project was moved, use its configuration file: `groupwise train CONFIG "
+            f"--resume output={path.parent}`"
         )
     loaded = load_config(path, overrides, folder=folder)
     config = loaded.config
@@ -54,7 +55,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What run.json says. Raises UserError where it is damaged; {} where there is none."""
+    """The content of run.json, {} if there is none. Raises UserError if it is damaged."""
     path = folder / FACTS
     if not path.exists():
         return {}
@@ -68,7 +69,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """The configuration of the run in a folder. Raises UserError where there is none."""
+    """The configuration of the run in a folder. Raises UserError if there is no run."""
     for name in (CONFIG, FACTS):
         if not (run / name).exists():
             raise UserError(f"{run} is not the folder of a run: it has no {name}")
@@ -76,9 +77,9 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: str) -> None:
-    """Write run.json: where the run's paths lie, and what of it was given in Python.
+    """Write run.json: the base of the run's paths, and which parts were passed in Python.
 
-    run: what tells this run from any other, in its checkpoints, too.
+    run: the identity of the run, which its checkpoints have, too.
     """
     facts = {
         "groupwise": __version__,
@@ -86,34 +87,34 @@ def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: st
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),
-        # Callbacks only watch: a run goes on as well without them.
+        # Callbacks only watch, so a run can be resumed without them.
         "objects": sorted(".".join(map(str, path)) for path in objects if path[0] != "callbacks"),
     }
     write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
 
 
 def identity(folder: Path) -> str | None:
-    """What tells the run in a folder from any other; None where there is no run yet."""
+    """The identity of the run in a folder; None if there is no run yet."""
     name = _facts(folder).get("run")
     return None if name is None else str(name)
 
 
 def check_objects(folder: Path, objects: Objects) -> None:
-    """Raise UserError where a run was given Python objects that are not there now.
+    """Raise UserError if Python objects that were passed to the run are missing now.
 
-    Their names alone are known, and the same names may be registered for something else.
+    Only their names are recorded, and the same names may be registered for something else.
     """
     before = _facts(folder).get("objects", [])
     missing = set(before) - {".".join(map(str, path)) for path in objects}
     if missing:
         raise UserError(
-            f"{folder}: the run was given Python objects for {', '.join(sorted(missing))}: go on "
-            f"with it, or evaluate it, from Python, with the same objects"
+            f"{folder}: the run was started with Python objects for {', '.join(sorted(missing))}: "
+            f"resume or evaluate it from Python, with the same objects"
         )
 
 
 def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = None) -> None:
-    """Write config.yaml; what it was before is kept by the name `former`, or one with a number."""
+    """Write config.yaml; the old file is kept under the name `former`, numbered if that exists."""
     path = folder / CONFIG
     if former is not None and path.exists():
         shutil.copy2(path, first_free(folder / former))
@@ -121,17 +122,17 @@ def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = Non
 
 
 def first_free(path: Path) -> Path:
-    """The path, with a number where there is such a file already."""
+    """The path, with a number appended if it exists already."""
     numbered = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))
     return next(p for p in (path, *itertools.islice(numbered, 9_999)) if not os.path.lexists(p))
 
 
 def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
-    """What a resumed run has different from the one in the folder: "train.steps: 200 -> 300".
+    """The changes of a resumed run's configuration, such as "train.steps: 200 -> 300".
 
-    Raises UserError for what must stay: the seed, which names every prompt and sample, and what is
-    held out, or prompts would be evaluated that were trained on; and for other data, another model
-    or other rewards that nobody asked for on this very line.
+    Raises UserError for changes that are not allowed: of the seed, which determines all samples; of
+    the held-out split, or prompts would be evaluated that were trained on; and of data, model or
+    rewards, unless this command line sets them.
     """
     path = folder / CONFIG
     if not path.exists():
@@ -146,9 +147,9 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
         by_secret = secrets.same(key, was, becomes)
         if _is_in(key, STATED) and not _is_in(key, loaded.stated) and not by_secret:
             raise UserError(
-                f"{key}: the run was begun with {was}, and {loaded.origin.source} says {becomes}. "
-                f"`groupwise resume {loaded.config.output}` goes on with what the run was begun "
-                f"with; to change it, say so on the command line: {key}={becomes}"
+                f"{key}: the run was started with {was}, but {loaded.origin.source} has {becomes}. "
+                f"`groupwise resume {loaded.config.output}` resumes it with its own configuration; "
+                f"to change this key, set it on the command line: {key}={becomes}"
             )
     lines = [f"{key}: {was} -> {becomes}" for key, was, becomes in different]
     more = [f"{len(lines) - MOST} other changes"] if len(lines) > MOST else []
@@ -156,27 +157,27 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
 
 
 def _sections(path: Path) -> Mapping[str, Any]:
-    """A configuration as it was written. Raises UserError where it is damaged."""
+    """A run's config.yaml as plain data. Raises UserError if it is damaged."""
     try:
         data = yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged: {reason(error)}") from error
     if not isinstance(data, Mapping) or not data:
         raise UserError(
-            f"{path} is damaged: it holds no sections; with that file removed, the run goes on "
-            f"by the configuration at hand"
+            f"{path} is damaged: it holds no sections; remove the file to resume the run with the "
+            f"configuration of this command"
         )
     return data
 
 
 def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
-    """Where relative paths now lead elsewhere, or the run's folder does no longer lie."""
+    """Notes if the base of relative paths, or the run's folder, has moved."""
     facts = _facts(folder)
     was, becomes = facts.get("config_folder"), str(loaded.folder.resolve())
     if was is not None and was != becomes:
         yield f"paths relative to: {was} -> {becomes}"
     elif facts.get("folder", str(folder.resolve())) != str(folder.resolve()):
-        yield f"the run in another folder than {facts['folder']}; its paths are relative to {was}"
+        yield f"the run moved here from {facts['folder']}; its paths are relative to {was}"
 
 
 def written(config: RunConfig) -> dict[str, Any]:
@@ -185,35 +186,35 @@ def written(config: RunConfig) -> dict[str, Any]:
 
 
 def kept(config: RunConfig) -> dict[str, Any]:
-    """What a run keeps for good, by dotted key."""
+    """The values that no resumed run can change, by dotted key."""
     by_key = written(config)
     return {key: by_key.get(key) for key in KEPT}
 
 
 def check_kept(former: Mapping[str, Any], config: RunConfig) -> None:
-    """Raise UserError where a run's seed, or what is held out, would be another."""
+    """Raise UserError if the configuration changes a run's seed or held-out split."""
     for key, becomes in kept(config).items():
         was = former.get(key)
         if was != becomes:
             unset = "unset"
             raise UserError(
-                f"{key}: a run is resumed and evaluated with its own, "
-                f"{unset if was is None else was}, not {unset if becomes is None else becomes}"
+                f"{key}: a run must be resumed and evaluated with its own value, "
+                f"{unset if was is None else was}, found {unset if becomes is None else becomes}"
             )
 
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:
-    """Whether a dotted key is one of the sections, or lies in one of them, a learner's too."""
+    """Whether a dotted key is one of the sections or in one, also of a learner."""
     own = _OF_LEARNER.sub("", key)
     return any(f"{name}.".startswith(f"{each}.") for name in {key, own} for each in sections)
 
 
 def values(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no section, by its dotted key."""
+    """Every value that is no section, with its dotted key."""
     inner = data.items() if isinstance(data, Mapping) else enumerate(data)
     for key, value in inner:
         name = f"{path}{key}"
         if isinstance(value, Mapping) or (isinstance(value, list) and value):
             yield from values(value, f"{name}.")
-        elif value is not None:  # which is how what is unset is written
+        elif value is not None:  # null stands for unset
             yield name, value

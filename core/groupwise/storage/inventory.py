@@ -1,4 +1,4 @@
-"""Inventory: the list of a folder's files, with sizes and checksums, that shows it to be whole."""
+"""Inventory: a list of a folder's files, with sizes and checksums, to verify a checkpoint."""
 
 import hashlib
 import json
@@ -9,11 +9,11 @@ from typing import Any
 from groupwise.storage.disk import read_json, reason, sync
 
 FILES = "files.json"
-"""The list's own name; it is written last."""
+"""The file of the list; it is written last."""
 
 
 def facts_of(paths: Iterable[Path]) -> dict[str, Any]:
-    """Size and checksum of each file, which is on the disk by then."""
+    """Size and checksum of each file, after an fsync."""
     facts = {}
     for path in paths:
         sync(path)
@@ -28,25 +28,25 @@ def write_list(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def problem(folder: Path, *, contents: bool = False) -> str | None:
-    """Why a folder is no whole checkpoint, by its files' sizes; None where it is one.
+    """Why a folder is no whole checkpoint, by the sizes of its files; None if it is whole.
 
-    contents: compare their checksums, too, which takes as long as reading them.
+    contents: also compare checksums, which takes as long as reading the files.
     """
     try:
         files = files_in(folder)
         for name, (size, digest) in files.items():
             length = (folder / name).stat().st_size
             if length != size:
-                return f"{name} has {length} bytes, {size} were written"
+                return f"{name} has {length} bytes, expected {size}"
             if contents and checksum(folder / name) != digest:
-                return f"{name} is not what was written"
+                return f"{name} has another checksum than when it was written"
     except (OSError, ValueError) as error:
         return reason(error)
     return None
 
 
 def files_in(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and checksum of each file. Raises ValueError or OSError where there is no such list."""
+    """Size and checksum of each listed file. Raises ValueError or OSError if there is no list."""
     files = read_json(folder / FILES)
     try:
         sizes = {name: (int(file["bytes"]), str(file["sha256"])) for name, file in files.items()}
@@ -54,7 +54,7 @@ def files_in(folder: Path) -> dict[str, tuple[int, str]]:
         raise ValueError(f"{folder / FILES} is no list of files") from error
     for name in sizes:
         if Path(name).name != name:
-            raise ValueError(f"{folder / FILES} names {name!r}, which lies elsewhere")
+            raise ValueError(f"{folder / FILES} names {name!r}, which is outside the folder")
     return sizes
 
 

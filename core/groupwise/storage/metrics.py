@@ -1,4 +1,4 @@
-"""Metrics: a line of JSON a step in metrics.jsonl; numbers as JSON can hold them."""
+"""Metrics: metrics.jsonl, with one line of JSON per step."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from groupwise.storage.disk import write
 
 
 class MetricsFile:
-    """Appends a line a step; what is on disk is always whole lines."""
+    """Appends one line per step; after a kill, only the last line can be incomplete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,15 +22,15 @@ class MetricsFile:
             file.write(line + "\n")
 
     def truncate_after(self, step: int) -> str | None:
-        """Drop lines of later steps: a resumed run writes them again; a note of damaged ones."""
-        if not os.path.lexists(self.path):  # a link that leads nowhere gives way to a file
+        """Drop lines of later steps, which a resumed run writes again; a note on damaged lines."""
+        if not os.path.lexists(self.path):  # a broken link is replaced by a file
             return None
         lines, damaged = self._lines()
         self._replace([line for line in lines if line["step"] <= step])
-        return f"{damaged} lines of {self.path} could not be read: left out" if damaged else None
+        return f"{damaged} lines of {self.path} are damaged and were dropped" if damaged else None
 
     def write_evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append an evaluation of that step, in place of one that a killed run wrote of it."""
+        """Append the evaluation of a step, or replace one of that step by an interrupted run."""
         lines, _ = self._lines()
         of_step = [line for line in lines if line["step"] == step]
         before = [line for line in of_step if line.keys() & metrics.keys()]
@@ -41,7 +41,7 @@ class MetricsFile:
             self.write(step, metrics)
 
     def _lines(self) -> tuple[list[dict[str, Any]], int]:
-        """All that can be read, and how many others there are but the half line of a killed run."""
+        """All valid lines, and the number of damaged ones, not counting an incomplete last line."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         *whole, half = text.split("\n")
         records = [_record(line) for line in whole if line]
@@ -54,7 +54,7 @@ class MetricsFile:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """A line of metrics; None for anything else."""
+    """A line of metrics as a record; None for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -64,14 +64,14 @@ def _record(line: str) -> dict[str, Any] | None:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: null instead; floats at six significant digits."""
+    """A value for JSON: null for NaN and infinity; floats at six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
 
 
 def as_json(record: Mapping[str, Any]) -> str:
-    """A record, sections within it included, as JSON that a person can read."""
+    """A nested record as indented JSON."""
 
     def clean(value: Any) -> Any:
         inner = isinstance(value, Mapping)

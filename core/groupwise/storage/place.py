@@ -1,4 +1,4 @@
-"""Place: the folder a run writes to, held by one process, and taken from an older run with care."""
+"""Place: the folder that a run writes to: its lock, and what happens to an older run in it."""
 
 import datetime as dt
 import json
@@ -20,30 +20,30 @@ from groupwise.storage.disk import read_record, reason, remove
 from groupwise.storage.facts import CONFIG, FACTS, first_free, identity, values
 
 LOCK = "run.lock"
-"""Locked while a process writes to the folder; it holds which one that is, or last was."""
+"""Locked while a process writes to the folder; contains that process, or the last one."""
 CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
 TRACKED = ("tracking.json", "tensorboard", "wandb", "mlflow", "swanlab")
 """What trackers write, those that keep local files."""
 REST = ("metrics.jsonl", "samples", "report.html", *TRACKED)
 OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
-"""Everything that a run writes into its folder, but for older configurations."""
+"""Everything that a run writes into its folder, except older configurations."""
 PATIENCE = 120
-"""Seconds that a run which was started again waits for the process before it to let go of the
-folder: a server of NFS lets go within some 90 s of what a machine held that is gone."""
+"""Seconds that a restarted run waits for the lock of the process before it. An NFS server releases
+the locks of a dead machine after about 90 s."""
 Resume = bool | Literal["auto"]
-"""Whether a run is gone on with; "auto": if it has a checkpoint, and else it begins."""
+"""Whether to resume a run; "auto": resume if it has a checkpoint, else start it."""
 FORMER = re.compile(r"config\.until_step_[0-9]+(_[0-9]+)?\.yaml")
-"""Those: what held until a run was resumed with something else."""
+"""Older configurations of a run, replaced when it was resumed with changes."""
 
 
 class Place:
-    """A run's folder from before the run to its end; a context in which no other process has it.
+    """A run's folder; a context manager that locks it against other processes.
 
-    An older run that is to be replaced is moved aside, and comes back unless the new run begins.
-    What no run wrote is never removed.
+    An older run that is to be replaced is moved aside, and restored if the new run does not make a
+    step. Files that no run wrote are never removed.
 
-    folder: absolute, as a reward may change the current folder; shown: as the user named it.
-    resume: with "auto" it is known when the context is entered.
+    folder: absolute, since a reward may change the current folder; shown: as the user named it.
+    resume: with "auto" determined when the context is entered.
     """
 
     def __init__(self, loaded: LoadedConfig, *, resume: Resume, overwrite: bool) -> None:
@@ -57,14 +57,14 @@ class Place:
         self._held: os.stat_result | None = None
 
     def __enter__(self) -> Self:
-        """Raises UserError where the folder is in the way, in use, or missing for a resumption."""
+        """Raises UserError if the folder cannot be used, is in use, or is missing for a resume."""
         try:
             if self.auto:
                 self.resume = _has_checkpoint(self.folder)
             self._check()
             if self.folder.is_dir():
                 self._hold()
-                if self.auto:  # who let go of it may have written the first checkpoint until then
+                if self.auto:  # the process before may have written its first checkpoint meanwhile
                     self.resume = _has_checkpoint(self.folder)
         except OSError as error:
             raise UserError(f"output: {self.shown}: {reason(error)}") from error
@@ -73,7 +73,7 @@ class Place:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        """Lets go of the folder; an older run that the new one did not replace comes back."""
+        """Release the lock; restore an older run that the new one did not replace."""
         try:
             if self._aside is not None:
                 self._bring_back(self._aside)
@@ -82,7 +82,7 @@ class Place:
                 lock.release()
 
     def make(self) -> None:
-        """The folder, empty but for what holds it. Raises UserError where it cannot be made."""
+        """Make the folder, empty except for the lock. Raises UserError if that fails."""
         if self.resume:
             self.identity = identity(self.folder) or self.identity
             return
@@ -98,7 +98,7 @@ class Place:
             raise UserError(f"output: another run has begun in {self.shown}")
 
     def keep(self) -> None:
-        """To be called before a step is written. Raises UserError where the folder is lost."""
+        """To be called before a step is written. Raises UserError if the folder or lock is lost."""
         if self._is_held():
             return
         if not self.folder.is_dir():
@@ -106,17 +106,17 @@ class Place:
         if self.taken:
             raise UserError(
                 f"{LOCK} was removed from {self.shown} while the run wrote to it, and the folder "
-                f"was taken{_by(self.folder)}: nothing more is written"
+                f"is now used{_by(self.folder)}: nothing more is written"
             )
         self._hold()
 
     @property
     def taken(self) -> bool:
-        """Whether another process has taken the folder, since the lock's file was removed."""
+        """Whether another process has locked the folder, after the lock's file was removed."""
         return (self.folder / LOCK).exists() and not self._is_held()
 
     def begun(self) -> str | None:
-        """To be called when a first step is made: the older run goes, now. What is left of it."""
+        """To be called after the first step: remove the older run; a note on files left of it."""
         aside, self._aside = self._aside, None
         if aside is None:
             return None
@@ -127,34 +127,32 @@ class Place:
             aside.rmdir()
             return None
         moved = self.shown.with_name(aside.name)
-        return f"what no run wrote was moved from {self.shown} to {moved}: {left}"
+        return f"files that no run wrote were moved from {self.shown} to {moved}: {left}"
 
     def left_over(self) -> str | None:
-        """A note about what lies beside: runs that were moved aside, and files of users in them."""
+        """A note about older runs beside the folder that were moved aside and not removed."""
         name = re.compile(re.escape(self.folder.name) + r"(_\d+)?\.replaced")
         beside = self.folder.parent.glob("*.replaced")
         names = [path.name for path in beside if name.fullmatch(path.name) and path != self._aside]
         if not names:
             return None
         left = ", ".join(str(self.shown.with_name(name)) for name in sorted(names))
-        return f"{left}: left of runs that were replaced; no run needs it"
+        return f"{left}: left over from runs that were replaced; no run needs it"
 
-    # ---- what is there
+    # ---- checks
 
     def _check(self) -> None:
-        """Raise UserError where the folder is in the way, or missing for a resumption."""
+        """Raise UserError if the folder cannot be used, or is missing for a resume."""
         folder, shown = self.folder, self.shown
         if not _is_name(str(folder)):
             raise UserError(
-                f"output: weights are written to folders with names in UTF-8, and "
-                f"{str(folder)!r} is none; choose another by output=FOLDER"
+                f"output: expected a folder with a name in UTF-8, found {str(folder)!r}; choose "
+                f"another by output=FOLDER"
             )
         if self.resume and not folder.is_dir():
             raise UserError(f"nothing to resume: there is no {shown}")
         if self.resume and "groupwise" not in _record(folder / FACTS):
-            raise UserError(
-                f"nothing to resume: {shown} has no {FACTS} that a run wrote and that can be read"
-            )
+            raise UserError(f"nothing to resume: {shown} has no readable {FACTS} of a run")
         if os.path.lexists(folder) and not folder.is_dir():
             raise UserError(f"output: {shown} is a file; choose another by output=FOLDER")
         if not self.resume:
@@ -162,7 +160,7 @@ class Place:
             self._check_replaceable()
 
     def _check_apart(self) -> None:
-        """Refuse a folder within a run's, which replaces its parts and is moved as a whole."""
+        """Refuse a folder inside another run's folder, which that run may replace or move."""
         for parent in self.folder.resolve().parents:
             if "groupwise" in _record(parent / FACTS):
                 raise UserError(
@@ -173,7 +171,7 @@ class Place:
     # ---- an older run
 
     def _entries(self) -> list[Path]:
-        """What lies in the folder, but for what holds it."""
+        """The content of the folder, except the lock."""
         inside = self.folder.iterdir() if self.folder.is_dir() else ()
         return [path for path in inside if path.name != LOCK]
 
@@ -183,29 +181,29 @@ class Place:
             return
         folder, shown, facts = self.folder, self.shown, _record(self.folder / FACTS)
         names = {path.name for path in entries}
-        # One that was killed in its first moment has written nothing else yet.
+        # A run killed at its very start has written only this.
         of_run = "groupwise" in facts or names == {f"{FACTS}.new"}
         of_run_alone = names <= {path.name for path in _own(folder)}
         unbegun = of_run_alone and not {MODEL, RESULT} & names and not _has_checkpoint(folder)
         if not self.overwrite and not (of_run and unbegun):
-            go_on = f"go on with it by `groupwise resume {shown}`, replace it by --overwrite, or "
+            go_on = f"resume it by `groupwise resume {shown}`, replace it by --overwrite, or "
             raise UserError(
                 f"{shown} exists; {go_on if of_run else ''}choose another folder by output=FOLDER"
             )
         if not of_run:
             raise UserError(
-                f"--overwrite replaces runs only, and {shown} is none: it has no {FACTS} that a "
-                f"run wrote; choose another folder by output=FOLDER"
+                f"--overwrite replaces only runs, and {shown} is none: it has no {FACTS} of a run; "
+                f"choose another folder by output=FOLDER"
             )
         if folder.is_symlink():
             raise UserError(
-                f"output: {shown} is a symbolic link to {folder.resolve()}, and no run is "
-                f"replaced through one; set output={folder.resolve()}"
+                f"output: {shown} is a symbolic link to {folder.resolve()}, through which no run "
+                f"is replaced; set output={folder.resolve()}"
             )
         self._check_unread()
 
     def _check_unread(self) -> None:
-        """Refuse to replace what this very run reads: its configuration, data or model."""
+        """Refuse to replace files that this run reads: its configuration, data or model."""
         replaced, base = self.folder.resolve(), self.loaded.folder
         read = {"the configuration": Path(self.loaded.origin.source), "this process": Path.cwd()}
         for key, value in values(self.loaded.config.model_dump()):
@@ -230,7 +228,7 @@ class Place:
         self._aside = aside
 
     def _bring_back(self, aside: Path) -> None:
-        """The new run's files go, and the older run takes its place again."""
+        """Remove the new run's files and move the older run back."""
         for path in _own(self.folder) if self.folder.is_dir() else ():
             remove(path)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
@@ -244,7 +242,7 @@ class Place:
     # ---- other processes
 
     def _hold(self) -> None:
-        """Raises UserError where another process writes to the folder, or none can."""
+        """Lock the folder. Raises UserError if another process has it, or it is not writable."""
         lock = FileLock(self.folder / LOCK, timeout=0)
         try:
             self._acquire(lock)
@@ -261,7 +259,7 @@ class Place:
             raise UserError(f"output: cannot write to {self.shown}: {reason(error)}") from error
 
     def _acquire(self, lock: FileLock) -> None:
-        """Raises Timeout; a run that was started again waits for the process before it first."""
+        """Acquire the lock or raise Timeout; with "auto", wait for the process before."""
         try:
             lock.acquire()
         except Timeout:
@@ -274,7 +272,7 @@ class Place:
             lock.acquire(timeout=PATIENCE)
 
     def _is_held(self) -> bool:
-        """Whether the file that was locked is the one that now lies in the folder."""
+        """Whether the lock's file in the folder is still the one that was locked."""
         try:
             there = (self.folder / LOCK).stat()
         except OSError:
@@ -283,7 +281,7 @@ class Place:
 
 
 def _is_name(text: str) -> bool:
-    """Whether it names a file for libraries, too, that read no names but UTF-8."""
+    """Whether it is a file name in UTF-8, which libraries that write weights require."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
@@ -291,7 +289,7 @@ def _is_name(text: str) -> bool:
 
 
 def _own(folder: Path) -> Iterator[Path]:
-    """What a run wrote into it, or was writing when it was killed."""
+    """The files in it that a run wrote, finished or not."""
     for path in folder.iterdir():
         older = FORMER.fullmatch(path.name)
         if older or path.name in OWN or path.name.removesuffix(".new") in OWN:
@@ -299,13 +297,13 @@ def _own(folder: Path) -> Iterator[Path]:
 
 
 def _has_checkpoint(folder: Path) -> bool:
-    """Whether there is one, be it damaged; what a kill left of the first is none."""
+    """Whether there is a finished checkpoint, damaged or not."""
     lists = (folder / CHECKPOINTS).glob("step_*/files.json")
     return any(not path.parent.suffix for path in lists)
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What a file of the run holds; {} where it cannot be read."""
+    """The content of a JSON file of the run; {} if it cannot be read."""
     try:
         return read_record(path)
     except ValueError:
@@ -313,7 +311,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _by(folder: Path) -> str:
-    """ " by process 12 on host since ..." where that is known."""
+    """ " by process 12 on host, since ...", if that is known."""
     holder = _record(folder / LOCK)
     if not {"process", "host", "since"} <= holder.keys():
         return ""

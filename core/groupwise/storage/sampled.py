@@ -1,4 +1,4 @@
-"""Sampled: a set of completions as lines of JSON, written as it grows, images beside it."""
+"""Sampled: a set of completions as JSON lines, written as it grows, with images in a folder."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from groupwise.errors import UserError
 
 
 class SampledSet:
-    """A file of JSON lines, which `datasets` and TRL read, open to be written.
+    """A file of JSON lines, which `datasets` and TRL can read, open for writing.
 
-    After an error, a full disk or a signal, it holds whole lines. Images become PNGs in a folder
-    beside it, which are there before the line that names them, in the column `file_name`.
+    After an error, a full disk or a signal it still has only whole lines. Images are saved as PNGs
+    in a folder beside it, before the line whose column `file_name` names them.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Writes nothing yet. Raises UserError for a file that is there, or of another kind."""
+        """Writes nothing yet. Raises UserError if the file exists or does not end in .jsonl."""
         self.path, self.overwrite = path, overwrite
         self._file: FileIO | None = None
         if path.suffix != ".jsonl":
@@ -26,7 +26,7 @@ class SampledSet:
         if path.is_dir():
             raise UserError(f"--output: {path} is a folder")
         if path.exists() and not overwrite:
-            raise UserError(f"{path} is there: choose another --output, or replace it: --overwrite")
+            raise UserError(f"{path} exists: choose another --output, or replace it: --overwrite")
 
     def __enter__(self) -> Self:
         return self
@@ -36,22 +36,22 @@ class SampledSet:
             self._file.close()
 
     def _opened(self) -> FileIO:
-        """Opened when the first rows come: what fails before them leaves an older set alone."""
+        """The file, opened with the first rows, so that an earlier error keeps an older set."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for picture in self.folder.glob("[0-9]*_[0-9]*.png") if self.overwrite else ():
                 picture.unlink()
-            # Unbuffered: what is written is there, whatever becomes of this process.
+            # Unbuffered, so that written rows survive a kill of this process.
             self._file = self.path.open("wb" if self.overwrite else "xb", buffering=0)
         return self._file
 
     @property
     def folder(self) -> Path:
-        """Where images are."""
+        """The folder of images."""
         return self.path.with_name(f"{self.path.stem}_images")
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows: all of these, or, where the disk is full, none."""
+        """Append rows: all of these, or none if the disk is full."""
         file = self._opened()
         plain = [self._with_its_image(row) for row in rows]
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in map(_plain, plain)]
@@ -76,7 +76,7 @@ class SampledSet:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it: null for NaN and infinity, words for what is no JSON."""
+    """A value for JSON: null for NaN and infinity, text for any other type."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

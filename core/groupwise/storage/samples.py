@@ -1,4 +1,4 @@
-"""Samples: the completions of an evaluation as lines of JSON, with their images beside them."""
+"""Samples: the completions of an evaluation as JSON lines, with images in a folder."""
 
 import errno
 import json
@@ -10,22 +10,19 @@ from groupwise.storage.disk import reason, remove, write
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line; completions that are images become PNGs in a folder of that name."""
+    """Write one JSON object per line; images are saved as PNGs in a folder of the file's name."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
     folder = path.with_suffix("")
-    remove(folder)  # the images of an evaluation that is written anew
+    remove(folder)  # images of an earlier writing of this evaluation
     plain = (_with_its_image(sample, folder) for sample in samples)
     write(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in plain))
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """What `write_samples` wrote; nothing where there is no such file.
-
-    Raises ValueError where it is damaged.
-    """
+    """What `write_samples` wrote; [] if there is no file. Raises ValueError if it is damaged."""
     if not path.exists():
         return []
     try:
@@ -39,7 +36,7 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
 
 
 def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The sample with its image saved and named, by a path from the run's folder on."""
+    """The sample with its image saved, and named by a path relative to the run's folder."""
     save = getattr(sample["completion"], "save", None)
     if not callable(save):
         return sample

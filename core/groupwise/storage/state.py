@@ -1,4 +1,4 @@
-"""State of a part of a run (a reward that learns, an algorithm) as JSON and tensors; no pickle."""
+"""State of a part of a run (a reward model, an algorithm) as JSON and tensors, without pickle."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -9,14 +9,14 @@ from torch import Tensor
 from groupwise.errors import UserError
 
 TENSOR, PAIRS, TUPLE = "<tensor>", "<pairs>", "<tuple>"
-"""Keys of the objects that stand for what JSON has no form for."""
+"""Keys of JSON objects that encode types which JSON does not have."""
 
 
 def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
-    """A state as JSON, and the tensors in it by the numbers that stand for them there.
+    """A state as JSON, and its tensors by the numbers that refer to them there.
 
     state: numbers, texts, None, tensors, and lists, tuples and mappings of these. Raises UserError
-    for anything else, which says where it is; name: whose state this is.
+    for anything else, with its path; name: the owner of the state, the beginning of that path.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -37,15 +37,15 @@ def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
             pairs = [[plain(key, path), each] for key, each in value.items()]
             return {PAIRS: [[k, plain(v, f"{path}.{i}")] for i, (k, v) in enumerate(pairs)]}
         raise UserError(
-            f"{path} cannot be saved: it is a {type(value).__name__}; what state_dict returns may "
-            f"hold numbers, texts, tensors, lists and mappings"
+            f"{path} cannot be saved: expected numbers, texts, tensors, lists and mappings in the "
+            f"result of state_dict, found {type(value).__name__}"
         )
 
     return plain(state, name), tensors
 
 
 def decode(state: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What `encode` was given."""
+    """The inverse of `encode`."""
     if isinstance(state, list):
         return [decode(each, tensors) for each in state]
     if not isinstance(state, dict):
@@ -61,14 +61,14 @@ def decode(state: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 @runtime_checkable
 class HasState(Protocol):
-    """A part of a run whose state belongs into checkpoints."""
+    """A part of a run whose state belongs in checkpoints."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state: Any, /) -> Any: ...
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that safetensors can write: tensors that share memory it refuses."""
+    """Copies on the CPU for safetensors, which refuses tensors that share memory."""
     return {
         name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, value in tensors.items()

@@ -1,9 +1,8 @@
-"""Tensors on the disk: safetensors files, in which a sharded run's processes hold a part each.
+"""Tensors on the disk: safetensors files, one per process for a sharded run.
 
-A tensor that is whole lies in `weights.safetensors`, say. Of one that is divided among processes
-each writes what it holds to a file of its own, `weights.1-of-4.safetensors`, whose header says
-where the piece belongs. What reads them needs not know how many there were: a run goes on with
-another number of processes, each of which reads only its own part.
+Whole tensors are in `weights.safetensors`. Of sharded tensors, each process writes its shards to a
+file of its own, `weights.1-of-4.safetensors`, whose header has the position of each shard. They can
+be read by any number of processes, each of which reads only its own part.
 """
 
 import json
@@ -26,7 +25,7 @@ FILE = re.compile(r"(?P<name>[\w-]+?)(\.\d+-of-\d+)?\.safetensors")
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a tensor of this shape: the places from `start` on along `dim`."""
+    """A part of a tensor of this shape: the indices from `start` on along `dim`."""
 
     shape: tuple[int, ...]
     dim: int = 0
@@ -34,31 +33,31 @@ class Piece:
 
 
 def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple[int, int]) -> Path:
-    """Write what this process holds of the tensors; returns the file.
+    """Write this process's part of the tensors; returns the file.
 
-    process: its number, and how many there are, which all write. What is not divided is written by
-    the first.
+    process: rank and number of the processes that write. Tensors that are not sharded are written
+    by the first.
     """
     rank, world = process
-    held, places = {}, {}
+    parts, places = {}, {}
     for key, tensor in tensors.items():
         piece = piece_of(tensor)
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if world == 1 or (piece is None and rank == 0):
-            held[key] = local
+            parts[key] = local
         elif piece is not None and (local.shape[piece.dim] or rank == 0):
-            held[key] = local
+            parts[key] = local
             places[key] = json.dumps([piece.shape, piece.dim, piece.start])
     number = f".{rank}-of-{world}" if world > 1 else ""
     path = folder / f"{name}{number}.safetensors"
-    save_file(on_cpu(held), path, metadata=places or None)
+    save_file(on_cpu(parts), path, metadata=places or None)
     return path
 
 
 def piece_of(tensor: Tensor) -> Piece | None:
-    """Which part of it this process holds; None where it holds all.
+    """The part of a tensor that this process holds; None if it holds all.
 
-    A dimension is cut as `torch.chunk` cuts it: in equal parts, of which the last may be smaller or
+    A dimension is split as by `torch.chunk`: into equal parts, of which the last may be smaller or
     missing.
     """
     if not isinstance(tensor, DTensor):
@@ -73,15 +72,15 @@ def piece_of(tensor: Tensor) -> Piece | None:
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors in files that `write` wrote, each read when it is asked for."""
+    """The tensors in files that `write` wrote, loaded lazily."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Raises ValueError where the pieces of a tensor are not all there, or are of others."""
+        """Raises ValueError if pieces of a tensor are missing or do not fit together."""
         self._parts: dict[str, list[tuple[Any, Piece]]] = {}
         for path in sorted(paths):
             file = safe_open(path, framework="pt")
             places = file.metadata() or {}
-            for key in file.keys():  # noqa: SIM118 - no mapping
+            for key in file.keys():  # noqa: SIM118 - it is no mapping
                 piece = Piece(tuple(file.get_slice(key).get_shape()))
                 if key in places:
                     piece = _stated(places[key])
@@ -104,15 +103,15 @@ class Stored(Mapping[str, Tensor]):
         return self._parts[key][0][1].shape
 
     def like(self, key: str, tensor: Tensor) -> Tensor:
-        """The stored tensor, divided among processes as this one is; each reads its part alone."""
+        """The stored tensor, sharded like this one; each process reads only its part."""
         piece = piece_of(tensor)
         if piece is None or not isinstance(tensor, DTensor):
             return self[key]
-        held = tensor.to_local()
-        stop = piece.start + held.shape[piece.dim]
+        own = tensor.to_local()
+        stop = piece.start + own.shape[piece.dim]
         local = self._region(key, slice(piece.start, stop), piece.dim)
         return DTensor.from_local(
-            local.to(held.device, held.dtype),
+            local.to(own.device, own.dtype),
             tensor.device_mesh,
             tensor.placements,
             shape=tensor.shape,
@@ -120,16 +119,16 @@ class Stored(Mapping[str, Tensor]):
             run_check=False,
         )
 
-    def _region(self, key: str, wanted: slice, dim: int) -> Tensor:
-        """Its places `wanted` along `dim`."""
+    def _region(self, key: str, region: slice, dim: int) -> Tensor:
+        """The slice `region` of a tensor along `dim`."""
         parts = self._parts[key]
         file, first = parts[0]
         if len(parts) == 1:
-            if wanted == slice(None):
+            if region == slice(None):
                 whole: Tensor = file.get_tensor(key)
                 return whole
-            parts = [(file, replace(first, dim=dim))]  # all of it, so its pieces along any
-        start, stop, _ = wanted.indices(first.shape[dim])
+            parts = [(file, replace(first, dim=dim))]  # a whole tensor can be cut along any dim
+        start, stop, _ = region.indices(first.shape[dim])
         if parts[0][1].dim != dim:
             return self[key].narrow(dim, start, stop - start)
         read = [_read(file, key, piece, start, stop) for file, piece in parts]
@@ -137,7 +136,7 @@ class Stored(Mapping[str, Tensor]):
 
 
 def files_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The files of each name ("weights"), of file names among which there may be others."""
+    """Files by the name of their content ("weights"); other files are ignored."""
     files: dict[str, list[str]] = {}
     for file in names:
         match = FILE.fullmatch(file)
@@ -147,41 +146,41 @@ def files_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _stated(text: str) -> Piece:
-    """What a file's header says of a piece. Raises ValueError where that is no place."""
+    """Parse a piece from a file's header. Raises ValueError if it is invalid."""
     try:
         shape, dim, start = json.loads(text)
         piece = Piece(tuple(map(int, shape)), int(dim), int(start))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{text!r} is no place of a piece") from error
+        raise ValueError(f"{text!r} is no position of a piece") from error
     if not 0 <= piece.dim < len(piece.shape):
-        raise ValueError(f"{text!r} is no place of a piece")
+        raise ValueError(f"{text!r} is no position of a piece")
     return piece
 
 
 def _check_whole(key: str, parts: Sequence[tuple[Any, Piece]]) -> None:
-    """Raise ValueError where pieces, in order, are not one after the other the whole tensor."""
+    """Raise ValueError unless the pieces, in order, make up the whole tensor."""
     whole = parts[0][1]
     if not whole.shape and len(parts) == 1:
         return
     end = 0
     for file, piece in parts:
-        held = file.get_slice(key).get_shape()
-        due = Piece(whole.shape, whole.dim, end)
-        rest = [held[d] == size for d, size in enumerate(whole.shape) if d != whole.dim]
-        if piece != due or len(held) != len(whole.shape) or not all(rest):
+        shape = file.get_slice(key).get_shape()
+        expected = Piece(whole.shape, whole.dim, end)
+        rest = [shape[d] == size for d, size in enumerate(whole.shape) if d != whole.dim]
+        if piece != expected or len(shape) != len(whole.shape) or not all(rest):
             break
-        end += held[whole.dim]
+        end += shape[whole.dim]
     else:
         if end == whole.shape[whole.dim]:
             return
     raise ValueError(
-        f"pieces of {key!r} are missing: after {end} of {list(whole.shape)} along dimension "
-        f"{whole.dim} the next is not there"
+        f"pieces of {key!r} are missing: of shape {list(whole.shape)}, along dimension "
+        f"{whole.dim}, only the first {end} are there"
     )
 
 
 def _read(file: Any, key: str, piece: Piece, start: int, stop: int) -> Tensor | None:
-    """What a file has of the places start to stop; None where that is nothing."""
+    """The part of a file's piece from index start to stop; None if it has none of it."""
     stored = file.get_slice(key)
     size, before = stored.get_shape()[piece.dim], (slice(None),) * piece.dim
     low, high = max(start - piece.start, 0), min(stop - piece.start, size)

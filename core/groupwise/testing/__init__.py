@@ -1,7 +1,7 @@
-"""For authors: the laws that a part of a run must keep, checked on a part of your own.
+"""For plugin authors: checks of the laws that a policy, sampler, algorithm or reward must keep.
 
-Each check raises AssertionError, which names the law that is broken, with numbers, and what to look
-at. They belong into the tests of a plugin:
+Each check raises AssertionError with the law that is broken, the measured numbers, and what to look
+at. Put them into the tests of your plugin:
 
     from groupwise import testing
 

@@ -1,16 +1,16 @@
-"""check_adapter: an adapter against the pipeline it is for, by the laws of its own base class."""
+"""check_adapter: check an adapter against a pipeline, by the laws of its base class."""
 
 from typing import Any
 
 
 def check_adapter(adapter_class: type, pipeline: Any, **options: Any) -> None:
-    """Check an adapter on a pipeline, best a tiny one of random weights.
+    """Check an adapter on a pipeline, preferably a tiny one with random weights.
 
-    What an adapter owes is known to the plugin whose adapters these are: its base class brings the
-    laws as a classmethod `check(pipeline, **options)`. Raises AssertionError, which names the law
-    that is broken, and TypeError for a class without any.
+    The laws are those of the plugin that uses the adapter: its base class has a classmethod
+    `check(pipeline, **options)`. Raises AssertionError, which names the law that is broken, and
+    TypeError for a class without `check`.
 
-    options: of those laws; for images `rows`, `height`, `width` and `prompt_tokens`.
+    options: passed to `check`; for images `rows`, `height`, `width` and `prompt_tokens`.
     """
     check = getattr(adapter_class, "check", None)
     if not callable(check):

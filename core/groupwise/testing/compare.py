@@ -1,4 +1,4 @@
-"""Comparing answers, rollouts and completions by one number each."""
+"""Differences between outputs, rollouts, completions or gradients, as one number each."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,18 +15,18 @@ from groupwise.rollouts import LogProbs, Rollouts
 
 
 def gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative where values are above 1; inf for other shapes and NaN."""
+    """max |one - other| / max(1, max |other|); inf if shapes differ, or for NaN."""
     if one.shape != other.shape:
         return math.inf
     if not one.numel():
         return 0.0
     one, other = one.detach().double().cpu(), other.detach().double().cpu()
-    apart = float((one - other).abs().max()) / max(1.0, float(other.abs().max()))
-    return apart if math.isfinite(apart) else math.inf
+    largest = float((one - other).abs().max()) / max(1.0, float(other.abs().max()))
+    return largest if math.isfinite(largest) else math.inf
 
 
 def completions_gap(one: Any, other: Any) -> float:
-    """0 for equal completions, the largest relative difference of numbers, inf for others."""
+    """0 for equal completions, the `gap` of numbers and images, inf for other differences."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if one.keys() != other.keys():
             return math.inf
@@ -53,7 +53,7 @@ def _numbers(value: Any) -> Tensor | None:
 
 
 def answers(current: LogProbs) -> dict[str, Tensor]:
-    """All that a policy answered, by name."""
+    """All outputs of a policy, by name."""
     named = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
     return {name: value for name, value in named.items() if value is not None}
 
@@ -64,7 +64,7 @@ def at_decisions(value: Tensor, mask: Tensor) -> Tensor:
 
 
 def rollouts_gap(one: Rollouts, other: Rollouts) -> tuple[float, str]:
-    """How far two batches are apart, and in what; 0 for the same samples."""
+    """The largest difference of two batches, and what differs; 0 for the same samples."""
     size, width = one.mask.shape[0], max(one.mask.shape[1], other.mask.shape[1])
     if size != len(other):
         return math.inf, "the number of rollouts"
@@ -88,9 +88,9 @@ def rollouts_gap(one: Rollouts, other: Rollouts) -> tuple[float, str]:
 def nudged(
     policy: Policy, seed: int = 0, size: float = 0.1, *, kept: bool = False
 ) -> Iterator[None]:
-    """Other trained weights, apart by `size` of their usual size; the same come back.
+    """A context with changed weights: size (mean |weight| + 0.1) noise is added to each.
 
-    kept: those alone that `keep` copies.
+    kept: change only the weights that `keep` copies.
     """
     generator = torch.Generator().manual_seed(seed)
     trained = [p for p in policy.parameters() if p.requires_grad]
@@ -110,7 +110,7 @@ def nudged(
 
 
 def gradient(policy: Policy) -> Tensor:
-    """The gradients of all trained weights as one vector in float64, zeros where there is none."""
+    """The gradients of all trained weights as one vector in float64, zeros for None."""
     grads = [
         torch.zeros_like(p) if p.grad is None else p.grad
         for p in policy.parameters()
@@ -121,13 +121,13 @@ def gradient(policy: Policy) -> Tensor:
 
 
 def _divided_as(parameter: Tensor, value: Tensor) -> Tensor:
-    """The value where the parameter is, among the same processes if it is divided."""
+    """The value on the parameter's device, sharded like the parameter."""
     if isinstance(parameter, DTensor):
         return distribute_tensor(value, parameter.device_mesh, parameter.placements)
     return value.to(parameter)
 
 
 def direction_gap(one: Tensor, other: Tensor) -> float:
-    """|one - other| / |other| of gradients; inf where anything is not finite."""
-    apart = float((one - other).norm() / other.norm().clamp(min=1e-30))
-    return apart if math.isfinite(apart) else math.inf
+    """|one - other| / |other| of gradients; inf if it is not finite."""
+    relative = float((one - other).norm() / other.norm().clamp(min=1e-30))
+    return relative if math.isfinite(relative) else math.inf

@@ -1,4 +1,4 @@
-"""Draws: a sampler asked for the same rows again and again; what a policy and an engine share."""
+"""Draws: samples of a policy or an engine for the same rows, again and again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Draws:
-    """limit: how far values may be apart: 1e-4 where the sampler says that it is `exact`, else
-    0.05."""
+    """A sampler and the rows to sample; limit: of differences, 1e-4 if it is `exact`, else 0.05."""
 
     def __init__(self, sampler: Sampler, rows: Rows, size: int) -> None:
         if len(rows) < 2:
@@ -26,13 +25,13 @@ class Draws:
     def sample(
         self, rows: Rows | None = None, *, first: int = 0, purpose: Purpose = "train"
     ) -> Rollouts:
-        """Rollouts of all rows, or of some; their seeds are counted from `first`."""
+        """Rollouts of all rows, or of some; seeds are 1000 + `first`, and so on."""
         rows = self.rows if rows is None else rows
         seeds = [1000 + first + number for number in range(len(rows) * self.size)]
         return self.sampler.sample(rows, group_size=self.size, seeds=seeds, purpose=purpose)
 
     def misplaced(self, rollouts: Rollouts) -> str | None:
-        """What is wrong with the groups and prompts of rollouts of all rows."""
+        """What is wrong with groups and prompts of rollouts of all rows; None if nothing is."""
         expected = [number for number in range(len(self.rows)) for _ in range(self.size)]
         if rollouts.groups.tolist() != expected:
             return f"groups are {rollouts.groups.tolist()}, expected {expected}"
@@ -41,16 +40,16 @@ class Draws:
             return "prompts are not the rows, each `group_size` times"
         return None
 
-    def apart_alone(self, together: Rollouts) -> str | None:
-        """How a row's rollouts differ when nothing is sampled beside them."""
+    def difference_alone(self, together: Rollouts) -> str | None:
+        """How a row's rollouts change if it is sampled alone; None if they do not."""
         for number, row in enumerate(self.rows):
             first = number * self.size
             alone = self.sample([row], first=first)
             expected = together.select(range(first, first + self.size))
-            apart, what = compare.rollouts_gap(alone, expected)
-            if apart > self.limit:
+            difference, what = compare.rollouts_gap(alone, expected)
+            if difference > self.limit:
                 return (
-                    f"row {number} sampled alone and beside others, with the same seeds, differs "
-                    f"in {what} by {apart:.2g}"
+                    f"row {number} sampled alone and with others, with the same seeds, differs "
+                    f"in {what} by {difference:.2g}"
                 )
         return None

@@ -1,4 +1,4 @@
-"""Law: a sentence that holds for every part of a kind, and where to look when it does not."""
+"""Law: a property of every part of a kind, its test, and what to look at if it does not hold."""
 
 import sysconfig
 import traceback
@@ -16,8 +16,8 @@ CORE = str(Path(__file__).parents[1])
 
 @dataclass(frozen=True)
 class Law:
-    """name: the sentence. look: what to look at. test: what is wrong with a case, None if nothing
-    is."""
+    """name: the property, as a sentence. look: what to look at if it does not hold. test: returns
+    what is wrong with a case, None if nothing is."""
 
     name: str
     look: str
@@ -25,19 +25,19 @@ class Law:
 
 
 def law(name: str, *, look: str) -> Callable[[Test], Law]:
-    """Make a law of a function that says what is wrong."""
+    """Decorator: make a law of a test function."""
     return lambda test: Law(name, look, test)
 
 
 def hold(who: str, laws: Sequence[Law], case: Any) -> None:
-    """Try one law after the other. Raises AssertionError at the first that is broken.
+    """Test the laws in order. Raises AssertionError at the first that is broken.
 
-    A part that raises while a law is tried breaks this law, too.
+    An exception during a test breaks that law, too.
     """
     for each in laws:
         try:
             wrong = each.test(case)
-        except Exception as error:  # whatever a stranger's part does
+        except Exception as error:  # third-party code may raise anything
             reason = f"{_place(error)} raised {type(error).__name__}: {first_line(error)}"
             raise AssertionError(_message(who, each, reason)) from error
         if wrong is not None:
@@ -49,7 +49,7 @@ def _message(who: str, broken: Law, wrong: str) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of an author's own that led to an error; "it" where there is none."""
+    """The innermost line of the author's own code in a traceback; "it" if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith((*LIBRARIES, CORE)):
             return f"`{frame.name}`, line {frame.lineno} of {Path(frame.filename).name},"

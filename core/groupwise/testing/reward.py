@@ -1,4 +1,4 @@
-"""check_reward: what scoring builds on in a reward."""
+"""check_reward: the properties that scoring requires of a reward."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ from groupwise.testing.law import hold, law
 Rows = Sequence[Mapping[str, Any]]
 
 ODD = ("", " ", "\n\n", "\x00", "{" * 60, "9" * 5000, "\\frac{", "<answer>", "\u0627\u202e\ufeff")
-"""Texts that a model may well write."""
+"""Odd texts that a model may write."""
 
 
 def check_reward(
@@ -34,11 +34,11 @@ def check_reward(
 ) -> None:
     """Check a reward on some completions. Raises AssertionError, naming the law that is broken.
 
-    function: as a run gets it: a function, or an instance of a reward's class; loaded, where it has
-        `load`. Use functools.partial for options.
+    function: a function, or an instance of a reward's class, after its `load`. Use
+        functools.partial for options.
     rows: a row of the dataset for each group. completions: `group_size` for each row, adjacent.
-    facts: by name a value for each completion, of what a policy states and the reward asks for.
-    decisions: how many each completion has, where the reward judges steps; else 1.
+    facts: by name, one value per completion, of facts of a policy that the reward takes.
+    decisions: the number of decisions of each completion, if the reward judges steps; else 1.
     """
     if len(rows) * group_size != len(completions) or len(rows) < 2:
         raise ValueError(
@@ -54,7 +54,7 @@ def check_reward(
 
 @dataclass
 class Case:
-    """rows: that of each completion."""
+    """A reward and what to score; rows: one per completion."""
 
     function: RewardFunction
     rows: list[Mapping[str, Any]]
@@ -66,12 +66,12 @@ class Case:
 
     @property
     def groups(self) -> list[list[int]]:
-        """The numbers of each group's completions."""
+        """The indices of each group's completions."""
         every = range(0, len(self.rows), self.size)
         return [list(range(start, start + self.size)) for start in every]
 
     def rollouts(self, chosen: Sequence[int] | None = None) -> Rollouts:
-        """All completions, or some, with rows of their own, so that a reward may spoil them."""
+        """All completions, or some, as copies, since a reward may change them."""
         chosen = range(len(self.rows)) if chosen is None else chosen
         lengths = torch.tensor([self.lengths[number] for number in chosen])
         rows, completions = copy.deepcopy((self.rows, self.completions))
@@ -89,28 +89,28 @@ class Case:
         return Scorer([Reward(name="reward", function=self.function)])
 
     def score(self, rollouts: Rollouts) -> Tensor:
-        """[B, 1 + T]: each completion's reward, and those of its steps where they are judged."""
+        """[B, 1 + T]: each completion's reward, and those of its steps, NaN without any."""
         scores = self.scorer(rollouts)
         steps = torch.full((len(rollouts), max(self.lengths)), math.nan, dtype=torch.float64)
         if scores.steps is not None:
             steps[:, : scores.steps.shape[1]] = scores.steps
         return torch.cat([scores.values, steps], dim=1)
 
-    def differ(self, found: Tensor, chosen: Sequence[int]) -> str | None:
-        """How values of some completions differ from what they were in one batch of all."""
+    def differ(self, values: Tensor, chosen: Sequence[int]) -> str | None:
+        """How values of some completions differ from those in one batch of all; None if equal."""
         expected = self.values[list(chosen)]
-        equal = torch.isclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True).all(dim=1)
+        equal = torch.isclose(values, expected, rtol=1e-4, atol=1e-5, equal_nan=True).all(dim=1)
         if bool(equal.all()):
             return None
         first = int((~equal).nonzero()[0])
         return (
-            f"completion {chosen[first]} is worth {found[first, 0]:.6g}, and "
+            f"completion {chosen[first]} has reward {values[first, 0]:.6g}, and "
             f"{expected[first, 0]:.6g} in the batch of all"
         )
 
 
 @law(
-    "the reward gives one value a completion",
+    "the reward returns one value per completion",
     look="what it returns: a number or None for each completion, in order",
 )
 def one_value(case: Case) -> str | None:
@@ -129,20 +129,20 @@ def same(case: Case) -> str | None:
 
 
 @law(
-    "for any batch",
-    look="statistics over the batch; a batch holds whole groups and any number of them",
+    "a completion's reward does not depend on the batch",
+    look="statistics over the batch; a batch has whole groups, any number of them",
 )
 def any_batch(case: Case) -> str | None:
     for group in case.groups:
         wrong = case.differ(case.score(case.rollouts(group)), group)
         if wrong is not None:
-            return f"scored by itself, {wrong}"
+            return f"scored alone, {wrong}"
     return None
 
 
 @law(
-    "in any order",
-    look="what is taken by position or remembered from the completion before",
+    "a completion's reward does not depend on the order",
+    look="values taken by position, or remembered from the completion before",
 )
 def any_order(case: Case) -> str | None:
     backwards = [number for group in reversed(case.groups) for number in group]
@@ -151,8 +151,8 @@ def any_order(case: Case) -> str | None:
 
 
 @law(
-    "it changes nothing that it was given",
-    look="sorting, popping and writing into rows, completions and columns in place",
+    "the reward does not change its arguments",
+    look="sorting, popping and writing in place into rows, completions and columns",
 )
 def changes_nothing(case: Case) -> str | None:
     rollouts = case.rollouts()
@@ -168,8 +168,8 @@ def changes_nothing(case: Case) -> str | None:
 
 
 @law(
-    "any text has a value",
-    look="parsing: a model writes what it likes, and what is no answer is worth 0, or None",
+    "any text gets a reward, without an exception",
+    look="parsing: a model may write anything; text without an answer gets 0, or None",
 )
 def any_text(case: Case) -> str | None:
     first = case.completions[0]
@@ -180,19 +180,19 @@ def any_text(case: Case) -> str | None:
     else:
         return None
     if case.lengths != [1] * len(case.lengths):
-        return None  # steps of the policy's own making cannot be made up
+        return None  # step rewards need decisions, which a made-up text does not have
     for text in odd:
         changed = list(case.completions)
         changed[0] = text
         try:
             case.score(replace(case.rollouts(), completions=changed))
         except Exception as error:
-            raise ValueError(f"of {text!r:.60}: {error}") from error
+            raise ValueError(f"for {text!r:.60}: {error}") from error
     return None
 
 
 @law(
-    "its state comes through a checkpoint",
+    "its state survives a checkpoint",
     look="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:

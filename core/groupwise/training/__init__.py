@@ -1,1 +1,1 @@
-"""Training: what happens in a step: rollouts, scores, updates, and looking at the result."""
+"""Training: the parts of a step: rollouts, scores, updates, evaluation."""

@@ -1,4 +1,4 @@
-"""AdamW, by the name that the configuration gives it."""
+"""AdamW as the configuration names it: of torch, or of bitsandbytes in 8 bits."""
 
 import importlib.util
 from collections.abc import Callable, Iterable
@@ -14,9 +14,9 @@ from groupwise.errors import UserError, first_line
 def make_adamw(groups: list[dict[str, Any]], settings: TrainSection) -> Any:
     """torch's AdamW, or that of bitsandbytes, which keeps its moments in 8 bits.
 
-    groups: of parameters, as torch's optimizers take them: `params` and what else is of them.
+    groups: parameter groups as torch's optimizers take them: `params` and further options.
 
-    Raises UserError where bitsandbytes is not installed, or has nothing for the parameters' device.
+    Raises UserError if bitsandbytes is not installed, or does not support the parameters' device.
     """
     options: dict[str, Any] = {
         "lr": settings.learning_rate,
@@ -27,7 +27,7 @@ def make_adamw(groups: list[dict[str, Any]], settings: TrainSection) -> Any:
         return torch.optim.AdamW(groups, **options)
     if importlib.util.find_spec("bitsandbytes") is None:
         raise UserError(
-            "train.optimizer: adamw_8bit is that of bitsandbytes, which is not installed: "
+            "train.optimizer: adamw_8bit needs bitsandbytes, which is not installed: "
             "pip install 'groupwise[quantized]', or set train.optimizer: adamw"
         )
     from groupwise.training.adamw_8bit import AdamW8bit
@@ -37,7 +37,7 @@ def make_adamw(groups: list[dict[str, Any]], settings: TrainSection) -> Any:
 
 
 def _check_device(devices: Iterable[torch.device], make: Callable[[list[Tensor]], Any]) -> None:
-    """Try a step there: bitsandbytes says only then that it has nothing for a device."""
+    """Try a step on each device: bitsandbytes fails only then on one that it does not support."""
     for device in devices:
         weight = torch.nn.Parameter(torch.zeros(64, 64, device=device))
         weight.grad = torch.ones_like(weight)
@@ -45,6 +45,6 @@ def _check_device(devices: Iterable[torch.device], make: Callable[[list[Tensor]]
             make([weight]).step()
         except Exception as error:  # NotImplementedError, RuntimeError, AttributeError, ...
             raise UserError(
-                f"train.optimizer: bitsandbytes has no adamw_8bit for {device.type}: "
+                f"train.optimizer: adamw_8bit does not run on {device.type}: "
                 f"{first_line(error)}; set train.optimizer: adamw"
             ) from error

@@ -1,4 +1,4 @@
-"""AdamW of bitsandbytes, with moments in 8 bits, as torch's optimizers behave."""
+"""AdamW of bitsandbytes, with moments in 8 bits, behind the interface of torch's optimizers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 NAMES = {"state1": "exp_avg", "state2": "exp_avg_sq"}
-"""What the moments are called there, and in torch and in checkpoints."""
+"""The moments' names in bitsandbytes, and in torch and checkpoints."""
 
 
 class AdamW8bit(bitsandbytes.optim.AdamW8bit):
-    """Small tensors, of fewer than 4096 numbers, keep their moments in float32."""
+    """Tensors of fewer than 4096 numbers keep their moments in float32."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         loss = super().step(closure)
-        # Its kernels write past autograd, and whoever has a copy of a weight goes by its version.
+        # Its kernels do not raise a weight's version, by which caches of weights notice changes.
         torch.autograd.graph.increment_version(
             [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         )
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's: by the number of a parameter, its moments and what they were scaled by."""
+        """Like torch's: by parameter number, the moments and their scales."""
         state = {
             number: {NAMES.get(name, name): value for name, value in self.state[p].items()}
             for number, p in enumerate(self._parameters())
@@ -34,8 +34,8 @@ class AdamW8bit(bitsandbytes.optim.AdamW8bit):
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], move_to_device: bool = True) -> None:
-        """Take up what `state_dict` returned, in the very dtypes of it; groups stay as they are."""
-        own = {theirs: name for name, theirs in NAMES.items()}
+        """Load what `state_dict` returned, keeping its dtypes; parameter groups do not change."""
+        own = {torch_name: name for name, torch_name in NAMES.items()}
         parameters = self._parameters()
         self.state.clear()
         for number, values in state_dict["state"].items():

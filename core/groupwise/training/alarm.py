@@ -1,8 +1,8 @@
-"""Alarms: the trained reward rises while a watched one worsens, as when a reward is gamed.
+"""Alarms: the trained reward rises while a watched one worsens, a sign of reward hacking.
 
-Evaluations ask the same prompts with the same seeds, so completions are compared in pairs. A change
-counts when it is more than two standard errors; those are over prompts, since the completions of
-one prompt are not independent.
+Every evaluation has the same prompts and seeds, so completions are compared in pairs. A change
+counts if it exceeds two standard errors. These are over prompts, since the completions of one
+prompt are not independent.
 """
 
 import math
@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Which way a watched reward improves, and how far its mean may worsen without an alarm."""
+    """Whether higher or lower is better, and how much the mean may worsen without an alarm."""
 
     better: Literal["higher", "lower"] = "higher"
     tolerance: float = 0.0
@@ -28,24 +28,24 @@ class Watch:
 def alarms(
     first: Sequence[Record], now: Sequence[Record], watches: Mapping[str, Watch]
 ) -> dict[str, Alarm | None]:
-    """For each watched reward its alarm, or None, from the records of two evaluations.
+    """By watched reward its alarm, or None, from the records of two evaluations.
 
     A record has `draw`, `index`, `greedy`, the trained `total` and `watched`, values by name.
     """
     trained = change(first, now, lambda record: record.get("total"))
-    found: dict[str, Alarm | None] = {}
+    by_name: dict[str, Alarm | None] = {}
     for name, watch in watches.items():
-        seen = change(first, now, partial(_watched, name))
-        worsened = seen.fell if watch.better == "higher" else seen.rose
+        watched = change(first, now, partial(_watched, name))
+        worsened = watched.fell if watch.better == "higher" else watched.rose
         raised = trained.rose() and worsened(watch.tolerance)
-        found[name] = Alarm(name=name, trained=trained, watched=seen) if raised else None
-    return found
+        by_name[name] = Alarm(name=name, trained=trained, watched=watched) if raised else None
+    return by_name
 
 
 def change(
     first: Sequence[Record], now: Sequence[Record], value: Callable[[Record], float | None]
 ) -> Change:
-    """How a value changed in the completions that have it both times."""
+    """The mean change of a value over the completions that have it in both evaluations."""
     before = {_key(record): value(record) for record in first}
     differences: dict[int, list[float]] = {}
     for record in now:

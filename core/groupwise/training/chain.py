@@ -1,4 +1,4 @@
-"""Chain: policies of which each one's completion is the next one's prompt."""
+"""Chain: several policies; the completion of each is the prompt of the next."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +15,15 @@ from groupwise.sampler import Purpose
 from groupwise.training.examinee import Examined, Examinee, Refusal
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Team
-from groupwise.training.work import ChainWork, Stage, Work, firsts
+from groupwise.training.work import ChainWork, Stage, Work, roots
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Due:
-    """A prompt that a policy of the chain is to answer.
+class _Prompt:
+    """A prompt for one policy of the chain.
 
-    row: that which the first policy received; parent: which rollout of the policy before it is;
-    written: what came of the row on the way, by label.
+    row: the dataset row, the prompt of the first policy; parent: the rollout of the policy before
+    that wrote this prompt; written: by label, the texts that the policies before wrote.
     """
 
     draw: Draw
@@ -33,12 +33,12 @@ class _Due:
 
 
 class Chain(Team):
-    """Policies of which each one's completion is the next one's prompt.
+    """Several policies; the completion of each is the prompt of the next.
 
-    sizes: by label, how many completions of each prompt that it receives a policy draws; refused:
-    what each reward is for a completion that the next policy cannot take. The rollouts that are
-    judged answer the rows that the first policy received; what the policies before the last wrote
-    is among their facts, by label.
+    sizes: by label, how many completions a policy samples for each of its prompts; refused: the
+    value of each reward for a completion that the next policy cannot take. Rewards judge the last
+    policy's rollouts as answers to the dataset rows; the texts of the other policies are among
+    their facts, by label.
     """
 
     def __init__(
@@ -73,79 +73,79 @@ class Chain(Team):
         purpose: Purpose,
         spare: Sequence[Draw],
     ) -> ChainWork:
-        """What each policy draws, one after the other; ours: draws of this process.
+        """Sample from each policy in turn; ours: draws of this process.
 
-        spare: a draw to sample without use where a sharded policy needs this process, too. Raises
-        UserError where completions are no text.
+        spare: a draw to sample and drop, for the collectives of a sharded policy. Raises UserError
+        if a completion that becomes a prompt is no text.
         """
         stages: list[Stage] = []
-        due = [_Due(draw=draw, row=draw.row) for draw in ours]
+        prompts = [_Prompt(draw=draw, row=draw.row) for draw in ours]
         for label in self.labels:
             size = sizes[label]
             rollouts = self._drawn(
-                label, [one.draw for one in due], size, space=space, purpose=purpose, spare=spare
+                label, [p.draw for p in prompts], size, space=space, purpose=purpose, spare=spare
             )
-            answered = [one for one in due for _ in range(size)]
+            answered = [prompt for prompt in prompts for _ in range(size)]
             is_last = label == self.labels[-1]
-            handed_on = answered if is_last else self._handed_on(label, rollouts, answered, size)
+            following = answered if is_last else self._next(label, rollouts, answered, size)
             stages.append(
                 Stage(
                     label=label,
                     rollouts=rollouts,
-                    parents=torch.tensor([one.parent for one in answered], dtype=torch.int64),
-                    refused=torch.tensor([one is None for one in handed_on], dtype=torch.bool),
+                    parents=torch.tensor([p.parent for p in answered], dtype=torch.int64),
+                    refused=torch.tensor([p is None for p in following], dtype=torch.bool),
                     value=self.refused[label],
                 )
             )
-            due = [one for one in handed_on if one is not None]
-        return ChainWork(judged=_judged(stages, due, self.writers), stages=stages)
+            prompts = [prompt for prompt in following if prompt is not None]
+        return ChainWork(judged=_judged(stages, prompts, self.writers), stages=stages)
 
-    def _handed_on(
-        self, label: str, rollouts: Rollouts, answered: Sequence["_Due"], size: int
-    ) -> list["_Due | None"]:
-        """What a policy wrote, as the next one's prompts; None where that one cannot take it."""
-        following = self.samplings[self.labels[self.labels.index(label) + 1]].policy
-        handed_on: list[_Due | None] = []
-        for number, (one, completion) in enumerate(
+    def _next(
+        self, label: str, rollouts: Rollouts, answered: Sequence["_Prompt"], size: int
+    ) -> list["_Prompt | None"]:
+        """A policy's completions as prompts of the next; None where the next cannot take it."""
+        policy = self.samplings[self.labels[self.labels.index(label) + 1]].policy
+        prompts: list[_Prompt | None] = []
+        for number, (prompt, completion) in enumerate(
             zip(answered, rollouts.completions, strict=True)
         ):
             text = text_of(completion, label)
-            row = {**one.row, "prompt": text}
-            draw = Draw(number=one.draw.number * size + number % size, row=row)
-            written = {**one.written, label: text}
-            due = _Due(draw=draw, row=one.row, parent=number, written=written)
-            handed_on.append(None if following.skips(row) else due)
-        return handed_on
+            row = {**prompt.row, "prompt": text}
+            draw = Draw(number=prompt.draw.number * size + number % size, row=row)
+            written = {**prompt.written, label: text}
+            new = _Prompt(draw=draw, row=prompt.row, parent=number, written=written)
+            prompts.append(None if policy.skips(row) else new)
+        return prompts
 
     def _drawn(
         self,
         label: str,
-        due: Sequence[Draw],
+        draws: Sequence[Draw],
         size: int,
         *,
         space: str,
         purpose: Purpose,
         spare: Sequence[Draw],
     ) -> Rollouts:
-        """`size` rollouts of one policy for each draw, none where there are none."""
+        """`size` rollouts of one policy for each draw; empty if there are no draws."""
         sampling = self.samplings[label]
         if purpose == "greedy" and not sampling.greedy:
             purpose = "evaluate"
-        most = processes.largest(len(due))
+        most = processes.largest(len(draws))
         drawn = sampling.draw_own(
-            due,
+            draws,
             size,
             space=f"{space}/{label}",
             purpose=purpose,
             most=most,
-            spare=due[:1] or spare,
+            spare=draws[:1] or spare,
         )
         parts = list(drawn)
         return Rollouts.concat(parts) if parts else nothing_drawn()
 
 
 class Together:
-    """A chain, evaluated as a whole: its first policy draws several completions, the others one."""
+    """A chain, evaluated as a whole: the first policy samples `size` completions, others one."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -161,24 +161,24 @@ class Together:
         sizes = dict.fromkeys(chain.labels, 1) | {chain.labels[0]: size}
         ours = chain.share(draws)
         each = max(1, min(s.batch for s in chain.samplings.values()) // size)
-        # Equally often on all processes, as policies may be divided among them.
+        # Equally often on all processes: sampling of a sharded policy is a collective.
         for start in range(0, processes.largest(len(ours)), each):
             part = ours[start : start + each]
             work = chain.descend(part, sizes, space=space, purpose=purpose, spare=draws[:1])
-            of_first = work.first_of(len(work.stages) - 1)
+            first_rows = work.roots(len(work.stages) - 1)
             yield Examined(
                 rollouts=work.judged,
-                indices=[row % size for row in of_first.tolist()],
+                indices=[row % size for row in first_rows.tolist()],
                 refusals=list(_refusals(work, size)),
             )
 
 
 def _refusals(work: ChainWork, size: int) -> Iterator[Refusal]:
-    """What a policy of the chain wrote and the next could not take."""
+    """The completions that the next policy of the chain could not take as prompts."""
     for number, stage in enumerate(work.stages):
-        of_first = work.first_of(number)
+        first_rows = work.roots(number)
         for row in stage.refused.nonzero().flatten().tolist():
-            first = int(of_first[row])
+            first = int(first_rows[row])
             origin = work.stages[0].rollouts
             yield Refusal(
                 by=work.stages[number + 1].label,
@@ -190,34 +190,36 @@ def _refusals(work: ChainWork, size: int) -> Iterator[Refusal]:
             )
 
 
-def _judged(stages: Sequence[Stage], due: Sequence[_Due], writers: Sequence[str]) -> Rollouts:
-    """The last stage's rollouts as answers to the first rows, in their groups."""
-    last, of_first = stages[-1].rollouts, stages[0].rollouts.groups.cpu()
-    written = {label: [one.written[label] for one in due] for label in writers}
+def _judged(
+    stages: Sequence[Stage], prompts: Sequence[_Prompt], writers: Sequence[str]
+) -> Rollouts:
+    """The last stage's rollouts as answers to the dataset rows, with the groups of the first."""
+    last, first_groups = stages[-1].rollouts, stages[0].rollouts.groups.cpu()
+    written = {label: [prompt.written[label] for prompt in prompts] for label in writers}
     return replace(
         last,
-        prompts=[one.row for one in due],
-        groups=of_first[firsts(stages)].to(last.groups.device),
+        prompts=[prompt.row for prompt in prompts],
+        groups=first_groups[roots(stages)].to(last.groups.device),
         facts={**last.facts, **written},
     )
 
 
 def text_of(completion: Any, label: str) -> str:
-    """A completion as the next policy's prompt: text, or what the last message says."""
+    """A completion as text for the next policy; of chat messages, the content of the last."""
     if isinstance(completion, Sequence) and not isinstance(completion, str) and completion:
         last = completion[-1]
         completion = last.get("content") if isinstance(last, Mapping) else completion
     if not isinstance(completion, str):
         raise UserError(
-            f"chain: {label!r} gives {type(completion).__name__} and no text, so its completions "
-            f"cannot be the prompts of the policy after it; only the last policy of a chain may "
-            f"make something else"
+            f"chain: expected text from {label!r}, since its completions are the prompts of the "
+            f"next policy, received {type(completion).__name__}; only the last policy of a chain "
+            f"may return anything else"
         )
     return completion
 
 
 def nothing_drawn() -> Rollouts:
-    """No rollouts."""
+    """An empty batch of rollouts."""
     return Rollouts(
         prompts=[],
         completions=[],

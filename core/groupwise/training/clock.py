@@ -1,4 +1,4 @@
-"""Clock: where the seconds of a step go."""
+"""Clock: the time of a step by phase."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Clock:
-    """Seconds by phase of the present step."""
+    """Seconds by phase of the current step."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -20,7 +20,7 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
     def take(self) -> dict[str, float]:
-        """The seconds as metrics, and start anew."""
+        """The seconds as metrics; resets the clock."""
         taken = {f"time/{phase}": spent for phase, spent in self.seconds.items()}
         self.seconds = {}
         return taken

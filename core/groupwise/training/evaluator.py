@@ -1,4 +1,4 @@
-"""Evaluator: held-out prompts, the same seeds every time, so that before and after compare."""
+"""Evaluator: held-out prompts with the same seeds every time, so that evaluations compare."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,18 +24,17 @@ from groupwise.training.summary import mean, summarise
 from groupwise.training.team import Team
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
-"""What is stated of each policy where several are examined."""
+"""Metrics that are also logged per policy if several are evaluated."""
 
 
 class Evaluator:
     """Samples `samples` completions for each held-out prompt, and a greedy one, and scores them.
 
-    Async rewards and isolated ones score a batch while the next is sampled. It is called by all
-    processes alike.
+    Async and isolated rewards score a batch while the next is sampled. All processes must call it.
 
-    distinct: different questions among the draws; watched: rewards that are measured here and
-    nowhere else; watches: how each is judged; judge: which completions are right; failures: by
-    reward, why it failed last and was skipped, on any process.
+    distinct: the number of different questions among the draws; watched: rewards that are only
+    measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
+    completions are right; failures: by reward, the last failure that was skipped, on any process.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Evaluator:
     def __call__(
         self, state: RunState, weights: Mapping[str, str | None] | None = None
     ) -> Evaluation:
-        """weights: by learner, the name of those evaluated; None for its present ones."""
+        """weights: by learner, the name of the kept weights to evaluate; None: the current ones."""
         self.team.follow(weights or {}, state.global_step)
         settings = self.settings
         drawn = self.samples(
@@ -71,7 +70,7 @@ class Evaluator:
         self.failures = processes.first_of(self.failures)
         samples.sort(key=_place)
         self.judge.agree()
-        if self.judge.measures:  # which a later batch may have shown
+        if self.judge.measures:  # a later batch may have had a value other than 0 and 1
             samples = [{**sample, "right": None} for sample in samples]
         watched = self.watched.names if self.watched else ()
         metrics = self._summary(samples, watched)
@@ -81,9 +80,8 @@ class Evaluator:
         return Evaluation(metrics, samples, self.alarms)
 
     def _summary(self, samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, float]:
-        """The metrics; where several policies are examined, the means over them, and some of each.
-
-        `accuracy/NAME` is the accuracy of one of them.
+        """The metrics; of several policies the means over them, and some metrics of each, such as
+        `accuracy/NAME`.
         """
         each = {
             name: summarise(
@@ -108,7 +106,7 @@ class Evaluator:
         return means | own
 
     def remember(self, samples: Sequence[Sample]) -> None:
-        """Take these for the first evaluation, which later ones are compared with."""
+        """Set the first evaluation, which later ones are compared with."""
         kept = ("learner", "draw", "index", "greedy", "total", "watched")
         self.first = [{name: sample.get(name) for name in kept} for sample in samples]
 
@@ -121,30 +119,31 @@ class Evaluator:
     def samples(
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator[Sample]:
-        """`size` completions of each of this process's share of the draws, scored and judged.
+        """`size` scored and judged completions for each draw of this process's share.
 
-        They are drawn by the weights that are followed; of a pool by each policy. space: of the
-        seeds, as in `Sampling.draw`; greedy: also a greedy one, where there is such a mode.
+        They are sampled with the weights that samplers follow; in a pool, by each policy. space:
+        name space of the seeds, as in `Sampling.draw`; greedy: also sample a greedy completion, if
+        there is a greedy mode.
         """
-        before: _Batch | None = None
+        previous: _Batch | None = None
         for batch in self._batches(draws, size, state, space=space, greedy=greedy):
-            if before is not None:  # waited for only when the next is drawn
-                yield from self._scored(before)
-            before = batch
-        if before is not None:
-            yield from self._scored(before)
+            if previous is not None:  # its rewards ran while this batch was sampled
+                yield from self._scored(previous)
+            previous = batch
+        if previous is not None:
+            yield from self._scored(previous)
 
     def _batches(
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
-        """What is sampled; the scoring of it has begun."""
+        """Sampled batches whose scoring has begun."""
         for name, examinee in self.team.examinees.items():
             sizes: dict[Purpose, int] = {"evaluate": size}
             if greedy and examinee.greedy:
                 sizes["greedy"] = 1
             for purpose, count in sizes.items():
                 for examined in examinee.examine(draws, count, purpose, space=space):
-                    # Nothing is learned from them, so what a policy needs for that can go.
+                    # No forward pass follows, so the trajectory can be freed.
                     light = replace(examined.rollouts, trajectory={})
                     yield _Batch(
                         examined=replace(examined, rollouts=light),
@@ -169,7 +168,7 @@ class Evaluator:
         return samples + [self._refused(batch, refusal) for refusal in batch.examined.refusals]
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
-        """What of a chain came to nothing has the value that the configuration states."""
+        """The record of a completion that the next policy of a chain could not take."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
         values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
         scores = Scores(
@@ -198,7 +197,7 @@ def _place(sample: Sample) -> tuple[bool, int, str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """What was sampled together, and is being scored; learner: whose it is, "" where of all."""
+    """A sampled batch that is being scored; learner: its label, "" for the run as a whole."""
 
     examined: Examined
     rewards: Scoring
@@ -215,7 +214,7 @@ def _records(
     *,
     shown: Sequence[str],
 ) -> list[Sample]:
-    """shown: facts to put beside what rewards log, as what the policies of a chain wrote."""
+    """The records of a batch; shown: facts to record beside what rewards log (texts of a chain)."""
     rollouts = batch.examined.rollouts
     written = {name: rollouts.facts[name] for name in shown}
     logged = {**written, **scores.extra, **(watched.extra if watched else {})}
@@ -235,7 +234,7 @@ def _records(
             "draw": int(rollouts.groups[row]),
             "index": batch.examined.indices[row],
             "length": int(rollouts.lengths[row]),
-            # What rewards gave to TRL's `log_extra`, in words where it is no JSON.
+            # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
             **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
         }
         for row in range(len(rollouts))

@@ -1,4 +1,4 @@
-"""Examinee: what an evaluation asks: a policy alone, or several as a whole."""
+"""Examinee: what an evaluation samples from: a single policy, or a chain of policies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from groupwise.training.sampling import Sampling
 
 
 class Examinee(Protocol):
-    """What is evaluated: a policy alone, or a chain of them."""
+    """What is evaluated: a single policy, or a chain of policies."""
 
     @property
     def greedy(self) -> bool:
@@ -21,14 +21,14 @@ class Examinee(Protocol):
     def examine(
         self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
     ) -> Iterator["Examined"]:
-        """`size` completions of each of this process's share of the draws; space: of the seeds."""
+        """`size` completions for each draw of this process's share; space: of the seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """Completions to judge; indices: which of its prompt's completions each is.
+    """Completions to judge; indices: the number of each among the completions of its prompt.
 
-    refusals: what is not among them, since the next policy of a chain could not take it.
+    refusals: completions that are missing, since the next policy of a chain could not take them.
     """
 
     rollouts: Rollouts
@@ -38,8 +38,10 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """value: what each reward is for it; written: as the facts of a chain, by label; by: the label
-    of the policy that could not take it.
+    """A completion that the next policy of a chain could not take as its prompt.
+
+    by: the label of that next policy; written: the text, by the label of the policy that wrote it;
+    value: the value of each reward for it.
     """
 
     by: str

@@ -1,4 +1,4 @@
-"""Experience: what a step learns from: rollouts, scored, with dead groups replaced."""
+"""Experience: the scored rollouts of a step, with groups of equal reward replaced."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,9 +30,9 @@ from groupwise.training.work import Lesson, Work
 class Scored:
     """Rollouts of a step with their scores, on this process, and metrics of all processes.
 
-    rollouts: those that were judged; lessons: by label, what each learner learns from; spares: of
-    each a rollout that a process runs without effect while others have more of them, None where
-    there is one process.
+    rollouts: those that rewards judged; lessons: by label, the training data of each learner;
+    spares: by label, a rollout for dummy passes while other processes have more micro-batches; None
+    if there is one process.
     """
 
     rollouts: Rollouts
@@ -44,7 +44,7 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What was sampled together, in batches of whole groups, and how far the scoring of it is."""
+    """One round of sampling: batches of whole groups, whose scoring has begun."""
 
     draws: Sequence[Draw]
     batches: Sequence[Work]
@@ -54,11 +54,10 @@ class Round:
 class Experience:
     """Yields the scored rollouts of one step after the other.
 
-    Async rewards and isolated ones begin with a batch as soon as it is drawn, and are at it while
-    the next is.
+    Async and isolated rewards score a batch while the next one is sampled.
 
-    Its state is the place in the prompts after the last step that was yielded. algorithms: by label
-    of the learner; failures: by reward, why it failed last and was skipped, on any process.
+    Its state is the position in the prompts after the last step that was yielded. algorithms: by
+    label of the learner; failures: by reward, the last failure that was skipped, on any process.
     """
 
     def __init__(
@@ -83,16 +82,17 @@ class Experience:
         self.failures: dict[str, str] = {}
 
     def next(self, state: RunState, *, ahead: bool = False) -> Scored:
-        """The experience of the step after `state.global_step` steps.
+        """The experience of step `state.global_step`, counted from 0.
 
-        ahead: whether more may be sampled before this step is learned from; only `Ahead` does.
+        ahead: whether the next step may be sampled before the update of this one; only `Ahead`
+        does that.
         """
         experience = self._scored(self._first_round(state), state)
         self.place = self.prompts.state_dict()
         return experience
 
     def drop(self) -> None:
-        """Let go of what is sampled ahead."""
+        """Drop rollouts that are sampled ahead."""
 
     def state_dict(self) -> dict[str, Any]:
         return self.place
@@ -113,13 +113,13 @@ class Experience:
         return self._round(self.prompts.take(self.settings.groups_per_step), state)
 
     def _round(self, draws: Sequence[Draw], state: RunState) -> Round:
-        """Sample this process's share of the draws; the scoring of it begins."""
+        """Sample this process's share of the draws, and begin to score it."""
         with self.clock.time("sample"):
             self._follow(state.global_step)
             return self._begun(draws, self.team.draw(draws), state)
 
     def _begun(self, draws: Sequence[Draw], batches: Iterable[Work], state: RunState) -> Round:
-        """Begin to score each batch as it comes."""
+        """Begin to score each batch as soon as it is sampled."""
         begun = [(work, self.scorer.start(work.judged, state)) for work in batches]
         return Round(
             draws=draws,
@@ -137,9 +137,9 @@ class Experience:
         metrics = self._describe(*parts[0])
         if not self.refills:
             return _scored(*parts[0], metrics, spares)
-        wanted, refilled = self.settings.groups_per_step, 0
+        target, refilled = self.settings.groups_per_step, 0
         for _ in range(self.settings.max_refills):
-            missing = wanted - sum(processes.total(self._alive_groups(r, s)) for r, s in parts)
+            missing = target - sum(processes.total(self._alive_groups(w, s)) for w, s in parts)
             if missing <= 0:
                 break
             more = self._round(self.prompts.take(missing), state)
@@ -149,34 +149,34 @@ class Experience:
         return _scored(*self._fill(parts), {**metrics, "refilled_groups": refilled}, spares)
 
     def _spare(self, rollouts: Rollouts) -> Rollouts | None:
-        """A rollout for passes without effect, of several processes."""
+        """A rollout for dummy passes, if there are several processes."""
         if self.accelerator.num_processes == 1:
             return None
         if not len(rollouts):
             raise UserError(
-                "chain: on a process, the next policy could take none of the completions as its "
-                "prompt, so there is nothing to learn from; fewer processes, or a first policy "
-                "that knows what the next one can take, would help"
+                "chain: on one of the processes the next policy could take none of the completions "
+                "as its prompt, so there is nothing to learn from; use fewer processes, or a first "
+                "policy that writes what the next one can take (shorter texts, say)"
             )
         return rollouts.select([int(rollouts.extents.argmax())])
 
     def _finished(self, begun: Round) -> tuple[Work, Scores]:
-        """All that was sampled with its scores, which are waited for."""
+        """The rollouts of a round with their scores; waits for the rewards."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
         return type(begun.batches[0]).concat(begun.batches), scores
 
     def _own(self, draws: Sequence[Draw], work: Work, scores: Scores) -> tuple[Work, Scores]:
-        """Nothing where this process has no draws among these."""
+        """The same; empty if this process has no share of the draws, so that all are dummies."""
         if not self.team.share(draws):
             nothing = torch.empty(0, dtype=torch.int64)
             return work.select(nothing), scores.select(nothing)
         return work, scores
 
     def _fill(self, parts: Sequence[tuple[Work, Scores]]) -> tuple[Work, Scores]:
-        """The live groups of all rounds, filled up with dead ones of the first to the full count.
+        """The live groups of all rounds, filled up with dead ones to `groups_per_step`.
 
-        What stays dead after the last round still counts in the loss's denominators.
+        These dead groups still count in the denominators of the loss.
         """
         work = type(parts[0][0]).concat([part for part, _ in parts])
         scores = Scores.concat([part for _, part in parts])
@@ -188,7 +188,7 @@ class Experience:
         return work.select(kept), scores.select(kept)
 
     def _dead(self, work: Work, scores: Scores) -> Tensor:
-        """[B] bool: those of groups that no learner learns from."""
+        """[B] bool: rollouts of groups that teach no learner anything."""
         judged = Lesson(rollouts=work.judged, scores=scores)
         return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 
@@ -218,21 +218,21 @@ class Experience:
 
 
 class Ahead(Experience):
-    """Samples a step's rollouts before the step before it is learned from.
+    """Samples the rollouts of a step before the update of the previous step.
 
-    So they are of weights one step older, and an engine draws them while the update runs; rewards
-    of a step are waited for when the next is sampled, or its sampling has begun. Draws and seeds
-    are those of `Experience`: where groups are refilled, nothing is sampled ahead until it is known
-    how many. Only prompts that are weighted by success are drawn by what is known a step before.
-    Nothing is sampled ahead where `ahead` is False, as before an evaluation or a checkpoint, so
-    that a resumed run draws by the same weights.
+    So the weights are one step older, and an engine samples while the update runs. The rewards of a
+    step are waited for after the sampling of the next one has begun. Draws and seeds are those of
+    `Experience`; with refilling, sampling ahead therefore begins only when it is known how many
+    groups are refilled. But draws weighted by success know the results of one step less. Nothing is
+    sampled ahead if `ahead` is False, as before an evaluation or a checkpoint, so that a resumed
+    run samples with the same weights.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._flight: tuple[list[Draw], Future[list[Work]]] | None = None
-        # An engine answers while this process computes. A policy that samples itself would compete
-        # with its own update, and changes under it: it samples at once.
+        # An engine can sample while this process computes the update. A policy that samples itself
+        # cannot, since the update changes its weights: it samples before the update.
         self._thread = None
         if not self.team.draws_itself:
             self._thread = ThreadPoolExecutor(
@@ -262,7 +262,7 @@ class Ahead(Experience):
         return self._begun(draws, batches, state)
 
     def _send(self, step: int) -> None:
-        """Have the next step's rollouts drawn, by the weights of this step."""
+        """Start to sample the next step's rollouts with the weights of this step."""
         draws = self.prompts.take(self.settings.groups_per_step)
         with self.clock.time("sample"):
             self.team.begin(step + 1)
@@ -275,9 +275,9 @@ class Ahead(Experience):
             self._flight = draws, done
 
     def drop(self) -> None:
-        """Let go of what is sampled ahead, and of its place in the prompts."""
+        """Drop rollouts that are sampled ahead, and restore the position in the prompts."""
         if self._flight is not None:
-            self._flight[1].exception()  # wait: nothing may be in flight when weights change
+            self._flight[1].exception()  # wait: weights must not change while it samples
             self._flight = None
             self.prompts.load_state_dict(self.place)
 
@@ -298,6 +298,6 @@ def _scored(
 
 
 def _use(device: torch.device) -> None:
-    """A thread begins on the first GPU, whichever its process works on."""
+    """Set this process's GPU in a new thread, which would use the first one."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

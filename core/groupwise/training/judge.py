@@ -1,4 +1,4 @@
-"""Judge: which completions are right, where a reward tells right from wrong."""
+"""Judge: decides which completions are right, if a reward tells right from wrong."""
 
 import math
 from collections.abc import Mapping
@@ -13,12 +13,13 @@ from groupwise.rewards import Reward, Scores
 
 
 class Judge:
-    """Takes a reward's values for right or wrong, or finds that they are no such thing.
+    """Decides by one reward's values which completions are right, or that it only measures.
 
-    A reward judges where `evaluation.accuracy` names it or `evaluation.threshold` is set. Otherwise
-    it is the first, which may state by an attribute `judges` whether 1 means right. One that states
-    nothing judges as long as it gives only 0 and 1: any other value shows that it measures (a
-    length, a similarity), and from then on nothing is called right or wrong.
+    The reward is that of `evaluation.accuracy`, else the first. It tells right from wrong if
+    `evaluation.accuracy` or `evaluation.threshold` is set, or its attribute `judges` is True.
+    Without such an attribute it does so as long as it gives only 0 and 1: any other value shows
+    that it measures something (a length, a similarity), and from then on no completion is right or
+    wrong.
     """
 
     def __init__(self, settings: EvaluationSection, first: Reward) -> None:
@@ -31,20 +32,21 @@ class Judge:
         self.measures = judges is False
 
     def look(self, scores: Scores) -> None:
-        """Take note of further values."""
+        """Check further values for others than 0 and 1."""
         if not self.is_stated and self.name in scores.names:
             values = scores.column(self.name)
             graded = (values != 0) & (values != 1) & ~values.isnan()
             self.measures = self.measures or bool(graded.any())
 
     def agree(self) -> None:
-        """Take note of what the judges of all processes saw; all of them must call this."""
+        """Share what the judges of all processes have found; all must call it."""
         self.measures = processes.any_process(self.measures)
 
     def right(self, scores: Scores) -> Tensor:
-        """[B] float64: 1 for right completions, 0 for wrong ones.
+        """[B] float64: 1 for right completions, 0 for wrong ones, NaN if not judged.
 
-        NaN where the reward does not apply, failed, is not among these scores, or measures.
+        Not judged are completions to which the reward does not apply or on which it failed, and all
+        if the reward only measures or is not among these scores.
         """
         if self.measures or self.name not in scores.names:
             return torch.full_like(scores.total, math.nan)
@@ -56,6 +58,6 @@ class Judge:
         return {"name": self.name, "measures": self.measures}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What was found out; what is stated now, or is another reward, goes before."""
+        """Load whether the reward measures, unless that is configured, or it is another reward."""
         if not self.is_stated and state["name"] == self.name:
             self.measures = state["measures"]

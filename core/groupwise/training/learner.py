@@ -1,4 +1,4 @@
-"""Learner: a policy, its algorithm and its optimizer; scored rollouts to changed weights."""
+"""Learner: a policy with its algorithm and optimizer; turns scored rollouts into updates."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,17 @@ from groupwise.training.update import Updater
 from groupwise.training.work import Lesson
 
 AVERAGE = "average"
-"""The name that the moving average of the weights is kept by."""
+"""The name under which the moving average of the weights is kept."""
 
 
 class Learner:
     """Makes the updates of a step.
 
-    sampler: who drew the rollouts; where that is exact, what it said of them stands for what the
-        policy would say.
-    replay: gives earlier right completions to groups that have none.
-    whole: whether no weight has changed since the last `end_step`, so that what a checkpoint would
-        hold is the end of a step. updates: those that changed weights so far.
+    sampler: drew the rollouts; if it is exact, its log-probs are used as the policy's own.
+    replay: adds earlier right completions to groups that have too few.
+    whole: True if no weight has changed since the last `end_step`, so that a checkpoint taken now
+        is that of the end of a step.
+    updates: the number of updates so far that changed weights.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Learner:
         self.settings, self.replay = settings, replay
         self.whole, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
-        # After the policy has moved: on some devices its parameters are others by then.
+        # After the move to the device, which may replace parameters by new tensors.
         self.optimizer = Optimizer(policy, settings, accelerator)
         if algorithm.reference:
             policy.keep("reference")
@@ -68,15 +68,15 @@ class Learner:
 
     @property
     def averaged(self) -> str | None:
-        """The name of the weights to evaluate and save by; None for the present ones."""
+        """The name of the kept weights to evaluate and save; None for the current ones."""
         return None if self.settings.ema is None else AVERAGE
 
     def learn(self, lesson: Lesson, step: int, spare: Rollouts | None = None) -> dict[str, Any]:
-        """All updates that a step's rollouts give.
+        """Make all updates of a step.
 
-        step: training steps made so far; spare: a rollout for passes without effect, while other
-        processes have more. Metrics are means over the updates, `skipped_updates` a
-        count; mismatch is that of the first, before any weight has moved.
+        step: training steps done so far; spare: a rollout for dummy passes while other processes
+        have more micro-batches. Returns metrics: means over the updates, except `skipped_updates`,
+        a count, and mismatch, which is of the first update, before any weight has changed.
         """
         replayed, further = None, dict[str, float]()
         if self.replay is not None:
@@ -90,7 +90,8 @@ class Learner:
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
-        # A state that `targets` changes, or replay, is that of no whole step until this one ends.
+        # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
+        # taken before the end of the step would be inconsistent.
         stateless = self.replay is None and not isinstance(self.algorithm, HasState)
         self.whole = self.whole and stateless
         measured: list[dict[str, float]] = []
@@ -106,23 +107,23 @@ class Learner:
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
-                apart=None if replayed is None else replayed[rows],
+                replayed=None if replayed is None else replayed[rows],
             )
             measured.append(metrics | self._apply(step))
-        of = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
-        means = {name: _mean(values) for name, values in of.items()}
-        # A policy of a chain may have received no prompt that it can take.
-        skipped = math.fsum(of.get("skipped_updates", ()))
+        by_name = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
+        means = {name: _mean(values) for name, values in by_name.items()}
+        # Empty if a policy of a chain received no prompt that it could take.
+        skipped = math.fsum(by_name.get("skipped_updates", ()))
         return {**means, "skipped_updates": skipped, **further}
 
     def end_step(self, step: int) -> Mapping[str, float]:
-        """After `step` steps: what the algorithm does between them, and what it says of that."""
+        """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
         self.whole = False
         metrics = self.algorithm.end_step(self.policy, step) or {}
         self.whole = True
         return metrics
 
-    # ---- answers by other weights than those of an update
+    # ---- outputs of the policy before the updates, and of the reference
 
     def _answers(
         self,
@@ -132,11 +133,12 @@ class Learner:
         exact: bool,
         spare: Rollouts | None,
     ) -> dict[str, Tensor]:
-        """[B, T, ...] on the CPU: what the reference says, and what the policy says by now.
+        """`reference_*` and `old_*` tensors [B, T, ...] on the CPU, computed before the updates.
 
-        The policy answers for those rollouts alone that a later update compares with it.
+        Old ones are computed only for rollouts of later updates, or for all if `targets` needs
+        them.
 
-        exact: whether the sampler's log-probs are the policy's own; spare: for passes without use.
+        exact: whether the sampler's log-probs are the policy's own; spare: for dummy passes.
         """
         algorithm = self.algorithm
         answers: dict[str, Tensor] = {}
@@ -144,10 +146,10 @@ class Learner:
             with self.policy.using("reference"):
                 of_reference = self.updater.answers(rollouts, algorithm.reference, spare=spare)
                 answers |= _named("reference", of_reference)
-        seen = {name.removeprefix("old_") for name in algorithm.sees if name.startswith("old_")}
+        for_targets = {n.removeprefix("old_") for n in algorithm.sees if n.startswith("old_")}
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
-        names = algorithm.old | seen if len(plan) > 1 else seen
-        rows = torch.arange(len(rollouts)) if seen else later
+        names = algorithm.old | for_targets if len(plan) > 1 else for_targets
+        rows = torch.arange(len(rollouts)) if for_targets else later
         if exact and "log_probs" in names and rollouts.sampler_log_probs is not None:
             answers["old_log_probs"] = rollouts.sampler_log_probs.cpu()
             names = names - {"log_probs"}
@@ -159,37 +161,37 @@ class Learner:
         return answers
 
     def _is_older(self, rollouts: Rollouts, step: int) -> bool:
-        """Whether any of them, on any process, was drawn by older weights than the present."""
+        """Whether older weights than the current ones drew any of them, on any process."""
         versions = rollouts.versions
         older = processes.any_process(versions is not None and bool((versions < step).any()))
         if older and not self.algorithm.corrects:
             raise UserError(
-                "rollouts of older weights need an algorithm that corrects for them; this one "
-                "does not (of grpo and its kin, set algorithm.importance: token)"
+                "rollouts of older weights need an algorithm with importance weights; this one "
+                "has none (grpo and its variants: set algorithm.importance: token)"
             )
         return older
 
     def _check_log_probs(self, rollouts: Rollouts) -> None:
-        """Raise UserError where the algorithm would correct, and the sampler said nothing."""
+        """Raise UserError if importance weights need log-probs that the sampler does not give."""
         weighs = self.algorithm.corrects and "log_probs" in self.algorithm.needs
         if weighs and rollouts.sampler_log_probs is None:
             raise UserError(
-                f"sampler {type(self.sampler).__name__} states no log-probs "
-                f"(`Rollouts.sampler_log_probs`), by which the algorithm would correct for another "
-                f"sampler or for older weights; with algorithm.importance: none (of grpo and its "
-                f"kin) it does not correct, which train.ahead: 1 does not allow"
+                f"sampler {type(self.sampler).__name__} gives no log-probs "
+                f"(`Rollouts.sampler_log_probs`), which the algorithm needs for importance "
+                f"weights; set algorithm.importance: none (grpo and its variants), which cannot be "
+                f"combined with train.ahead: 1"
             )
 
     # ---- updates
 
     def _updates(self, rollouts: Rollouts) -> list[Tensor]:
-        """Our rows of each update: whole groups, in the order they were drawn."""
+        """This process's rows for each update: whole groups, in the order of their draws."""
         groups = rollouts.groups.cpu()
         parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 
     def _apply(self, step: int) -> dict[str, float]:
-        """One optimizer step; what the gradient and the learning rate were."""
+        """One optimizer step; returns metrics of gradient and learning rate."""
         settings = self.settings
         rate = settings.learning_rate * schedule(settings, step)
         metrics = self.optimizer.step(rate, number=step + 1, suspect=self.updater.suspect)
@@ -223,6 +225,6 @@ def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean of those that are finite: the norm of a gradient that was skipped is not."""
+    """The mean of the finite values: the norm of a skipped gradient is not finite."""
     finite = [value for value in values if math.isfinite(value)]
     return math.fsum(finite) / len(finite) if finite else math.nan

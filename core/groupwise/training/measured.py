@@ -1,4 +1,4 @@
-"""Measured: what the passes of an update came to, read from the device once."""
+"""Measured: sums over the micro-batches of an update, read from the device once."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ from groupwise.rollouts import LogProbs
 
 
 class Sums:
-    """Sums over decisions of what the algorithm measures, and the worst log-ratio.
+    """Sums over decisions of the algorithm's metrics, and the largest gap to the sampler.
 
-    They stay on the device, in float64 where it has that, and are read once an update: a host that
-    reads waits for all that the device has still to do.
+    They stay on the device, in float64 if it supports that, and are read once per update, since
+    every read waits until the device has finished its queue.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,21 @@ class Sums:
         batch: Mapping[str, Tensor],
         loss: Tensor,
     ) -> None:
-        """gap: log-probs of policy and sampler, [b, t] each, where they are to be compared."""
+        """gap: log-probs of policy and sampler, [b, t] each; None if they are not compared."""
         mask = batch["mask"]
         _join(self.totals, "loss", loss, torch.add)
         _join(self.totals, "trained_decisions", mask.sum(), torch.add)
         if gap is not None:
             ours, theirs = (values.masked_fill(~mask, 0.0) for values in gap)
-            apart = (ours - theirs).abs().nan_to_num(nan=math.inf)
-            # The sampler drew, so its KL to the policy is what its samples estimate.
+            difference = (ours - theirs).abs().nan_to_num(nan=math.inf)
+            # KL(sampler || policy), since the samples are the sampler's.
             measured = {
                 **measured,
-                "mismatch/mean": apart,
+                "mismatch/mean": difference,
                 "mismatch/kl": objective.kl(theirs, ours),
             }
-            if apart.numel():
-                _join(self.totals, "mismatch/max", apart.max(), torch.maximum)
+            if difference.numel():
+                _join(self.totals, "mismatch/max", difference.max(), torch.maximum)
         for name, values in measured.items():
             _join(self.measured, name, values.detach().masked_fill(~mask, 0.0).sum(), torch.add)
 
@@ -63,7 +63,7 @@ class Sums:
         return means | sums | ({"mismatch/max": max(worst)} if worst else {})
 
     def _numbers(self) -> tuple[dict[str, float], dict[str, float]]:
-        """What this process measured and its totals, in one read; empty without micro-batches."""
+        """This process's sums and totals, in one read; empty without micro-batches."""
         tensors = [*self.measured.values(), *self.totals.values()]
         numbers = iter(torch.stack(tensors).tolist() if tensors else [])
         measured = {name: next(numbers) for name in self.measured}
@@ -73,13 +73,13 @@ class Sums:
 def _join(
     sums: dict[str, Tensor], name: str, value: Tensor, join: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
-    """Put a value without dimensions to what is there, as precisely as its device can."""
+    """Join a scalar to the sum under a name, in the best precision of its device."""
     value = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
     sums[name] = join(sums[name], value) if name in sums else value
 
 
 class Checks:
-    """Whether everything that a loss is made of was finite; read once, after all passes."""
+    """Whether all inputs of the loss were finite; read once, after all passes."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,4 +1,4 @@
-"""Optimizer: a gradient to a step of AdamW, clipped; one that is not finite is skipped."""
+"""Optimizer: clips the gradient and makes a step of AdamW; skips gradients that are not finite."""
 
 import math
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from groupwise.storage.tensors import Stored
 from groupwise.training.adamw import make_adamw
 
 SHAPED = {"exp_avg", "exp_avg_sq"}
-"""What AdamW keeps of each parameter in its shape."""
+"""State of AdamW in the shape of the parameter."""
 MOMENTS = {"step", *SHAPED}
-"""All that it keeps; in 8 bits, the scales of these, too."""
+"""All state of AdamW per parameter; in 8 bits there are scales, too."""
 
 
 class Optimizer:
-    """AdamW over what a policy trains, each weight at its share of the rate (`Policy.rates`).
+    """AdamW for the trained weights of a policy, with factors of the rate (`Policy.rates`).
 
-    A policy that computes gradients in float16 (`Policy.scale_loss`) has its loss scaled, so that
-    small gradients do not become 0; they are scaled back before they are clipped.
+    For gradients in float16 (`Policy.scale_loss`) the loss is scaled, so that small gradients do
+    not become 0; they are unscaled before they are clipped.
 
     skipped: updates skipped in a row; culprit: the first tensor that was not finite in the last of
         them.
@@ -40,8 +40,8 @@ class Optimizer:
             if parameter.requires_grad:
                 start = next(start for start in shares if name.startswith(start))
                 groups[start].append((name, parameter))
-        # In the order of the groups, by which AdamW numbers what it keeps.
-        self.trained = [one for group in groups.values() for one in group]
+        # In the order of the groups, by which AdamW numbers its state.
+        self.trained = [pair for group in groups.values() for pair in group]
         self.adamw = make_adamw(
             [
                 {"params": [p for _, p in group], "share": shares[start]}
@@ -60,14 +60,14 @@ class Optimizer:
         self.accelerator.backward(loss if self.scaler is None else self.scaler.scale(loss))
 
     def step(self, rate: float, *, number: int, suspect: str | None = None) -> dict[str, float]:
-        """Clip, step with this learning rate and drop the gradient; metrics of it.
+        """Clip, make a step with this learning rate and clear the gradient; returns metrics.
 
-        `updated` is 1 where weights changed. A gradient that is not finite changes none and counts
-        as `skipped_updates`. Raises UserError when more than `max_skipped_updates` in a row were.
-        Overflow by a scaled loss is no failure: it is how the scale is found, and halves it.
+        `updated` is 1 if weights changed. A gradient that is not finite changes none, and counts in
+        `skipped_updates`; UserError after more than `max_skipped_updates` in a row. An overflow due
+        to the scaled loss is not counted: the scaler halves its scale until it fits.
 
-        number: the training step, for that message; suspect: what was not finite before there was
-        a gradient, if anything was.
+        number: the training step, for that message; suspect: the first tensor in the forward pass
+        that was not finite, if any.
         """
         for group in self.adamw.param_groups:
             group["lr"] = rate * group["share"]
@@ -95,9 +95,9 @@ class Optimizer:
         return metrics
 
     def _skip(self, suspect: str | None) -> float:
-        """1 for a gradient that is not finite, 0 where only the scale of the loss made it overflow.
+        """1 for a gradient that is not finite, 0 if only the scale of the loss made it overflow.
 
-        The norm is of all processes, so all come here.
+        A collective: all processes have the same norm, so all call it.
         """
         suspects = [name for name in gather_object([suspect]) if name]
         gradients = [name for name in gather_object([self._first_gradient()]) if name]
@@ -111,17 +111,17 @@ class Optimizer:
     def _end(self, norm: float, number: int) -> None:
         skipped, self.skipped = self.skipped, 0  # a resumed run counts anew
         raise UserError(
-            f"step {number}: the gradient norm is {norm}, and {skipped} updates in a row were not "
-            f"made; the first tensor that is not finite is {self.culprit}. A lower learning rate, "
-            f"a smaller clip range or precision: float32 may help"
+            f"step {number}: the gradient norm is {norm}, and {skipped} updates in a row were "
+            f"skipped; the first tensor that is not finite is {self.culprit}. A lower learning "
+            f"rate, a smaller clip range or precision: float32 may help"
         )
 
     def _first_gradient(self) -> str | None:
-        """The first that is not finite, of what this process holds of them."""
+        """The first gradient that is not finite, in this process's shard."""
         for name, parameter in self.trained:
             gradient = parameter.grad
-            held = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            if held is not None and not bool(held.isfinite().all()):
+            local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            if local is not None and not bool(local.isfinite().all()):
                 return f"the gradient of {name!r}"
         return None
 
@@ -136,12 +136,12 @@ class Optimizer:
         }
 
     def restore(self, tensors: Stored) -> None:
-        """Take up what `tensors` returned. Raises UserError where it is of other parameters, or in
-        8 bits and to be taken up by what has none."""
+        """Load what `tensors` returned. Raises UserError if it is of other parameters, or in 8 bits
+        while the optimizer is not."""
         if self.settings.optimizer == "adamw" and any(key.endswith("/absmax1") for key in tensors):
             raise UserError(
-                "train.optimizer: the checkpoint's moments are in 8 bits, and adamw cannot go on "
-                "from them; set adamw_8bit, as when the run was begun"
+                "train.optimizer: the checkpoint's moments are in 8 bits, which adamw cannot load; "
+                "set adamw_8bit, as when the run was started"
             )
         keys: dict[int, dict[str, str]] = {}
         for key in tensors:
@@ -167,11 +167,11 @@ class Optimizer:
             odd = [m for m, shape in moments.items() if shape != list(parameter.shape)]
             if shapes.keys() >= MOMENTS and not odd:
                 return
-            problem = f"{name!r} is {list(parameter.shape)} here, and there {moments}"
+            problem = f"{name!r} is {list(parameter.shape)} here, in the checkpoint {moments}"
         raise UserError(f"the optimizer's state in the checkpoint is of another model: {problem}")
 
     def state_dict(self) -> dict[str, Any]:
-        """What else it knows, as JSON."""
+        """The state without tensors."""
         scaler = None if self.scaler is None else self.scaler.state_dict()
         return {"skipped": self.skipped, "scaler": scaler}
 

@@ -1,21 +1,20 @@
-"""Replay: earlier right completions take the place of wrong ones where hardly any is right.
+"""Replay: for prompts that are rarely answered right, earlier right completions replace wrong ones.
 
-A group of wrong completions alone teaches nothing, and of a prompt that is hardly ever answered
-rightly most groups are such. One earlier right completion makes it comparable. It counts by its
-importance ratio, of the policy to the weights that drew it, and everything else is as for fresh
-ones.
+A group of only wrong completions teaches nothing, and for a hard prompt most groups are like that.
+One earlier right completion in the group gives an advantage to learn from. It is multiplied by its
+importance weight, policy / weights that drew it; otherwise it is treated like a fresh one.
 
-What it does to the gradient: where rewards are 1 for right and 0 for wrong, the expected gradient
-of a prompt keeps its direction, that of the prompt's success rate p, and gets longer. With groups
-of G fresh completions, advantages that are not scaled and sums over whole completions it is
-(G - 1)/G times the gradient of p; with one replayed in each group that has none right,
+Effect on the gradient, for rewards of 1 (right) and 0 (wrong): the expected gradient of a prompt
+keeps its direction, the gradient of the prompt's success rate p, and becomes longer. With groups of
+G fresh completions, unscaled advantages and sums over whole completions it is (G - 1)/G grad p.
+With one replayed completion in each group that has none right it is
 
-    (G - 1)/G (1 + (1 - p)^G / G (1/q + 1/(1 - p)))
+    (G - 1)/G (1 + (1 - p)^G / G (1/q + 1/(1 - p))) grad p
 
-times, where q is the success rate of the weights that drew it. So prompts that are rarely right
-count more against others, and lead where they led. That holds for importance weights that are
-unbiased themselves (`importance: sequence`, below the cap), and as far as the present weights have
-not learned from what is replayed.
+where q is the success rate of the weights that drew it. So hard prompts count more relative to
+others, and each prompt pulls in the same direction as before. This holds if the importance weights
+are unbiased (`importance: sequence`, below the cap), and as long as the current weights have not
+yet learned from the replayed completion.
 """
 
 from collections.abc import Mapping
@@ -36,7 +35,7 @@ from groupwise.training.judge import Judge
 
 
 class Filled(NamedTuple):
-    """A step's rollouts, earlier ones among them; replayed: [B] bool, which; metrics: of them."""
+    """A step's rollouts with replayed ones; replayed: [B] bool, True for those; metrics."""
 
     rollouts: Rollouts
     scores: Scores
@@ -45,17 +44,17 @@ class Filled(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A right completion of an earlier step, in CPU memory: what is learned from, and no more."""
+    """A right completion of an earlier step, in CPU memory, with only what the loss needs."""
 
     rollout: Rollouts
     scores: Scores
 
 
 class Replay:
-    """Right completions by prompt, the last `at_least` of each, `size` in all.
+    """Right completions by prompt: the last `at_least` of each prompt, `size` in all.
 
-    They are of prompts of whose completions some were right, and half at most. All processes hold
-    the same ones: a prompt may fall to any of them.
+    Kept are those of groups in which some, but at most half, of the completions were right. All
+    processes keep the same ones, since any process may draw a prompt later.
     """
 
     def __init__(self, settings: ReplaySection, judge: Judge) -> None:
@@ -65,7 +64,7 @@ class Replay:
     def fill(self, rollouts: Rollouts, scores: Scores) -> Filled:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
 
-        Of a group's wrong ones the last give way. All processes must call it alike.
+        They replace the last wrong completions of the group. A collective.
         """
         self._check(rollouts)
         right, groups = self.judge.right(scores), rollouts.groups.cpu()
@@ -76,9 +75,9 @@ class Replay:
             text = as_text(rollouts.prompts[int(rows[0])]["prompt"])
             missing = self.settings.at_least - int((right[rows] == 1).sum())
             wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
-            # A run that is gone on with may have other rewards.
-            known = [k for k in self.kept.get(text, []) if k.scores.names == scores.names]
-            for row, kept in zip(wrong, known, strict=False):
+            # A resumed run may have other rewards.
+            usable = [k for k in self.kept.get(text, []) if k.scores.names == scores.names]
+            for row, kept in zip(wrong, usable, strict=False):
                 order[row] = len(rollouts) + len(earlier)
                 earlier.append(_in_place_of(rollouts, row, kept))
             fresh += [(number, text, new) for new in self._new(rows, right, rollouts, scores)]
@@ -94,22 +93,22 @@ class Replay:
     def _check(self, rollouts: Rollouts) -> None:
         if self.judge.measures:
             raise UserError(
-                "train.replay: the first reward gives other values than 0 and 1, so it does not "
-                "tell right from wrong; name one that does by evaluation.accuracy, or set "
+                "train.replay: the first reward gives values other than 0 and 1, so it does not "
+                "tell right from wrong; set evaluation.accuracy to a reward that does, or set "
                 "evaluation.threshold"
             )
         if rollouts.sampler_log_probs is None:
             raise UserError(
-                "train.replay: the sampler states no log-probs (`Rollouts.sampler_log_probs`), by "
-                "which a completion of older weights is weighed; leave train.replay out"
+                "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
+                "importance weights of older completions need them; leave train.replay out"
             )
 
     def _new(
         self, rows: Tensor, right: Tensor, rollouts: Rollouts, scores: Scores
     ) -> list[list[Kept]]:
-        """What of a group is to be kept instead of what was kept of its prompt; [] for no change.
+        """The completions of a group to keep, as a list of one list; [] to change nothing.
 
-        Nothing is where most of the group is right.
+        [[]], so that the prompt's kept ones are dropped, if most of the group is right.
         """
         good = rows[(right[rows] == 1) & ~scores.total[rows].isnan()]
         if 2 * len(good) > len(rows):
@@ -118,7 +117,7 @@ class Replay:
         return [[_light(rollouts, scores, row) for row in chosen]] if len(chosen) else []
 
     def _keep(self, fresh: list[tuple[int, str, list[Kept]]]) -> None:
-        """The newest of each prompt, and of all prompts those that had any last."""
+        """Keep the newest of each prompt; over `size`, drop the prompts not updated for longest."""
         for _, text, kept in fresh:
             before = self.kept.pop(text, [])
             if kept:
@@ -140,7 +139,7 @@ class Replay:
             "replay/bytes": float(sum(map(_bytes, self._all))),
         }
 
-    # ---- in checkpoints
+    # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any] | None:
         """All kept completions as one padded batch; None where there are none."""
@@ -175,7 +174,7 @@ class Replay:
         )
         scores = Scores(
             names=tuple(state["rewards"]),
-            weights=(1.0,) * len(state["rewards"]),  # those of the step stand for them
+            weights=(1.0,) * len(state["rewards"]),  # unused: those of the step apply
             values=state["values"],
             failed=state["failed"],
             steps=state["steps"],
@@ -196,16 +195,16 @@ def _bare(**columns: Any) -> Rollouts:
 
 
 def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> Kept:
-    """One of the rollouts, copied, so that the memory of the others can go."""
-    one = rollouts.select([int(row)])
-    assert one.sampler_log_probs is not None
-    assert one.versions is not None
+    """A copy of one rollout, so that the memory of the batch can be freed."""
+    rollout = rollouts.select([int(row)])
+    assert rollout.sampler_log_probs is not None
+    assert rollout.versions is not None
     bare = _bare(
-        mask=_copied(one.mask),
-        truncated=_copied(one.truncated),
-        sampler_log_probs=_copied(one.sampler_log_probs),
-        versions=_copied(one.versions),
-        trajectory={name: _copied(column) for name, column in one.trajectory.items()},
+        mask=_copied(rollout.mask),
+        truncated=_copied(rollout.truncated),
+        sampler_log_probs=_copied(rollout.sampler_log_probs),
+        versions=_copied(rollout.versions),
+        trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
     )
     return Kept(bare, scores.select(row[None]))
 
@@ -217,29 +216,30 @@ def _copied(column: Any) -> Any:
 
 
 def _in_place_of(rollouts: Rollouts, row: int, kept: Kept) -> Kept:
-    """It as a rollout of that one's group, its tensors where those of that one are."""
-    here, one = rollouts.trajectory, kept.rollout
+    """The kept completion as a rollout of the group of `row`, on the devices of the batch."""
+    columns, old = rollouts.trajectory, kept.rollout
     filled = replace(
-        one,
+        old,
         prompts=[rollouts.prompts[row]],
         groups=rollouts.groups[row : row + 1],
-        mask=one.mask.to(rollouts.mask.device),
-        truncated=one.truncated.to(rollouts.truncated.device),
-        sampler_log_probs=_beside(rollouts.sampler_log_probs, one.sampler_log_probs, row),
+        mask=old.mask.to(rollouts.mask.device),
+        truncated=old.truncated.to(rollouts.truncated.device),
+        sampler_log_probs=_moved(old.sampler_log_probs, rollouts.sampler_log_probs, row),
         facts={name: [None] for name in rollouts.facts},
-        trajectory={name: _beside(here[name], c, row) for name, c in one.trajectory.items()},
+        trajectory={name: _moved(c, columns[name], row) for name, c in old.trajectory.items()},
     )
     return Kept(filled, kept.scores)
 
 
-def _beside(here: Any, column: Any, row: int) -> Any:
+def _moved(column: Any, like: Any, row: int) -> Any:
+    """A column of one rollout on the device of `like`, the column of the batch."""
     if isinstance(column, Tensor):
-        return column.to(here.device)
-    return [value.to(here[row].device) for value in column]
+        return column.to(like.device)
+    return [value.to(like[row].device) for value in column]
 
 
 def _bytes(kept: Kept) -> int:
-    one = kept.rollout
-    columns = [one.mask, one.sampler_log_probs, *one.trajectory.values()]
+    rollout = kept.rollout
+    columns = [rollout.mask, rollout.sampler_log_probs, *rollout.trajectory.values()]
     tensors = [t for c in columns for t in ([c] if isinstance(c, Tensor) else c or ())]
     return sum(tensor.nbytes for tensor in tensors)

@@ -1,4 +1,4 @@
-"""Sampling: the one place where completions are drawn: by the right weights, under their names."""
+"""Sampling: the only place where completions are sampled: with the right weights and seeds."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -16,17 +16,18 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 
 PRESENT = "policy"
-"""What `Sampler.follow` calls the weights in training."""
+"""The name of the weights in training, for `Sampler.follow`."""
 
 
 class Sampling:
     """Draws rollouts for a run, in training and in evaluation.
 
-    Before it draws, it has the sampler follow the weights that are wanted, unless it follows them
-    already; afterwards it checks that the rollouts are of those. All processes must call it alike.
+    Before sampling it makes the sampler follow the right weights, unless it follows them already;
+    afterwards it checks that the rollouts are of those weights. All processes must call its methods
+    in the same order.
 
-    seed: of the run; batch: the most rollouts sampled at once; process: this process's number, and
-    how many share the draws.
+    seed: of the run; batch: the most rollouts sampled at once; process: rank and number of the
+    processes that share the draws.
     """
 
     def __init__(
@@ -43,20 +44,20 @@ class Sampling:
         self._followed: tuple[str, int] | None = None
 
     def forget(self) -> None:
-        """Weights were loaded: what the sampler follows is out of date."""
+        """Weights were loaded, so the sampler must follow them again."""
         self._followed = None
 
     def follow(self, weights: str | None, version: int) -> None:
-        """Have the sampler follow these weights; nothing must be in flight.
+        """Make the sampler follow these weights; nothing must be sampled at that time.
 
-        weights: the name they are kept by, None for those in training; version: the training steps
+        weights: the name of kept weights, None for those in training; version: the training steps
         that the policy has made.
         """
-        wanted = (weights or PRESENT, version)
-        if wanted != self._followed:
+        target = (weights or PRESENT, version)
+        if target != self._followed:
             with self.policy.using(weights) if weights else nullcontext():
-                self.sampler.follow(self.policy, *wanted)
-            self._followed = wanted
+                self.sampler.follow(self.policy, *target)
+            self._followed = target
 
     @property
     def greedy(self) -> bool:
@@ -64,7 +65,7 @@ class Sampling:
         return self.policy.greedy
 
     def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
-        """Those of the draws that are this process's."""
+        """This process's share of the draws."""
         rank, world = self.process
         return draws[rank::world]
 
@@ -77,9 +78,9 @@ class Sampling:
         purpose: Purpose,
         idle: bool = False,
     ) -> Iterator[Rollouts]:
-        """`size` rollouts of each draw of this process's share, by the weights that are followed.
+        """`size` rollouts for each draw of this process's share, with the weights followed.
 
-        idle: whether a process that has no share draws the first all the same, for its shapes.
+        idle: whether a process without a share samples the first draw anyway, for dummy passes.
         """
         ours = self.share(draws) or (draws[:1] if idle else [])
         most = len(draws[:: self.process[1]])
@@ -95,26 +96,26 @@ class Sampling:
         most: int,
         spare: Sequence[Draw],
     ) -> Iterator[Rollouts]:
-        """`size` rollouts of each of these draws, which are this process's own.
+        """`size` rollouts for each of these draws, this process's own.
 
-        Each is named by (seed, space, draw, index). Raises UserError where the sampler drew with
-        other weights.
+        The seed of each is a function of (run seed, space, draw, index). Raises UserError if the
+        sampler drew with other weights.
 
-        most: as many draws as a process has at the most; spare: a draw to sample without use, where
+        most: the largest number of draws on any process; spare: a draw to sample and drop, since
         processes of a sharded policy must sample equally often.
         """
         due = [*ours, *self._filling(spare, most - len(ours))]
         each = max(1, self.batch // size)
         for start in range(0, len(due), each):
             rollouts = self._draw(due[start : start + each], size, space, purpose)
-            wanted = min(each, max(0, len(ours) - start)) * size
-            if wanted:
-                yield rollouts if wanted == len(rollouts) else rollouts.select(range(wanted))
+            count = min(each, max(0, len(ours) - start)) * size
+            if count:
+                yield rollouts if count == len(rollouts) else rollouts.select(range(count))
 
     def _filling(self, spare: Sequence[Draw], missing: int) -> Sequence[Draw]:
-        """Draws to sample without use: processes of a sharded policy sample equally often."""
-        together = self.policy.mesh is not None and self.sampler is self.policy
-        return [*spare] * missing if together else []
+        """Draws to sample and drop: processes of a sharded policy must sample equally often."""
+        is_collective = self.policy.mesh is not None and self.sampler is self.policy
+        return [*spare] * missing if is_collective else []
 
     def _draw(self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose) -> Rollouts:
         assert self._followed is not None
@@ -136,31 +137,31 @@ class Sampling:
         return f"sampler {type(self.sampler).__name__}"
 
     def _check(self, rollouts: Any, rows: Sequence[Row], size: int) -> None:
-        """Raise UserError where these are not as many rollouts as are due."""
+        """Raise UserError unless there are `size` rollouts for each row."""
         if not isinstance(rollouts, Rollouts):
             raise UserError(
                 f"{self._name} returned {type(rollouts).__name__}, not groupwise.Rollouts"
             )
         if len(rollouts) != len(rows) * size:
             raise UserError(
-                f"{self._name} returned {len(rollouts)} rollouts for {len(rows)} prompts, and "
-                f"group_size was {size}: {len(rows) * size} are due"
+                f"{self._name} returned {len(rollouts)} rollouts for {len(rows)} prompts with "
+                f"group_size {size}: expected {len(rows) * size}"
             )
 
     def _check_answers(
         self, rollouts: Rollouts, rows: Sequence[Row], size: int, *, trained_on: bool
     ) -> None:
-        """Raise UserError for rollouts in another order, or log-probs that are none.
+        """Raise UserError for rollouts in another order, or log-probs that are not finite.
 
-        Of a policy that samples itself nobody asks: to look would be to wait for the device.
+        Not called for a policy that samples itself, since reading tensors waits for the device.
         """
         numbers = torch.arange(len(rows)).repeat_interleave(size)
         due = [rows[number]["prompt"] for number in numbers.tolist()]
         answered = [row.get("prompt") for row in rollouts.prompts]
         if answered != due or not torch.equal(rollouts.groups.cpu(), numbers):
             raise UserError(
-                f"{self._name} returned rollouts in another order than that of the prompts: those "
-                f"of a prompt must be adjacent, and `Rollouts.groups` number the prompts 0, 1, ..."
+                f"{self._name} returned rollouts in another order than the prompts: those of a "
+                f"prompt must be adjacent, and `Rollouts.groups` must number the prompts 0, 1, ..."
             )
         log_probs = rollouts.sampler_log_probs
         if trained_on and log_probs is not None:
@@ -173,19 +174,19 @@ class Sampling:
                 )
 
     def _versions(self, rollouts: Rollouts, followed: int) -> torch.Tensor:
-        """[B] int64 on the CPU, all of them the version that is followed."""
+        """[B] int64 on the CPU, all equal to the version followed."""
         if rollouts.versions is None and self.sampler is self.policy:
             return torch.full((len(rollouts),), followed, dtype=torch.int64)
         if rollouts.versions is None:
             raise UserError(
-                f"{self._name} does not say which weights it drew with: `Rollouts.versions` must "
-                f"be the version that `follow` passed ({followed} by now)"
+                f"{self._name} does not say which weights it sampled with: set `Rollouts.versions` "
+                f"to the version that `follow` passed (now {followed})"
             )
         versions = rollouts.versions.cpu()
         odd = versions[versions != followed]
         if len(odd):
             raise UserError(
-                f"{self._name} drew with the weights of step {int(odd[0])}, and those of step "
-                f"{followed} were to be followed; were weights changed behind its back?"
+                f"{self._name} sampled with the weights of step {int(odd[0])}, expected those of "
+                f"step {followed}, passed to `follow`; did something else change its weights?"
             )
         return versions

@@ -1,4 +1,4 @@
-"""Schedule: how the learning rate goes over a run."""
+"""Schedule: the learning rate over a run."""
 
 import math
 
@@ -6,7 +6,7 @@ from groupwise.config.train import TrainSection
 
 
 def schedule(settings: TrainSection, step: int) -> float:
-    """The share of the learning rate at a step (0-based): warm-up, then the schedule."""
+    """The factor of the learning rate at a step (0-based): warm-up, then decay."""
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps
     done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)

@@ -1,4 +1,4 @@
-"""Step metrics: what a step's rollouts and their rewards looked like, over all processes."""
+"""Step metrics: metrics of a step's rollouts and rewards, over all processes."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.training.work import Lesson
 
 UNDEFINED = "nan_rewards/"
-"""Before the name of a reward: how many completions it gave NaN."""
+"""Prefix of a metric by reward: for how many completions it returned NaN."""
 COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
 
 
@@ -30,8 +30,8 @@ def describe(
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
-    dead: [B] bool, those of groups that nothing is learned from; right: [B], 1 for completions that
-    are right, None where no reward tells; logged: the policy's facts to take the mean of.
+    dead: [B] bool, rollouts of groups that teach nothing; right: [B], 1 for right completions, None
+    if no reward tells right from wrong; logged: the policy's facts whose means are metrics.
     """
     total, groups = scores.total, rollouts.groups.cpu()
     lengths = rollouts.lengths.cpu().double()
@@ -47,7 +47,7 @@ def describe(
     for name in sorted(logged & rollouts.facts.keys()):
         of_rollouts[name] = torch.tensor(rollouts.facts[name])
     longest = int(lengths.max()) if len(lengths) else 0
-    told = {
+    metrics = {
         **processes.means(of_rollouts),
         "failed_rewards": processes.total(int(scores.failed.sum())),
         "unscored": processes.total(int(total.isnan().sum())),
@@ -56,19 +56,19 @@ def describe(
         **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
     }
     undefined = {name: processes.total(scores.undefined.get(name, 0)) for name in scores.names}
-    told |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
-    return {**told, **scores.metrics}  # which have their reward's name before their own
+    metrics |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
+    return {**metrics, **scores.metrics}  # named REWARD/..., so they cannot collide
 
 
 def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
-    """What came of each draw, by its number, over all processes.
+    """The outcome of each draw, by its number, over all processes.
 
-    right: [B] as for `describe`, NaN where it was not judged. Raises UserError for None.
+    right: [B] as for `describe`, NaN if not judged. Raises UserError for None.
     """
     if right is None:
         raise UserError(
-            "prompts.weighting: the first reward gives other values than 0 and 1, so it does not "
-            "tell right from wrong; name one that does by evaluation.accuracy, or set "
+            "prompts.weighting: the first reward gives values other than 0 and 1, so it does not "
+            "tell right from wrong; set evaluation.accuracy to a reward that does, or set "
             "evaluation.threshold"
         )
     numbers, index = rollouts.groups.cpu().unique(return_inverse=True)
@@ -80,9 +80,9 @@ def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
 
 
 def of_learners(lessons: Mapping[str, Lesson], dead: Mapping[str, Tensor]) -> dict[str, float]:
-    """What each of several learners drew, by `LABEL/metric`, and how many decisions it was.
+    """Metrics of each learner's rollouts, as `LABEL/metric`, and the decisions of all.
 
-    dead: [B] bool for each that learns, the rollouts of groups that it learns nothing from.
+    dead: [B] bool for each that learns: rollouts of groups that teach it nothing.
     """
     metrics: dict[str, float] = {}
     for label, lesson in lessons.items():
@@ -100,16 +100,16 @@ def of_learners(lessons: Mapping[str, Lesson], dead: Mapping[str, Tensor]) -> di
 
 
 def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics with a further round of sampling in those that are counts and seconds.
+    """The metrics of a step with the counts and seconds of a further round of sampling added.
 
-    Means stay those of the first round: what is drawn anew is no fair sample of the prompts.
+    Means are of the first round only, since later rounds are no fair sample of the prompts.
     """
     added = {n for n in further if n in COUNTS or n.startswith(("reward_time/", UNDEFINED))}
     return {**metrics, **{name: metrics.get(name, 0) + further[name] for name in sorted(added)}}
 
 
 def joined(metrics: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; UserError for a name that both have, which the algorithm chose."""
+    """The union; UserError if the algorithm logs a name that the run has, too."""
     for name in sorted(metrics.keys() & others.keys()):
         raise UserError(
             f"the metric {name!r} is logged twice, by the run and by the algorithm; rename the "

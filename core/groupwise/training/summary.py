@@ -1,4 +1,4 @@
-"""Summary: an evaluation's samples as metrics."""
+"""Summary: the metrics of an evaluation's samples."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ def summarise(
 ) -> dict[str, float]:
     """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward.
 
-    judged: False where no reward tells right from wrong: `greedy_reward` then stands for all that
-    would need it.
+    judged: False if no reward tells right from wrong: then there are no accuracies and no
+    pass_at_k, but `greedy_reward`.
     """
     drawn = [sample for sample in samples if not sample["greedy"]]
     greedy = [sample for sample in samples if sample["greedy"]]
@@ -31,7 +31,7 @@ def summarise(
         "truncated": mean([sample["truncated"] for sample in drawn]),
     }
     if not metrics["length"]:
-        del metrics["length"]  # a policy that decides nothing when it is evaluated
+        del metrics["length"]  # the policy makes no decisions in evaluation
     if greedy and judged:
         metrics["greedy_accuracy"] = mean([sample["right"] for sample in greedy])
     elif greedy:
@@ -47,7 +47,7 @@ def summarise(
 
 
 def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
-    """pass_at_k for every power of two, over the prompts whose completions were all scored."""
+    """pass_at_k for every power of two, over the prompts whose completions were all judged."""
     answers: dict[int, list[bool | None]] = {}
     for sample in drawn:
         answers.setdefault(sample["draw"], []).append(sample["right"])
@@ -57,7 +57,7 @@ def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:
-    """1 - C(n - c, k) / C(n, k): the chance that one of k draws is right, unbiased from n samples.
+    """1 - C(n - c, k) / C(n, k): unbiased estimate, from n samples, that one of k draws is right.
 
     Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, eq. 1.
     """
@@ -65,6 +65,6 @@ def pass_at(k: int, samples: int, correct: int) -> float:
 
 
 def mean(values: Sequence[float | None]) -> float:
-    """The mean of those that are known."""
+    """The mean of the values that are not None."""
     known = [value for value in values if value is not None]
     return float(sum(known)) / len(known) if known else math.nan

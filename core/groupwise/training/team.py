@@ -1,4 +1,4 @@
-"""Team: the policies of a run as they draw the rollouts of a step: one, or a pool."""
+"""Team: the policies that sample the rollouts of a step: one policy, or a pool."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,10 +12,10 @@ from groupwise.training.work import PoolWork, SoloWork, Work
 
 
 class Team(ABC):
-    """Who draws in a run. All processes call its methods alike.
+    """The policies of a run as samplers. All processes must call its methods in the same order.
 
-    samplings: by label, what draws for each policy. writers: facts of the rollouts that are judged
-    which say what policies before the last wrote.
+    samplings: by label, one `Sampling` per policy. writers: in a chain, the labels of the policies
+    before the last, whose texts are facts of the judged rollouts.
     """
 
     writers: Sequence[str] = ()
@@ -28,40 +28,40 @@ class Team(ABC):
             sampling.policy.begin(step)
 
     def follow(self, weights: Mapping[str, str | None], version: int) -> None:
-        """Have each draw with its weights of a name, the present ones where that is None."""
+        """Make each sampler follow the kept weights of that name, or the current ones if None."""
         for label, sampling in self.samplings.items():
             sampling.follow(weights.get(label), version)
 
     def forget(self) -> None:
-        """Weights were loaded: what samplers follow is out of date."""
+        """Weights were loaded, so samplers must follow them again."""
         for sampling in self.samplings.values():
             sampling.forget()
 
     def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
-        """Those of the draws that are this process's."""
+        """This process's share of the draws."""
         return next(iter(self.samplings.values())).share(draws)
 
     @property
     def draws_itself(self) -> bool:
-        """Whether every policy is its own sampler, so that nothing is drawn beside an update."""
+        """Whether every policy is its own sampler, so that none can sample during an update."""
         return all(s.sampler is s.policy for s in self.samplings.values())
 
     @property
     def logged(self) -> Collection[str]:
-        """Facts of what is judged whose means are metrics."""
+        """Facts of the judged rollouts whose means are metrics."""
         return frozenset().union(*(s.policy.logged for s in self.samplings.values()))
 
     @property
     @abstractmethod
     def examinees(self) -> Mapping[str, Examinee]:
-        """What is evaluated, by label; "" where it is the run as a whole."""
+        """What is evaluated, by label; "" for the run as a whole."""
 
     @abstractmethod
     def draw(self, draws: Sequence[Draw]) -> Iterator[Work]:
-        """The rollouts to train on, of this process's share of the draws.
+        """The rollouts to train on, for this process's share of the draws.
 
-        A process without a share draws those of the first, without use: collectives of a sharded
-        policy need every process.
+        A process without a share samples the first draw, and later drops it: collectives of a
+        sharded policy need every process.
         """
 
 
@@ -85,9 +85,9 @@ class Solo(Team):
 
 
 class Pool(Team):
-    """Several policies that fill the same groups; each: rollouts of a prompt by one of them.
+    """Several policies that share every group; each: rollouts of a prompt by each of them.
 
-    Each has seeds of its own, and each is evaluated alone.
+    Each has its own seeds, and each is evaluated alone.
     """
 
     def __init__(self, samplings: Mapping[str, Sampling], each: int) -> None:

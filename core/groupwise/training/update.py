@@ -1,4 +1,4 @@
-"""Update: scored rollouts to a gradient, in micro-batches that do not change it."""
+"""Update: from scored rollouts to a gradient, which does not depend on the micro-batches."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,9 +22,10 @@ from groupwise.training.work import Lesson, skeleton
 class Updater:
     """Turns rollouts into gradients.
 
-    policy answers for sampling-side calls; model is the same policy as accelerate wrapped it.
-    backpropagate: adds the gradient of a loss to the parameters' own; accelerate's if unset.
-    suspect: the first tensor that was not finite in the last `backward`, None if all were.
+    policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
+    budget: the most decisions in a micro-batch.
+    backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
+    suspect: the first tensor that was not finite in the last `backward`, None if all were finite.
     """
 
     policy: Policy
@@ -45,30 +46,28 @@ class Updater:
         spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
-        apart: Tensor | None = None,
+        replayed: Tensor | None = None,
     ) -> dict[str, float]:
-        """Accumulate the gradient of the update's loss; returns what was measured on the way.
+        """Accumulate the gradient of the update's loss; returns metrics.
 
-        answers: [B, T, ...] tensors that the loss needs beside the targets (what the reference
-            says, and in later updates what the policy said before the first), for these rollouts.
-            They wait on the CPU, as a mean may be as large as a latent: a micro-batch takes its
-            share to the device.
-        beside: what other learners of a pool did in the same groups, which counts in the targets,
-            but for the weights: a loss has the denominators of its own rollouts.
-        spare: rollouts to run without effect while other processes have more micro-batches, cut as
-            the policy cuts any others; the longest of `rollouts` if unset, which then must not be
-            empty.
-        first: whether it is the step's first update, in which the old answers are the present ones,
+        answers: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
+            updates `old_*`. They stay on the CPU, since a mean may be as large as a latent; a
+            micro-batch moves its share to the device.
+        beside: rollouts of other learners of a pool in the same groups. They count in all targets
+            except the weights: the denominators are those of the learner's own rollouts.
+        spare: rollouts for dummy passes while other processes have more micro-batches; if unset,
+            the longest of `rollouts`, which must then not be empty.
+        first: whether this is the step's first update: then the old outputs are the current ones,
             and the sampler's log-probs are compared with them.
-        corrected: whether the loss weighs the rollouts by the sampler's log-probs.
-        apart: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
+        corrected: whether the loss receives the sampler's log-probs, for importance weights.
+        replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
         targets = self.targets(scores, rollouts, answers, beside=beside)
         everything = {**targets, "mask": rollouts.mask, **answers}
         if rollouts.sampler_log_probs is not None:
             everything["sampler_log_probs"] = rollouts.sampler_log_probs
-        if apart is not None:
-            everything["apart"] = apart
+        if replayed is not None:
+            everything["replayed"] = replayed
         everything = {name: value.cpu() for name, value in everything.items()}
         active = self.algorithm.active(targets).nonzero().flatten()
         parts = self._parts(rollouts, active)
@@ -87,7 +86,7 @@ class Updater:
                 batch = self._batch(everything, rows, _within(decisions, piece))
                 if first:
                     batch |= {f"old_{name}": _of(current, name) for name in self.algorithm.old}
-                sampled, older = batch.get("sampler_log_probs"), batch.pop("apart", None)
+                sampled, older = batch.get("sampler_log_probs"), batch.pop("replayed", None)
                 if not corrected:
                     batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
@@ -105,7 +104,7 @@ class Updater:
     def _batch(
         self, everything: Mapping[str, Tensor], rows: Tensor, decisions: slice
     ) -> dict[str, Tensor]:
-        """These rows and decisions of every tensor, on the device."""
+        """These rows and decisions of all tensors, on the device."""
         cut = _cut(everything, rows, decisions)
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
@@ -117,13 +116,13 @@ class Updater:
         *,
         beside: Lesson | None = None,
     ) -> Mapping[str, Tensor]:
-        """The algorithm's targets of our rollouts, computed over those of all processes.
+        """The algorithm's targets for these rollouts, computed over those of all processes.
 
-        With rollouts beside them, those targets are computed over both, but for the weights.
+        With `beside`, all targets except the weights are computed over both.
         """
-        nothing = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
-        seen = {n: answers.get(n, nothing).cpu() for n in sorted(self.algorithm.sees)}
-        shared = gather_object([(replace(skeleton(rollouts), trajectory=seen), scores)])
+        zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
+        inputs = {n: answers.get(n, zeros).cpu() for n in sorted(self.algorithm.sees)}
+        shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         targets = self._targets(shared)
         if beside is not None:
@@ -137,20 +136,20 @@ class Updater:
         }
 
     def _targets(self, parts: Sequence[tuple[Rollouts, Scores]]) -> Mapping[str, Tensor]:
-        """The targets of all these together, in order."""
+        """The targets of all parts together, in order."""
         whole = Rollouts.concat([rollouts for rollouts, _ in parts])
-        seen = {name: whole.tensor(name) for name in sorted(self.algorithm.sees)}
+        inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.sees)}
         scores = Scores.concat([scores for _, scores in parts])
-        return self.algorithm.targets(scores, replace(whole, trajectory={}), seen)
+        return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()
     def answers(
         self, rollouts: Rollouts, names: Iterable[str], *, spare: Rollouts | None = None
     ) -> dict[str, Tensor]:
-        """[B, T, ...] on the CPU of all rollouts for each name, without gradient, part by part.
+        """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
-        names: "log_probs" or those of the policy's extras. Nothing for no rollouts.
-        spare: as for `backward`; of a sharded policy all processes make equally many passes.
+        names: "log_probs" or names of the policy's extras. Empty for no rollouts.
+        spare: as for `backward`; the processes of a sharded policy make equally many passes.
         """
         with _needing(self.policy, names):
             return self._answers(rollouts, names, spare=spare)
@@ -180,7 +179,7 @@ class Updater:
         )
 
     def _idle(self, spare: Rollouts | None, rollouts: Rollouts) -> tuple[Rollouts, Decisions]:
-        """A micro-batch as any other, for a pass without effect."""
+        """A micro-batch for a dummy pass."""
         if spare is None:
             spare = rollouts.select([int(rollouts.extents.argmax())])
         rows, decisions = self._split(spare)[0]
@@ -197,7 +196,7 @@ class Updater:
 
 @contextmanager
 def _needing(policy: Policy, names: Iterable[str]) -> Iterator[None]:
-    """The context of passes of which nothing else than these answers is needed."""
+    """A context in which the policy computes only these outputs."""
     before, policy.needed = policy.needed, frozenset(names)
     try:
         yield
@@ -206,19 +205,19 @@ def _needing(policy: Policy, names: Iterable[str]) -> Iterator[None]:
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:
-    """The decisions that a piece, trimmed to its longest rollout, has."""
+    """The decisions, limited to those of a batch that is trimmed to its longest rollout."""
     return slice(*decisions.indices(piece.mask.shape[1]))
 
 
 def _nothing(current: LogProbs) -> Tensor:
-    """Zero, of everything the model answered, so that its gradient is zero and not absent."""
-    answers = [current.log_probs, current.entropy, *current.extra.values()]
-    kept = [torch.nan_to_num(a).sum() for a in answers if a is not None and a.requires_grad]
-    return torch.stack(kept).sum() * 0.0
+    """0, computed from all outputs, so that gradients are zero and DDP's hooks run."""
+    outputs = [current.log_probs, current.entropy, *current.extra.values()]
+    sums = [torch.nan_to_num(x).sum() for x in outputs if x is not None and x.requires_grad]
+    return torch.stack(sums).sum() * 0.0
 
 
 def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[str, Tensor]:
-    """The rows of every tensor, and the decisions of those that have them."""
+    """The rows of all tensors; of tensors with decisions, these decisions."""
     cut = {}
     for name, value in tensors.items():
         part = value[rows.cpu()]
@@ -227,7 +226,7 @@ def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[
 
 
 def _of(current: LogProbs, name: str) -> Tensor:
-    """What a policy answered by that name, without gradient."""
+    """The policy's output of that name, detached."""
     value = current.log_probs if name == "log_probs" else current.extra[name]
     assert value is not None
     return value.detach()

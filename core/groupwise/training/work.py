@@ -1,4 +1,4 @@
-"""Work: what the policies of a run drew together, what of it is judged, and who learns from it."""
+"""Work: the rollouts of all policies of a run, which are judged, and who learns from which."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from groupwise.rollouts import Rollouts
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What one learner learns from.
+    """The scored rollouts that one learner is trained on.
 
-    beside: what other learners did in the same groups, judged by the same rewards; None where the
-    groups are its own.
+    beside: rollouts of other learners in the same groups, with their scores; None if the groups are
+    its own.
     """
 
     rollouts: Rollouts
@@ -28,7 +28,7 @@ class Lesson:
     beside: "Lesson | None" = None
 
     def select(self, rows: Tensor) -> "Lesson":
-        """The rollouts at `rows` (indices or bool), and all beside them in their groups."""
+        """The rollouts at `rows` (indices or bool), and those `beside` them in their groups."""
         rollouts, beside = self.rollouts.select(rows), self.beside
         if beside is not None:
             others = torch.isin(beside.rollouts.groups.cpu(), rollouts.groups.cpu())
@@ -36,7 +36,7 @@ class Lesson:
         return Lesson(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
 
     def dead(self, algorithm: Algorithm) -> Tensor:
-        """[B] bool: those of groups that it learns nothing from, all beside them counted."""
+        """[B] bool: rollouts whose group, with those `beside`, teaches the algorithm nothing."""
         parts = [self] if self.beside is None else [self, self.beside]
         rollouts = Rollouts.concat([skeleton(part.rollouts) for part in parts])
         scores = Scores.concat([part.scores for part in parts])
@@ -44,7 +44,7 @@ class Lesson:
 
 
 def skeleton(rollouts: Rollouts) -> Rollouts:
-    """What algorithms look at, in CPU memory and light enough to send: no completions."""
+    """What `Algorithm.targets` reads, in CPU memory and small enough to send: no completions."""
     return Rollouts(
         prompts=[{}] * len(rollouts),
         completions=[None] * len(rollouts),
@@ -56,17 +56,17 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
 
 
 class Work(ABC):
-    """What was drawn together, in whole groups; judged: the rollouts that rewards see."""
+    """A batch of whole groups by all policies of a run; judged: the rollouts that rewards see."""
 
     judged: Rollouts
 
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
-        """That of whole groups; rows: [B] bool or indices of what is judged."""
+        """The part with whole groups only; rows: [B] bool or indices of judged rollouts."""
 
     @abstractmethod
     def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
-        """By label of the learner; scores: of what is judged."""
+        """The lesson of each learner, by label; scores: of the judged rollouts."""
 
     @classmethod
     @abstractmethod
@@ -76,7 +76,7 @@ class Work(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class SoloWork(Work):
-    """Of one policy, whose rollouts are judged and learned from."""
+    """The rollouts of one policy, which are judged and learned from."""
 
     judged: Rollouts
 
@@ -94,10 +94,10 @@ class SoloWork(Work):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolWork(Work):
-    """Of several policies that filled the same groups.
+    """The rollouts of a pool of policies that share groups.
 
-    judged: group after group, without trajectories; owners: [B] int64, which of the policies drew
-    each; own: by label what each drew, in the order in which it is judged.
+    judged: group after group, without trajectories; owners: [B] int64, the number of the policy
+    that drew each; own: by label the rollouts of each policy, in the order of `judged`.
     """
 
     judged: Rollouts
@@ -138,7 +138,7 @@ class PoolWork(Work):
 
     @staticmethod
     def of(own: Mapping[str, Rollouts], groups: int) -> "PoolWork":
-        """What each policy drew for the same draws, put together group by group."""
+        """Join the policies' rollouts for the same draws, group by group."""
         sizes = [len(rollouts) // max(1, groups) for rollouts in own.values()]
         owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes) * groups)
         numbers = torch.cat([torch.arange(groups).repeat_interleave(size) for size in sizes])
@@ -162,7 +162,7 @@ class PoolWork(Work):
 
 
 def check_kinds(own: Mapping[str, Rollouts]) -> None:
-    """Raise UserError where completions of a pool differ in kind: no reward could compare them."""
+    """Raise UserError if completions of a pool differ in type: no reward could compare them."""
     kinds = {
         label: type(rollouts.completions[0]).__name__
         for label, rollouts in own.items()
@@ -171,18 +171,18 @@ def check_kinds(own: Mapping[str, Rollouts]) -> None:
     if len(set(kinds.values())) > 1:
         each = ", ".join(f"{label!r} {kind}" for label, kind in kinds.items())
         raise UserError(
-            f"pool: the completions of its policies differ in kind ({each}), so nothing could "
-            f"judge them alike; a pool is of policies that answer in the same form"
+            f"pool: its policies return completions of different types ({each}), which no reward "
+            f"can compare; a pool needs policies whose completions have the same form"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What one policy of a chain drew.
+    """The rollouts of one policy of a chain.
 
-    parents: [n] int64, which rollout of the stage before is the prompt of each; 0 at the first;
-    refused: [n] bool, which of them the next policy cannot take as its prompt; value: what each
-    reward is for those.
+    parents: [n] int64, the index of the rollout of the previous stage that is the prompt of each; 0
+    in the first stage; refused: [n] bool, rollouts that the next policy cannot take as its prompt;
+    value: the value of each reward for those.
     """
 
     label: str
@@ -194,20 +194,20 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainWork(Work):
-    """Of policies of which each one's completion is the next one's prompt.
+    """The rollouts of a chain of policies; the completion of each is the prompt of the next.
 
-    judged: the last one's rollouts, as answers to the rows that the first received.
+    judged: the last policy's rollouts, as answers to the dataset rows.
     """
 
     judged: Rollouts
     stages: Sequence[Stage]
 
-    def first_of(self, number: int) -> Tensor:
-        """For each rollout of a stage, the number of the first stage's that it came of."""
-        return firsts(self.stages[: number + 1])
+    def roots(self, number: int) -> Tensor:
+        """[n]: for each rollout of a stage, the index of its ancestor in the first stage."""
+        return roots(self.stages[: number + 1])
 
     def select(self, rows: Tensor) -> "ChainWork":
-        """All or nothing: what a stage drew belongs together."""
+        """All or nothing, since the stages belong together: nothing if `rows` is empty."""
         if len(torch.arange(len(self.judged))[rows]):
             return self
         nothing = torch.empty(0, dtype=torch.int64)
@@ -218,43 +218,44 @@ class ChainWork(Work):
         return ChainWork(judged=self.judged.select(nothing), stages=stages)
 
     def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
-        """Of each stage: the last has the scores, one before it the means of what came of it.
+        """Of each stage: the last has the scores; earlier ones have the mean scores of the rollouts
+        that their completions were the prompt of.
 
-        Raises UserError where rewards judge steps.
+        Raises UserError for process rewards.
         """
         if scores.steps is not None:
             raise UserError(
-                "rewards of steps do not go with a chain: they judge decisions of its last "
-                "policy, and say nothing of those of the policies before it"
+                "a chain does not support process rewards: they judge decisions of its last "
+                "policy, and none of the policies before it"
             )
         lessons: list[tuple[str, Lesson]] = []
         for number in range(len(self.stages) - 1, -1, -1):
             stage = self.stages[number]
             lessons.append((stage.label, Lesson(rollouts=stage.rollouts, scores=scores)))
             if number:
-                scores = handed_up(scores, stage.parents, self.stages[number - 1])
+                scores = parent_scores(scores, stage.parents, self.stages[number - 1])
         return dict(reversed(lessons))
 
     @classmethod
     def concat(cls, parts: Sequence["ChainWork"]) -> "ChainWork":
-        """Of one part alone: a chain draws all of a step at once."""
+        """Expects one part: a chain draws all rollouts of a step at once."""
         (part,) = parts
         return replace(part, judged=part.judged.with_facts_on_cpu())
 
 
-def firsts(stages: Sequence[Stage]) -> Tensor:
-    """For each rollout of the last stage, the number of the first stage's that it came of."""
+def roots(stages: Sequence[Stage]) -> Tensor:
+    """[n]: for each rollout of the last stage, the index of its ancestor in the first stage."""
     numbers = torch.arange(len(stages[-1].rollouts))
     for stage in reversed(stages[1:]):
         numbers = stage.parents[numbers]
     return numbers
 
 
-def handed_up(scores: Scores, parents: Tensor, stage: Stage) -> Scores:
-    """The scores of a stage: of each rollout the mean over those that it was the prompt of.
+def parent_scores(scores: Scores, parents: Tensor, stage: Stage) -> Scores:
+    """The scores of a stage: for each rollout, the mean over the rollouts that it is the prompt of.
 
-    Failed ones count in no mean; where none is scored, it is NaN. What the next policy refused has
-    the value that the configuration states.
+    Failed ones are left out of the mean, which is NaN if none is scored. Completions that the next
+    policy refused have the value that the configuration sets.
     """
     count = len(stage.rollouts)
     values = scores.values.masked_fill(scores.failed.unsqueeze(1), torch.nan)

@@ -43,15 +43,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def policy(model: Path) -> LanguageModelWithCritic:
-    """Placed, its critic's head random: a value of 0 would hide that nothing is asked."""
-    made = LanguageModelWithCritic(
+    """A placed policy whose critic's head is random: zeros would hide that it is not used."""
+    policy = LanguageModelWithCritic(
         LanguageModelWithCritic.Config(model=str(model), max_new_tokens=8)
     )
-    made.place("cpu")
-    assert made.critic is not None
+    policy.place("cpu")
+    assert policy.critic is not None
     with torch.no_grad():
-        made.critic.head.weight.copy_(torch.linspace(-1, 1, 16).unsqueeze(0))
-    return made
+        policy.critic.head.weight.copy_(torch.linspace(-1, 1, 16).unsqueeze(0))
+    return policy
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""PPO and Hybrid GRPO: Groupwise's own laws, and the loss against a restatement."""
+"""PPO and Hybrid GRPO: Groupwise's own laws, and the loss against a second implementation."""
 
 import math
 
@@ -58,7 +58,7 @@ def numbers(seed: int) -> torch.Tensor:
 
 
 def restated(algorithm: PPO, ends: list[float], *, whiten: bool) -> float:
-    """The loss of an update, in Python's numbers alone."""
+    """The loss of an update, in plain Python numbers."""
     config = algorithm.config
     log_probs, old, values, old_values = (numbers(seed).tolist() for seed in range(4))
     decisions = [tuple(place) for place in MASK.nonzero().tolist()]
@@ -130,7 +130,7 @@ def test_what_no_reward_applies_to_weighs_nothing() -> None:
     scores, rollouts = scored([1.0, math.nan, 0.0, 1.0])
     targets = PPO().targets(scores, rollouts, {"old_value": numbers(0)})
     assert targets["weights"][1].tolist() == [0.0] * 4
-    # The others weigh as they would beside it: one over all decisions of the update.
+    # The weights of the others do not change: 1 / all decisions of the update.
     assert float(targets["weights"].sum()) == pytest.approx(9 / 11)
     assert not PPO().active(targets)[1]
 

@@ -1,4 +1,4 @@
-"""The formulas, restated in float64 by plain loops."""
+"""The formulas, against plain loops in float64."""
 
 import math
 
@@ -39,21 +39,21 @@ def gae_by_sums(
 @pytest.mark.parametrize(("gamma", "decay"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.99, 0.0)])
 def test_gae(gamma: float, decay: float) -> None:
     rewards, values = draw(5, 6), draw(5, 6, seed=1)
-    rewards[~MASK], values[~MASK] = 99.0, torch.inf  # what is no decision reaches nothing
-    found = gae(rewards.masked_fill(~MASK, 0.0), values, MASK, gamma=gamma, decay=decay)
-    assert torch.equal(found[~MASK], torch.zeros(int((~MASK).sum()), dtype=torch.float64))
+    rewards[~MASK], values[~MASK] = 99.0, torch.inf  # places outside the mask must have no effect
+    result = gae(rewards.masked_fill(~MASK, 0.0), values, MASK, gamma=gamma, decay=decay)
+    assert torch.equal(result[~MASK], torch.zeros(int((~MASK).sum()), dtype=torch.float64))
     for row, mask in enumerate(MASK):
         expected = gae_by_sums(
             rewards[row, mask].tolist(), values[row, mask].tolist(), gamma, decay
         )
-        assert found[row, mask].tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        assert result[row, mask].tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def test_gae_of_lambda_one_is_the_reward_less_the_value() -> None:
     values, ends = draw(5, 6), torch.tensor([1.0, 0.0, 2.0, -1.0, 5.0], dtype=torch.float64)
-    found = gae(at_the_end(ends, MASK), values, MASK, gamma=1.0, decay=1.0)
+    result = gae(at_the_end(ends, MASK), values, MASK, gamma=1.0, decay=1.0)
     expected = (ends.unsqueeze(1) - values).masked_fill(~MASK, 0.0)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 def test_rewards_stand_at_the_last_decision() -> None:
@@ -80,13 +80,13 @@ def test_whitened() -> None:
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_value_loss(clip: float | None) -> None:
     values, old, returns = draw(4, 5), draw(4, 5, seed=1), draw(4, 5, seed=2)
-    found = value_loss(values, old, returns, clip=clip)
+    result = value_loss(values, old, returns, clip=clip)
     for place in torch.cartesian_prod(torch.arange(4), torch.arange(5)).tolist():
         value, before, aim = (float(x[tuple(place)]) for x in (values, old, returns))
         error = (value - aim) ** 2
         if clip is not None:
             error = max(error, (min(max(value, before - clip), before + clip) - aim) ** 2)
-        assert float(found[tuple(place)]) == pytest.approx(error / 2, rel=1e-12)
+        assert float(result[tuple(place)]) == pytest.approx(error / 2, rel=1e-12)
 
 
 def test_a_value_that_went_too_far_goes_no_further() -> None:

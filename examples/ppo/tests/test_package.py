@@ -1,4 +1,4 @@
-"""The package as Groupwise sees it: its names, its settings, runs by them."""
+"""The package as a plugin: its names, its settings, and runs with them."""
 
 import json
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def run(
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """Of each step, but for what the clock says."""
+    """The metrics of each step, except times."""
     read = [json.loads(x) for x in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     return [
         {k: v for k, v in line.items() if "time" not in k and "per_second" not in k}
@@ -84,7 +84,7 @@ def test_it_learns_and_so_does_its_critic(model: Path, tmp_path: Path, algorithm
 
 
 def test_a_run_resumes_exactly(model: Path, tmp_path: Path) -> None:
-    """With a reference and an average, neither of which copies the critic."""
+    """With a reference and a moving average; neither copies the critic."""
     more: dict[str, Any] = {"train": {"ema": 0.9}, "options": {"beta": 0.05}}
     result = run(model, tmp_path / "through", "ppo", steps=2, **more)
     for name in ("reference", "average"):

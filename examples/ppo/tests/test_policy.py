@@ -1,4 +1,4 @@
-"""The language model with its critic: laws, what it answers, what it costs, what it writes."""
+"""The language model with its critic: laws, values, memory, saving."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def test_laws(policy: LanguageModelWithCritic, rows: Rows) -> None:
 
 
 def test_values_are_those_of_the_classifier(policy: LanguageModelWithCritic, rows: Rows) -> None:
-    """By transformers' own forward of one row, its head asked at each state a token is drawn in."""
+    """By transformers' own forward of one row, its head applied before each sampled token."""
     rollouts = sampled(policy, rows)
     value = policy(rollouts).extra["value"]
     assert policy.critic is not None
@@ -63,7 +63,7 @@ def test_it_answers_what_it_is_asked(policy: LanguageModelWithCritic, rows: Rows
 def test_the_model_is_that_of_a_language_model(
     policy: LanguageModelWithCritic, model: Path, rows: Rows
 ) -> None:
-    """The critic changes nothing of what is sampled and said, and no weight is shared."""
+    """The critic changes neither samples nor log-probs, and shares no weight with the policy."""
     usual = LanguageModel(Settings(model=str(model), max_new_tokens=8))
     usual.place("cpu")
     one, other = sampled(policy, rows), sampled(usual, rows)

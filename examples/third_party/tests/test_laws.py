@@ -1,4 +1,4 @@
-"""What Groupwise builds on in a policy, an algorithm and rewards: its own checks, on our parts."""
+"""Groupwise's own checks of a policy, an algorithm and rewards, on this package's parts."""
 
 from typing import Any
 

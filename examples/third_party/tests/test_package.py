@@ -1,4 +1,4 @@
-"""The package as Groupwise sees it: its names, its settings, a run by them."""
+"""The package as a plugin: its names, its settings, and a run with them."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_run_by_name(tmp_path: Path) -> None:
 
 
 def test_a_kl_to_the_reference_and_a_second_epoch(tmp_path: Path) -> None:
-    """GRPO's own features work with a policy that its authors never saw."""
+    """GRPO's own features work with a policy from another package."""
     result = groupwise.train(
         policy={"name": "controller", "horizon": 10},
         prompts="controller_targets",

@@ -1,4 +1,4 @@
-"""Policy, prompts, rewards, algorithm, callback: each by itself."""
+"""Unit tests of policy, prompts, rewards, algorithm and callback."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def sampled(policy: Controller, rows: Rows, **options: Any) -> Rollouts:
 
 
 def test_log_probs_are_the_normal_density(policy: Controller, rows: Rows) -> None:
-    """Restated in float64, from what the policy put on record."""
+    """Against the formula in float64, from the trajectory."""
     policy.double()
     rollouts = sampled(policy, rows)
     actions, observations = rollouts.trajectory["actions"], rollouts.trajectory["observations"]

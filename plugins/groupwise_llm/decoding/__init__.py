@@ -1,1 +1,1 @@
-"""Completions drawn token by token, in process."""
+"""Decoding: completions sampled token by token, in process."""

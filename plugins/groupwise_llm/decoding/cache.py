@@ -1,4 +1,4 @@
-"""The cache of rows that go on token by token, with room for the tokens to come."""
+"""A KV cache for decoding that is preallocated, so that a new token does not copy it."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 LEAST = 64
-"""Tokens that room is made for at once, at the least; else a quarter of those there are."""
+"""The cache grows by at least so many tokens at once, or by a quarter where that is more."""
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values [n, heads, tokens, d] written in place.
+    """Keys and values [n, heads, tokens, d], written in place, for passes without gradient.
 
-    transformers' own copies all of them at every token. For passes without gradient.
+    transformers' own layer copies all of them at every token.
     """
 
     keys: Tensor
@@ -26,7 +26,7 @@ class RoomyLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """All keys and values with these behind them: views, to be read before the next call."""
+        """Append keys and values; returns all of them, as views that the next call overwrites."""
         start: int = self.get_seq_length()
         if start == 0:
             return super().update(key_states, value_states)
@@ -44,7 +44,7 @@ class RoomyLayer(DynamicLayer):
 
 
 def _roomier(states: Tensor, tokens: int) -> Tensor:
-    """A copy of states with room for so many tokens, and some more."""
+    """A copy of states with room for this many tokens and some more."""
     rows, heads, length, size = states.shape
     room = states.new_empty(rows, heads, tokens + max(LEAST, tokens // 4), size)
     room[:, :, :length] = states
@@ -52,7 +52,8 @@ def _roomier(states: Tensor, tokens: int) -> Tensor:
 
 
 def with_room(cache: DynamicCache) -> DynamicCache:
-    """The same, its layers of plain attention exchanged; windows and recurrent states stay.
+    """The cache with preallocated layers for full attention; layers of sliding windows and
+    recurrent states stay as they are.
 
     cache: empty.
     """

@@ -1,5 +1,5 @@
-"""Drawing tokens: uniforms named by seeds, turned into tokens by the inverse of the cumulative
-distribution."""
+"""Drawing tokens by inverse transform sampling: token = the first i with sum_{j<=i} p_j > u, the
+uniforms u from a generator seeded per completion."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 BLOCK = 256
-"""Tokens of the vocabulary whose weights are summed at once."""
+"""Size of the blocks of the vocabulary that are summed first, to find a token in two steps."""
 
 
 def uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """[N, length] float64 in [0, 1): row i drawn by a generator seeded with seeds[i]."""
+    """[N, length] float64 in [0, 1); row i comes from a generator seeded with seeds[i]."""
     generator = torch.Generator()
     rows = [
         torch.rand(length, generator=generator.manual_seed(seed), dtype=torch.float64)
@@ -23,14 +23,14 @@ def uniforms(seeds: Sequence[int], length: int) -> Tensor:
 
 
 def place(device: torch.device) -> torch.device:
-    """Where float64 sums of a device's tensors are taken: there, or on the CPU (Apple's mps)."""
+    """The device of float64 sums: this one, or the CPU for Apple's mps, which has no float64."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(exp(z - peak) [n, v], their sums by block, logsumexp(z) [n]) of logits z.
+    """(exp(z - max z) [n, v], its `block_sums`, logsumexp(z) [n]) of logits z.
 
-    By one exponential, and no more passes over the vocabulary than there must be.
+    With one exponential and as few passes over the vocabulary as possible.
     """
     peak = logits.amax(dim=1)
     powers = (logits - peak.unsqueeze(1)).exp_()
@@ -39,7 +39,7 @@ def softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def block_sums(weights: Tensor) -> Tensor:
-    """[n, blocks] of weights [n, v], `BLOCK` tokens each; the last of what is left."""
+    """[n, blocks] sums of weights [n, v] over blocks of `BLOCK` tokens; the last may be shorter."""
     whole = weights.shape[1] // BLOCK * BLOCK
     sums = weights[:, :whole].unflatten(1, (-1, BLOCK)).sum(dim=2)
     if whole < weights.shape[1]:
@@ -48,10 +48,9 @@ def block_sums(weights: Tensor) -> Tensor:
 
 
 def overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """[n] 1 - total variation distance of two distributions, each (weights [n, v], their sums).
+    """[n] sum_i min(p_i, q_i) = 1 - total variation distance, each given as (weights, block sums).
 
-    That is the mass both have in common: sum_i min(p_i, q_i). Where q is p cut to some of the
-    tokens, it is p's mass of those.
+    Where q is p restricted to some tokens (top_k, top_p), this is p's mass on them.
     """
     shares = [weights / sums.sum(dim=1, keepdim=True) for weights, sums in (first, second)]
     return torch.minimum(*shares).sum(dim=1)
@@ -60,9 +59,9 @@ def overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tens
 def inverse_cdf(weights: Tensor, sums: Tensor, uniform: Tensor) -> Tensor:
     """[n] tokens: the first whose cumulative share of the weights [n, v] exceeds the row's uniform.
 
-    sums: `block_sums(weights)`. First the block is drawn and then, by what is left of the uniform,
-    the token in it. Running sums are in float64, since in float32 they err by more than the rarest
-    tokens' whole probability; a block's sum errs by no larger part of it than the weights do.
+    sums: `block_sums(weights)`. First the block is drawn, then the token within it. Cumulative sums
+    are in float64: in float32 their error exceeds the probability of the rarest tokens. The sum
+    within one block is as exact, relatively, as the weights themselves.
     """
     device = weights.device
     sums, uniform = sums.to(place(device)).double(), uniform.to(place(device))
@@ -79,15 +78,15 @@ def inverse_cdf(weights: Tensor, sums: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _first_above(running: Tensor, target: Tensor) -> Tensor:
-    """[n, 1] the first place of each row's running sum above target, of those where it rises."""
+    """[n, 1] index of the first cumulative sum above target, never of an entry of weight 0."""
     above = torch.searchsorted(running, target.clamp(min=0.0), right=True)
-    # Rounding at the very end could step past the last place with any weight.
+    # Rounding could step past the last entry that has any weight.
     last = torch.searchsorted(running, running[:, -1:].contiguous())
     return torch.minimum(above, last)
 
 
 def filters_for(settings: Any) -> LogitsProcessorList:
-    """transformers' own processors, in the order its `generate` applies them."""
+    """transformers' own logits processors, in the order in which its `generate` applies them."""
     from transformers import (
         MinPLogitsWarper,
         RepetitionPenaltyLogitsProcessor,

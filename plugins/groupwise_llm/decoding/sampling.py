@@ -1,8 +1,8 @@
 """Sampling completions in process, batch by batch, token by token.
 
-Rows that have ended leave the batch. A row's tokens are a function of its own seed: a table of
-uniforms is filled by one generator a row, and turned into tokens by the inverse of the cumulative
-distribution, so batching changes nothing.
+Rows that have ended leave the batch. A completion depends on its own seed only, not on its batch:
+each row has a generator for its uniforms, and tokens follow from them by inverse transform
+sampling (`drawing`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,20 +19,22 @@ from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import left_padded
 
 COMPACT_AT = 0.85
-"""The share of rows alive below which the others leave the batch: dropping copies the cache."""
-LOOK_EVERY = 16
-"""Tokens from one look at which rows are alive to the next, where the host waits at every look."""
+"""Ended rows leave the batch when at most this share is unfinished: dropping copies the cache."""
+CHECK_EVERY = 16
+"""Tokens between two checks for ended rows on an accelerator, where the host waits at each."""
 
 
-def look_every(device: torch.device) -> int:
-    """Rows that end between two looks are decoded on, without effect; a CPU saves that work."""
-    return 1 if device.type == "cpu" else LOOK_EVERY
+def check_interval(device: torch.device) -> int:
+    """Tokens between two checks for ended rows. Rows that end in between are decoded on without
+    effect; a CPU checks at every token, as it need not wait."""
+    return 1 if device.type == "cpu" else CHECK_EVERY
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
     """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N] and
-    kept [N], the mean mass that the distribution sampled from shares with that of the log-probs."""
+    kept [N], the mean over tokens of `drawing.overlap` of the softmax and the distribution sampled
+    from."""
 
     ids: Tensor
     log_probs: Tensor
@@ -43,13 +45,13 @@ class Sampled:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Everything of decoding that does not change from batch to batch.
+    """Everything about decoding that is the same for all batches.
 
-    temperature: of the log-probs; drawn_at: that at which tokens are drawn.
-    filters: processors that choose among tokens; log-probs never see them.
-    stop: which rows of ids [n, t] end with their last token, beside those that end by `ends`.
-    cache_tokens: the most tokens, prompts and room for completions, in the cache at once.
-    looks: tokens from one look at which rows are alive to the next.
+    temperature: of the log-probs; sampling_temperature: of the distribution that is drawn from.
+    filters: logits processors (top_k and the like) for drawing; log-probs are without them.
+    ends: ids of end tokens; stop: tells which rows of ids [n, t] end with a stop string.
+    cache_tokens: most tokens of prompts and completions in the cache at once.
+    check_every: tokens between two checks for ended rows.
     """
 
     model: CausalModel
@@ -59,10 +61,10 @@ class Decoder:
     ends: Tensor
     stop: Callable[[Tensor, None], Tensor] | None
     temperature: float
-    drawn_at: float
+    sampling_temperature: float
     max_new_tokens: int
     cache_tokens: int
-    looks: int
+    check_every: int
 
 
 @torch.no_grad()
@@ -96,10 +98,11 @@ def decode(
 
 
 def batches(decoder: Decoder, lengths: Sequence[int], group_size: int) -> Iterator[list[range]]:
-    """The rows of each batch, by prompt; lengths: of the prompts, row i answers i // group_size.
+    """Split N rows into batches; each is a list of ranges of rows, one range per prompt.
 
-    A batch's rows times its longest prompt and completion stay within `cache_tokens`, unless it
-    is one row. Groups are cut only where one alone would not fit.
+    lengths: of the prompts; row i belongs to prompt i // group_size. rows * (longest prompt +
+    max_new_tokens) of a batch is at most `cache_tokens`, unless it has one row. A group is divided
+    only if it alone exceeds that.
     """
     mixed = decoder.way.padded or not decoder.way.cached
     batch: list[range] = []
@@ -120,7 +123,8 @@ def batches(decoder: Decoder, lengths: Sequence[int], group_size: int) -> Iterat
 
 
 class _Batch:
-    """The rows being decoded; `alive` maps the rows still in the batch to all N."""
+    """The rows being decoded; alive [n] are the indices, among all N, of rows still in the
+    batch."""
 
     def __init__(
         self,
@@ -136,8 +140,8 @@ class _Batch:
         self.draws = None if draws is None else draws.to(drawing.place(device))
         self.alive = torch.arange(size, device=device)
         self.ended = torch.zeros(size, dtype=torch.bool, device=device)
-        # Filters such as the repetition penalty look at the prompt, too; padding is for their eyes
-        # a token that the prompt has anyway.
+        # The repetition penalty reads the prompt, too. Padding is replaced by the prompt's last
+        # token, which is penalised anyway.
         ids, attention, _ = left_padded(prompts, device)
         rows = torch.tensor(copies, device=device)
         self.history = torch.where(attention.bool(), ids, ids[:, -1:]).repeat_interleave(rows, 0)
@@ -152,7 +156,7 @@ class _Batch:
             tokens = self._choose(logits, step)
             if step + 1 == self.decoder.max_new_tokens:
                 break
-            if (step + 1) % self.decoder.looks == 0:
+            if (step + 1) % self.decoder.check_every == 0:
                 living = (~self.ended[self.alive]).nonzero().flatten()
                 if not len(living):
                     break
@@ -170,15 +174,15 @@ class _Batch:
         )
 
     def _choose(self, raw: Tensor, step: int) -> Tensor:
-        """Pick the next token of every row in the batch, of logits [n, v], and record it for the
-        living."""
+        """The next token of every row in the batch, from logits [n, v]; recorded for rows that
+        have not ended."""
         decoder, alive = self.decoder, self.alive
         logits = raw if decoder.temperature == 1.0 else raw / decoder.temperature
         powers, sums, normaliser = drawing.softmax(logits)
         kept, weights, drawn = torch.ones_like(normaliser), powers, sums
-        if decoder.filters or decoder.drawn_at != decoder.temperature:
+        if decoder.filters or decoder.sampling_temperature != decoder.temperature:
             weights, drawn, _ = drawing.softmax(
-                decoder.filters(self.history, raw / decoder.drawn_at)
+                decoder.filters(self.history, raw / decoder.sampling_temperature)
             )
             kept = drawing.overlap((powers, sums), (weights, drawn))
         if self.draws is None:
@@ -198,14 +202,14 @@ class _Batch:
         return tokens
 
     def _over(self, tokens: Tensor, step: int) -> Tensor:
-        """Which rows end with this token: an end token, or the last of a stop string."""
+        """Which rows end with this token: an end token, or the last token of a stop string."""
         over = torch.isin(tokens, self.decoder.ends)
         if self.decoder.stop is not None:
             over |= self.decoder.stop(self.ids[self.alive, : step + 1], None)
         return over
 
     def _drop(self, keep: Tensor, tokens: Tensor) -> Tensor:
-        """Leave only the rows `keep` of the batch."""
+        """Keep only these rows in the batch."""
         self.rows.keep(keep)
         self.alive = self.alive[keep]
         if self.decoder.filters:

@@ -1,4 +1,5 @@
-"""Stepping: rows that go on by one token at a time, with a cache or computed anew every time."""
+"""Stepping: the next token's logits for a batch of rows, with a KV cache or recomputed each
+time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from groupwise_llm.training.passes import left_padded, right_padded
 
 @dataclass(frozen=True)
 class Way:
-    """What is relied on when completions are decoded; what a model allows, `probes` finds out.
+    """A way to decode completions; `probes` finds the fastest one that is right for a model.
 
-    shared: a prompt's cache may be repeated for its group.
-    padded: prompts of different length may stand in one batch, the shorter ones padded on the left.
-    cached: the model goes on from a cache at all. Without one every step computes the whole row,
-        padded on the right, which any causal model allows.
+    shared: a prompt's cache is computed once and repeated for its group.
+    padded: prompts of different lengths share a batch, padded on the left.
+    cached: the model uses a KV cache. Without one every step computes the whole row, padded on the
+        right, which is right for any causal model.
     """
 
     shared: bool = True
@@ -34,7 +35,7 @@ class Way:
 
 
 class Cached:
-    """Rows with a cache of what they have seen; of each prompt as many rows as `copies` says."""
+    """Rows with a KV cache; prompt i has copies[i] rows."""
 
     def __init__(
         self,
@@ -48,12 +49,12 @@ class Cached:
         self._prompts, self._copies = prompts, copies
 
     def start(self) -> Tensor:
-        """[n, v] the logits of each row's first token."""
+        """[n, v] logits of each row's first token."""
         device = self._model.device
         prompts = self._prompts if self._way.shared else repeated(self._prompts, self._copies)
         ids, attention, positions = left_padded(prompts, device)
         self._cache = with_room(self._model.new_cache())
-        # Where nothing is padded no mask is needed, and attention without one is quicker.
+        # Without padding no mask is needed, and attention without a mask is faster.
         even = len({len(prompt) for prompt in prompts}) == 1
         self._attention = None if even or not self._way.padded else attention
         self._position = positions[:, -1]
@@ -66,27 +67,27 @@ class Cached:
         return logits
 
     def advance(self, tokens: Tensor) -> Tensor:
-        """[n, v] the logits after one more token [n] of each row."""
+        """[n, v] logits after appending a token [n] to each row."""
         self._position = self._position + 1
         if self._attention is not None:
-            seen = self._attention.new_ones(len(tokens), 1)
-            self._attention = torch.cat([self._attention, seen], dim=1)
+            ones = self._attention.new_ones(len(tokens), 1)
+            self._attention = torch.cat([self._attention, ones], dim=1)
         return self._pass(tokens.unsqueeze(1), self._position.unsqueeze(1))
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows alone, which may repeat."""
+        """Continue with these rows only; a row may repeat."""
         self._cache.reorder_cache(rows)
         self._position = self._position[rows]
         if self._attention is not None:
             self._attention = self._attention[rows]
 
     def _pass(self, ids: Tensor, positions: Tensor) -> Tensor:
-        seen = {"attention": self._attention, "positions": positions, "cache": self._cache}
-        return self._model(lambda hidden: hidden(ids, **seen, keep=1)[:, -1], self._numerics)
+        context = {"attention": self._attention, "positions": positions, "cache": self._cache}
+        return self._model(lambda hidden: hidden(ids, **context, keep=1)[:, -1], self._numerics)
 
 
 class Recomputed:
-    """Rows computed from their first token at every step; the same three methods."""
+    """Rows without a cache, computed whole at every step; the same methods as `Cached`."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Recomputed:
         self._ids = self._ids[rows, : int(self._lengths.max())]
 
     def _last(self, hidden: Hidden) -> Tensor:
-        """[n, h] the hidden states of each row's last token."""
+        """[n, h] hidden states of each row's last token."""
         shortest = int(self._lengths.min())
         states = hidden(self._ids, keep=self._ids.shape[1] - shortest + 1)
         rows = torch.arange(len(states), device=states.device)
@@ -127,7 +128,7 @@ def begin(
     copies: Sequence[int],
     way: Way,
 ) -> Cached | Recomputed:
-    """The rows of these prompts, as the model allows."""
+    """The rows of these prompts, with or without a cache."""
     if way.cached:
         return Cached(model, numerics, prompts, copies, way)
     return Recomputed(model, numerics, prompts, copies)

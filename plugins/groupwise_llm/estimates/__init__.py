@@ -1,1 +1,1 @@
-"""Memory that a run will take, before any weights are loaded."""
+"""Estimates of the memory that a run takes, before any weights are loaded."""

@@ -1,4 +1,4 @@
-"""Counting: the bytes that a model's own code keeps, seen by running it on tensors without data."""
+"""Counting the bytes that a model's own code saves, by running it on fake tensors without data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from groupwise_llm.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A micro-batch: rows of completions that answer prompts, all of one length in tokens."""
+    """A micro-batch: prompts of `prompt` tokens, and rows of completions of `completion` tokens."""
 
     prompts: int
     prompt: int
@@ -31,13 +31,12 @@ class Shape:
 
 
 def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = True) -> int:
-    """Bytes that a micro-batch's pass keeps for the backward pass, weights and their copies not
-    counted.
+    """Bytes that a micro-batch saves for the backward pass, without weights and their copies.
 
-    head: whether log-probs are taken, or the pass ends with hidden states.
+    head: whether the pass goes on to log-probs, or ends with hidden states.
     """
     sizes: dict[int, int] = {}
-    alive = []  # a storage that is freed could give its number to another
+    alive = []  # the id of a freed storage could be reused
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -60,24 +59,24 @@ def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = 
 
 
 class _Hidden(BaseModelOutput):
-    """What the layers answer, and nothing of what else a head may pass on."""
+    """The layers' output, with None for any other field that a model may pass on."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
 
 
-def only_multiplies(model: CausalModel) -> bool:
-    """Whether logits are the head's product and no more, as `probes` finds with weights.
+def logits_are_the_product(model: CausalModel) -> bool:
+    """Whether logits are output embedding @ hidden state and nothing more (no cap, no scale).
 
-    The model's own code is given hidden states with values, and a small head with values; the
-    layers before it are left out.
+    Runs the model's own code on random hidden states with a small random head, the layers replaced.
+    `probes` checks the same with the loaded model.
     """
     causal, head = model.causal, model.causal.get_output_embeddings()
-    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second past the first
+    layers = (causal.base_model, causal.get_decoder())  # OPT calls the second directly
     with unset_fake_temporarily(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        # Logits of a standard deviation of 10, so that a cap or scale shows.
+        # Logits with a standard deviation of 10 make a cap or scale visible.
         hidden = 10 * torch.randn(1, 8, head.in_features)
         small = nn.Linear(head.in_features, 64, bias=head.bias is not None)
         small.weight.normal_(std=head.in_features**-0.5)
@@ -95,7 +94,7 @@ def only_multiplies(model: CausalModel) -> bool:
 
 
 def cached(model: CausalModel, numerics: Numerics, tokens: int) -> int:
-    """Bytes of the cache of one row of so many tokens."""
+    """Bytes of the KV cache of one row with this many tokens."""
     cache = model.new_cache()
     with torch.no_grad():
         model(lambda hidden: hidden(_ids(1, tokens), cache=cache, keep=1)[:, -1], numerics)
@@ -104,12 +103,12 @@ def cached(model: CausalModel, numerics: Numerics, tokens: int) -> int:
 
 
 def _shared(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
-    """As `passes.shared`, for prompts and completions of one length each."""
-    seen = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64)
+    """As `passes.shared`, for prompts of equal length and completions of equal length."""
+    mask = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64)
     positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
     ids = _ids(shape.prompts, shape.prompt)
     which = torch.arange(shape.rows) % shape.prompts
-    first = hidden(ids, attention=seen, positions=positions, cache=cache, keep=1)[which]
+    first = hidden(ids, attention=mask, positions=positions, cache=cache, keep=1)[which]
     cache.reorder_cache(which)
     length = shape.prompt + shape.completion - 1
     rest = hidden(
@@ -135,8 +134,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def without_data(model: Any, settings: Settings) -> Iterator[CausalModel]:
-    """The model on tensors that have shapes and no values, of a CPU in name."""
-    modes.quieten(model.eval())
+    """The model on fake CPU tensors, which have shapes and no values."""
+    modes.disable_rescaling(model.eval())
     merge = settings.lora is not None and settings.lora.merge
     with FakeTensorMode(allow_non_fake_inputs=True), _Grouped(), _overwritten():
         model.to_empty(device="cpu")
@@ -145,7 +144,7 @@ def without_data(model: Any, settings: Settings) -> Iterator[CausalModel]:
 
 @contextmanager
 def _overwritten() -> Iterator[None]:
-    """Parameters that move to another kind of tensor are made anew."""
+    """Have torch create new parameters when a module is converted to another kind of tensor."""
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()
     future.set_overwrite_module_params_on_conversion(True)
@@ -156,7 +155,7 @@ def _overwritten() -> Iterator[None]:
 
 
 class _Grouped(TorchDispatchMode):
-    """Experts' products, whose shapes torch knows in bf16 alone."""
+    """Gives the output shape of experts' grouped products, which torch knows in bf16 only."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -1,6 +1,7 @@
-"""Memory: what a process of a run will take, from the model's configuration alone.
+"""Memory that one process of a run takes, estimated from the model's configuration alone.
 
-What is saved for the backward pass is counted rather than computed by a formula (`counting`).
+Activations saved for the backward pass are counted by running the model's code without data
+(`counting`), not by a formula.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,13 @@ from torch import Tensor, nn
 
 from groupwise import memory
 from groupwise.errors import first_line
-from groupwise_llm.estimates.counting import Shape, cached, only_multiplies, saved, without_data
+from groupwise_llm.estimates.counting import (
+    Shape,
+    cached,
+    logits_are_the_product,
+    saved,
+    without_data,
+)
 from groupwise_llm.files.loading import outline, positions_of
 from groupwise_llm.model.causal import CausalModel, head_is_linear
 from groupwise_llm.model.copies import Numerics
@@ -36,14 +43,13 @@ def estimate(
     averages: int,
     shards: int = 1,
 ) -> Mapping[str, int]:
-    """Bytes of weights, gradients, optimizer, activations, logits, kept weights and the sampler's
-    cache.
+    """Bytes of weights, gradients, optimizer, activations, logits, kept weights and KV cache.
 
     config: transformers' configuration; budget: tokens in one micro-batch, 0 for no update;
-    rollouts: as many as an update has, `group_size` to a prompt; sampled: completions that the
-    policy samples together at the most, 0 where it samples none; reference: whether one is kept, of
-    which adapters need no copy; averages: how many moving averages are; shards: processes among
-    which all weights, and what is kept of each, are divided.
+    rollouts: number in an update, `group_size` per prompt; sampled: most completions that the
+    policy samples at once, 0 where another sampler does; reference: whether reference weights are
+    kept (with adapters they take no memory); averages: number of moving averages; shards: processes
+    among which weights, gradients, optimizer state and kept weights are divided.
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -70,14 +76,14 @@ def estimate(
                 sizes |= _update(causal, config, settings, shape)
             if samples:
                 sizes |= _cache(causal, config, settings, sampled)
-    except Exception as error:  # of code that looks at values, which there are none of
+    except Exception as error:  # the model's code reads values, and fake tensors have none
         reason = shorten(first_line(error), 60, placeholder=" ...")
         sizes[f"activations and cache: not counted ({reason})"] = 0
     return sizes
 
 
 def _gathered(model: Any, settings: Settings, *, updates: bool, samples: bool) -> Mapping[str, int]:
-    """Bytes of what of a sharded model is whole for a time."""
+    """Bytes of the weights of a sharded model that are gathered at some time."""
     width = 2 if settings.precision == "bf16" else None
     sizes = memory.gathered(model, width, training=updates)
     if samples:
@@ -86,9 +92,9 @@ def _gathered(model: Any, settings: Settings, *, updates: bool, samples: bool) -
 
 
 def _held(model: Any, settings: Settings) -> int:
-    """Bytes of all weights; of linear layers but the head in fewer bits, where they are quantised.
+    """Bytes of all weights; with `quantize`, frozen linear layers except the head are quantised.
 
-    NF4 has a scale of 8 bits for each 64 weights, int8 one of 32 bits for each row.
+    NF4: 4 bits a weight and an 8-bit scale per 64 weights; int8: 8 bits a weight.
     """
     size = sum(p.nbytes for p in model.parameters())
     if settings.quantize is None:
@@ -102,18 +108,18 @@ def _held(model: Any, settings: Settings) -> int:
 
 
 def _largest(config: Any, settings: Settings, budget: int, rollouts: int, group_size: int) -> Shape:
-    """The micro-batch of `budget` tokens that `packing.pack` would make of the longest rollouts."""
+    """The micro-batch of `budget` tokens that `packing.pack` makes of the longest rollouts."""
     prompt, completion = _lengths(config, settings)
     groups, rest = divmod(budget, prompt + group_size * completion)
-    begun = max(0, rest - prompt) // completion  # of one more group
-    rows = min(rollouts, max(1, groups * group_size + begun))
+    extra = max(0, rest - prompt) // completion  # rows of one more, incomplete group
+    rows = min(rollouts, max(1, groups * group_size + extra))
     prompts = -(-rows // group_size)
     return Shape(prompts=prompts, prompt=prompt, rows=rows, completion=completion)
 
 
 def _update(model: CausalModel, config: Any, settings: Settings, shape: Shape) -> Mapping[str, int]:
-    """What a run of the model's code tells of a micro-batch."""
-    plain = head_is_linear(model.causal) and only_multiplies(model)
+    """Bytes of activations and logits in a micro-batch, counted by running the model's code."""
+    plain = head_is_linear(model.causal) and logits_are_the_product(model)
     numerics = Numerics(settings.precision, plain, settings.head_precision)
     sizes = {"activations": saved(model, numerics, shape)}
     text = config.get_text_config()
@@ -122,13 +128,13 @@ def _update(model: CausalModel, config: Any, settings: Settings, shape: Shape) -
             all_of_them = saved(model, numerics, shape, head=False)
         sizes["activations of a layer"] = all_of_them // text.num_hidden_layers
     if not plain:
-        # Those of the log-probs and of the logits that they are taken of.
+        # Two tensors of this size: the logits, and their log-softmax.
         sizes[LOGITS] = 4 * 2 * shape.rows * shape.completion * text.vocab_size
     return sizes
 
 
 def _cache(model: CausalModel, config: Any, settings: Settings, sampled: int) -> Mapping[str, int]:
-    """The cache of as many rows as are sampled together, where the model has one."""
+    """Bytes of the KV cache of all rows in one batch, where the model has such a cache."""
     if model.cache_argument is None:
         return {}
     tokens = sum(_lengths(config, settings))
@@ -137,9 +143,9 @@ def _cache(model: CausalModel, config: Any, settings: Settings, sampled: int) ->
 
 
 def _copies(model: CausalModel, settings: Settings, *, samples: bool) -> Mapping[str, int]:
-    """Bytes of what passes read in place of the weights: there is none of a sharded model's."""
+    """Bytes of the bf16 and merged copies that passes read; a sharded model has none."""
     numerics = _numerics(settings)
-    with torch.no_grad(), model.copies.standing_in(numerics):
+    with torch.no_grad(), model.copies.swapped_in(numerics):
         sizes = {"copy in bf16": _bytes(model.copies.tensors())}
     if samples:
         with torch.no_grad(), model.sampling(numerics):
@@ -157,8 +163,8 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _lengths(config: Any, settings: Settings) -> tuple[int, int]:
-    """(prompt, completion) in tokens: the longest there can be, and as long, where prompts have no
-    limit of their own."""
+    """(prompt, completion): the longest, in tokens. A prompt without max_prompt_tokens counts as
+    long as a completion."""
     completion = settings.max_new_tokens
     prompt = settings.max_prompt_tokens or completion
     positions = positions_of(config)

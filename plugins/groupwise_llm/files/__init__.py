@@ -1,1 +1,1 @@
-"""Weights from and to files: whole, in parts, and as an engine reads them."""
+"""Loading and saving weights, whole or sharded, and handing them to an engine."""

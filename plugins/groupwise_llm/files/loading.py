@@ -1,4 +1,4 @@
-"""Loading a causal language model and its tokenizer, full or with adapters."""
+"""Loading a causal language model and its tokenizer, with or without adapters."""
 
 import re
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from groupwise_llm.model.adapters import with_adapters
 from groupwise_llm.model.copies import DTYPES
 from groupwise_llm.settings import Settings
 
-OF_CONFIG = frozenset(
+FILE_ARGUMENTS = frozenset(
     {
         "cache_dir",
         "code_revision",
@@ -34,34 +34,34 @@ OF_CONFIG = frozenset(
         trust.SETTING,
     }
 )
-"""The arguments of loading that say where files are: a configuration's and a tokenizer's, too."""
+"""Arguments of loading that say where files are; configuration and tokenizer take them, too."""
 UNKNOWN = re.compile(r"__init__\(\) got an unexpected keyword argument '(\w+)'")
-PACKS = "support_avx512bf16_for_cpu"
-"""By which layers of bitsandbytes know whether they may lay out their weights anew."""
+REPACKS = "support_avx512bf16_for_cpu"
+"""The attribute of bitsandbytes' layers that allows them to repack their weights."""
 EXACT = frozenset({torch.float32, torch.float64})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """quieted: what the model's configuration said of dropout before it was switched off.
+    """overridden: settings of the model's configuration that were switched off; restored for
+    saving.
 
-    writes: whether this process saves the model, None where no other has a part of it.
+    writes: whether this process writes a sharded model's files; None where it is not sharded.
     """
 
     model: Any
     tokenizer: Any
-    quieted: list[modes.Setting] = field(default_factory=list)
+    overridden: list[modes.Setting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     writes: bool | None = None
 
 
 def load(settings: Settings, share: Share | None = None) -> Loaded:
-    """The model in eval mode, what is trained of it in float32. Raises UserError if it cannot be
-    had.
+    """The model in eval mode, its trained weights in float32. Raises UserError if loading fails.
 
-    share: keeps this process's part of the weights; the model then has shapes alone for them.
+    share: of a sharded model; it keeps this process's shards, and the model itself has shapes only.
     """
-    # Progress bars of loading would tear up the run's own.
+    # Progress bars of loading would break the run's own progress line.
     logging.disable_progress_bar()
     dtype_of(settings)
     quantised = quantization_of(settings)
@@ -75,7 +75,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
             )
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
-        hint = "; without train.shard it may load" if share else ""
+        hint = "; it may load without train.shard" if share else ""
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
             f"{_reason(error)}{hint}"
@@ -88,34 +88,34 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
             f"trained; train adapters beside them, lora: {{}}"
         )
     model.name_or_path = location(settings)
-    # Eval mode for good: dropout would part sampling from training (the ratio would not be 1).
-    quieted = modes.quieten(model.eval())
+    # Always eval mode: with dropout, sampling and training log-probs would differ (ratio not 1).
+    overridden = modes.disable_rescaling(model.eval())
     notes = freeze_unreached(model)
     if share:
-        share.hollow(model)
+        share.set_aside(model)
     if settings.lora is not None:
         model = with_adapters(model, settings.lora, revision=settings.loading.get("revision"))
     if share:
-        share.forget(model)
-    notes += _hold_exactly(model, settings)
+        share.placeholders_to_meta(model)
+    notes += _hold_in_float32(model, settings)
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
-        quieted=quieted,
+        overridden=overridden,
         notes=notes,
         writes=share.first if share else None,
     )
 
 
 def outline(settings: Settings, config: Any) -> Any:
-    """The model that `load` would make, of shapes alone. Raises UserError for what load refuses, as
-    far as that shows without weights."""
+    """The model that `load` returns, with shapes and no data. Raises the UserErrors of `load` that
+    can be noticed without weights."""
     dtype = dtype_of(settings, config)
     trusted = trust.is_trusted(settings.loading)
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trusted)
-    except Exception as error:  # as many kinds
+    except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot build a causal language model from {settings.model!r}: "
             f"{_reason(error)}"
@@ -126,12 +126,12 @@ def outline(settings: Settings, config: Any) -> Any:
         freeze_unreached(model)
         if settings.lora is not None:
             model = with_adapters(model, settings.lora)
-    _hold_exactly(model, settings)
+    _hold_in_float32(model, settings)
     return model
 
 
 def dtype_of(settings: Settings, config: Any = None) -> torch.dtype:
-    """The dtype that weights are loaded in; float32 where it differs by part."""
+    """The dtype that weights are loaded in; float32 where the user sets one per submodule."""
     name = "dtype" if "dtype" in settings.loading else "torch_dtype"
     value = dtype = settings.loading.get(name, torch.float32)
     if dtype == "auto":
@@ -149,13 +149,13 @@ def dtype_of(settings: Settings, config: Any = None) -> torch.dtype:
 
 
 def quantization_of(settings: Settings) -> dict[str, Any]:
-    """The argument of loading that `quantize` stands for. Raises UserError where it cannot be."""
+    """The argument of from_pretrained for `quantize`. Raises UserError where it is not possible."""
     if settings.quantize is None:
         return {}
     if "quantization_config" in settings.loading:
         raise UserError(
-            "policy.quantize: policy.loading.quantization_config says how weights are quantised "
-            "already; leave out one of them"
+            "policy.quantize and policy.loading.quantization_config both set the quantisation; "
+            "leave out one of them"
         )
     if settings.lora is None:
         raise UserError(
@@ -181,10 +181,14 @@ def quantization_of(settings: Settings) -> dict[str, Any]:
 def _check_arguments(kind: Any, settings: Settings, config: Any) -> None:
     """Raise UserError for arguments of loading that transformers does not know.
 
-    kind: the model's class. It is loaded from no weights, of shapes alone, and with no value for
-    any argument, as only their names are looked at.
+    kind: the model's class. from_pretrained runs without weights, on the meta device, with None for
+    every argument: only the names are checked.
     """
-    own = signature(kind.from_pretrained).parameters.keys() | OF_CONFIG | {"dtype", "torch_dtype"}
+    own = (
+        signature(kind.from_pretrained).parameters.keys()
+        | FILE_ARGUMENTS
+        | {"dtype", "torch_dtype"}
+    )
     names = [n for n in settings.loading if n not in own and not hasattr(config, n)]
     if not names:
         return
@@ -195,7 +199,7 @@ def _check_arguments(kind: Any, settings: Settings, config: Any) -> None:
         options = {**dict.fromkeys(names), "device_map": "meta"}
         kind.from_pretrained(None, config=config, state_dict={}, **options)
     except Exception as error:
-        # Whatever else it says may be of the stand-in.
+        # Any other error may come from the missing weights and values.
         _refuse_unknown(error)
     finally:
         logging.set_verbosity(level)
@@ -205,23 +209,23 @@ def _refuse_unknown(error: Exception) -> None:
     name = UNKNOWN.search(str(error)) if isinstance(error, TypeError) else None
     if name:
         raise UserError(
-            f"policy.loading.{name[1]}: from_pretrained of transformers knows no such argument"
+            f"policy.loading.{name[1]}: transformers' from_pretrained has no such argument"
         ) from error
 
 
 def tokenizer_of(settings: Settings) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(settings.model, **_where(settings))
-    except Exception as error:  # as many kinds
+        return AutoTokenizer.from_pretrained(settings.model, **_file_arguments(settings))
+    except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
             f"tokenizer: {_reason(error)}"
         ) from error
 
 
-def _where(settings: Settings) -> dict[str, Any]:
-    own = {name: value for name, value in settings.loading.items() if name in OF_CONFIG}
-    # Without it transformers asks on the terminal, and waits.
+def _file_arguments(settings: Settings) -> dict[str, Any]:
+    own = {name: value for name, value in settings.loading.items() if name in FILE_ARGUMENTS}
+    # If trust_remote_code is unset, transformers asks on the terminal and waits.
     return {trust.SETTING: False, **own}
 
 
@@ -232,25 +236,26 @@ def _reason(error: Exception) -> str:
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
     try:
-        return AutoConfig.from_pretrained(settings.model, **_where(settings))
-    except Exception as error:  # as many kinds
+        return AutoConfig.from_pretrained(settings.model, **_file_arguments(settings))
+    except Exception as error:  # as above
         reason = _reason(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
 
 
 def positions_of(config: Any) -> int | None:
-    """How many tokens the model has positions for, where there is such a limit."""
+    """The model's context length in tokens, or None where its configuration states none."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def location(settings: Settings) -> str:
-    """Where the model is found from any folder: an absolute path, or a hub name."""
+    """The model's absolute path, or its hub name; valid from any working directory."""
     path = Path(settings.model)
     return str(path.resolve()) if path.exists() else str(settings.model)
 
 
 def _as_plain(model: Any) -> Any:
-    """A model read from GGUF has ordinary weights, but as a quantised one could not be saved."""
+    """Of a model read from GGUF, a plain copy: its weights are dequantised, but transformers would
+    refuse to save it as quantised."""
     quantization = getattr(model.config, "quantization_config", None)
     method = getattr(quantization, "quant_method", None)
     if method is None or getattr(method, "value", method) != "gguf":
@@ -270,17 +275,18 @@ def _as_plain(model: Any) -> Any:
 
 
 def _keep_layout(model: Any) -> None:
-    """On some CPUs bitsandbytes lays out weights anew at the first pass in eval mode, for kernels
-    that pass no gradient on."""
+    """Keep bitsandbytes from repacking weights: on some CPUs it does so at the first pass in eval
+    mode, for kernels without a backward pass."""
     for module in model.modules():
-        if hasattr(module, PACKS):
-            setattr(module, PACKS, False)
+        if hasattr(module, REPACKS):
+            setattr(module, REPACKS, False)
 
 
 def freeze_unreached(model: Any) -> list[str]:
-    """Freeze the parts of a model of several modalities that no text reaches; a note says which.
+    """Freeze the parts of a multimodal model that text does not use (vision tower); a note lists
+    them.
 
-    They would never get a gradient, and training on several processes stops at such parameters.
+    They would never get a gradient, and DDP fails at such parameters.
     """
     if model.config.get_text_config(decoder=True) is model.config:
         return []
@@ -295,30 +301,32 @@ def freeze_unreached(model: Any) -> list[str]:
     if not frozen:
         return []
     count = sum(frozen.values())
-    return [f"{', '.join(frozen)}: {count:,} weights that no text reaches are not trained"]
+    return [f"{', '.join(frozen)}: {count:,} weights that text does not use are not trained"]
 
 
-def _hold_exactly(model: Any, settings: Settings) -> list[str]:
-    """Hold what is trained in float32: bf16 has 8 bits, and small updates would be rounded away."""
+def _hold_in_float32(model: Any, settings: Settings) -> list[str]:
+    """Convert trained weights to float32: bf16 has 8 significant bits, and would round small
+    updates away."""
     trained = [p for p in model.parameters() if p.requires_grad and p.dtype not in EXACT]
     if not trained:
         return []
     kind = str(trained[0].dtype).removeprefix("torch.")
     if settings.lora is not None and settings.precision == "float32":
         raise UserError(
-            f"policy.precision: weights beside the adapters are trained, in float32, and the model "
+            f"policy.precision: weights beside the adapters are trained in float32, and the model "
             f"is loaded in {kind}; set precision: bf16, or leave loading.dtype unset"
         )
     for parameter in trained:
         parameter.data = parameter.data.float()
     if settings.precision == "bf16":
         return []
-    note = f"loading.dtype {kind}: what is trained is held in float32 and so computes in float32"
-    return [f"{note}; precision: bf16 computes in bf16"]
+    note = f"loading.dtype {kind}: trained weights are held in float32, and compute in float32"
+    return [f"{note}; to compute in bf16 set precision: bf16"]
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Every token that ends a completion: a model may have several, stated in three places."""
+    """Every token that ends a completion, from the generation config, the config and the
+    tokenizer. Raises UserError where there is none."""
     ends: set[int] = set()
     for value in (
         getattr(model.generation_config, "eos_token_id", None),

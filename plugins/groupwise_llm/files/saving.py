@@ -1,4 +1,4 @@
-"""Saving a language model as transformers or peft does, of a sharded one the whole."""
+"""Saving a language model as transformers or peft does; a sharded model is saved whole."""
 
 import warnings
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from groupwise_llm.model import modes
 
 
 def save(loaded: Loaded, path: Path) -> None:
-    """As transformers saves a model, or peft an adapter, with the tokenizer beside it.
+    """Save the model by transformers, or its adapter by peft, and the tokenizer beside it.
 
-    A sharded model is gathered weight by weight, so all processes call it; the first has the whole
-    in its main memory, and writes it.
+    A sharded model is gathered weight by weight, a collective: every rank must call this. Rank 0
+    holds the whole model in main memory and writes it.
     """
     options = {}
     if loaded.writes is not None:
@@ -25,15 +25,15 @@ def save(loaded: Loaded, path: Path) -> None:
         if not loaded.writes:
             return
     path.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), modes.restored(loaded.quieted):
-        # peft asks the hub whether the base model's vocabulary changed, and warns without one.
+    with warnings.catch_warnings(), modes.restored(loaded.overridden):
+        # peft asks the hub whether the base model's vocabulary changed, and warns when offline.
         warnings.simplefilter("ignore", UserWarning)
         loaded.model.save_pretrained(path, **options)
     loaded.tokenizer.save_pretrained(path)
 
 
 def _saved_weights(model: Any) -> dict[str, Tensor]:
-    """All weights by their names in the model; of one with adapters those that are trained."""
+    """All weights by name; with adapters only the trained ones."""
     weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
     if not hasattr(model, "peft_config"):
         return weights
@@ -42,9 +42,9 @@ def _saved_weights(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _whole(weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """The weights gathered one after the other, on the CPU of the processes that `keep` them.
+    """The weights gathered one after the other, to the CPU of the processes that `keep` them.
 
-    Called on all processes alike. Names of one weight stay names of one tensor.
+    A collective: every rank must call it. Tied weights stay one tensor.
     """
     full: dict[int, Tensor] = {}
     kept: dict[str, Tensor] = {}

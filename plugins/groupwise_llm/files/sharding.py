@@ -1,8 +1,8 @@
-"""Sharding: a model of which each process holds its share of every weight (torch's FSDP2).
+"""Sharding: each process holds one shard of every weight (torch's FSDP2).
 
-A weight's share are the rows of its first dimension that FSDP cuts for this process. It is taken
-while transformers reads the weight, so that no process holds more than one weight whole; until the
-model is sharded, a hollow weight stands in its place, of the same shape and of one number.
+A process's shard is its rows of the weight's first dimension, as FSDP divides them. It is cut while
+transformers reads the weight, so no process ever holds more than one whole weight. Until FSDP is
+applied, a placeholder of the same shape, expanded from one number, takes the weight's place.
 """
 
 import os
@@ -23,35 +23,35 @@ from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.settings import Settings
 
 WHOLE = "HF_DEACTIVATE_ASYNC_LOAD"
-"""The variable that makes transformers read one weight after the other, and none ahead."""
-UNCUT = {
-    "device_map": "where weights lie is decided by the processes",
+"""The environment variable that makes transformers read weights one by one, without prefetching."""
+UNSHARDABLE = {
+    "device_map": "train.shard decides where weights lie",
     "gguf_file": "GGUF files are unpacked whole",
-    "quantization_config": "quantised weights have parts that cannot be cut",
+    "quantization_config": "quantised weights cannot be sharded",
     "distributed_config": "it shards by itself",
     "tp_plan": "it shards by itself",
 }
-"""Arguments of loading that cannot be met in parts, and why."""
+"""Arguments of loading that do not work with sharding, and why."""
 OTHERWISE = "or leave out train.shard"
 AT_RANDOM = {"gaussian", "eva", "orthogonal"}
-"""Ways of peft to begin adapters, beside its default, that look at no weight of the model."""
+"""Initialisations of peft, beside its default, that do not read the model's weights."""
 FROM_WEIGHTS = (
-    f"begins from the model's own weights, which no process holds whole; let adapters begin at "
-    f"random (the default), {OTHERWISE}"
+    f"initialises adapters from the model's own weights, which no process holds whole; initialise "
+    f"them at random (the default), {OTHERWISE}"
 )
 WRAPPED = re.compile(
     r"^base_model\.model\.|\b(?:base_layer|original_module|modules_to_save\.default)\."
 )
-"""What peft adds to the names of a model's own weights."""
+"""The parts that peft adds to the names of a model's own weights."""
 
 
 def check(settings: Settings) -> None:
-    """Raise UserError for settings that cannot be met in parts."""
-    for name in UNCUT.keys() & settings.loading.keys():
-        raise UserError(f"policy.loading.{name}: {UNCUT[name]}; leave it unset, {OTHERWISE}")
+    """Raise UserError for settings that do not work with sharding."""
+    for name in UNSHARDABLE.keys() & settings.loading.keys():
+        raise UserError(f"policy.loading.{name}: {UNSHARDABLE[name]}; leave it unset, {OTHERWISE}")
     if settings.quantize is not None:
         raise UserError(
-            f"policy.quantize: {UNCUT['quantization_config']}; leave it unset, {OTHERWISE}"
+            f"policy.quantize: {UNSHARDABLE['quantization_config']}; leave it unset, {OTHERWISE}"
         )
     if settings.loading.get("use_safetensors") is False:
         raise UserError(
@@ -59,22 +59,22 @@ def check(settings: Settings) -> None:
             f"safetensors, {OTHERWISE}"
         )
     options = {} if settings.lora is None else settings.lora.options
-    begin = options.get("init_lora_weights")
-    if isinstance(begin, str) and begin not in AT_RANDOM:
-        raise UserError(f"policy.lora.options.init_lora_weights: {begin} {FROM_WEIGHTS}")
+    scheme = options.get("init_lora_weights")
+    if isinstance(scheme, str) and scheme not in AT_RANDOM:
+        raise UserError(f"policy.lora.options.init_lora_weights: {scheme} {FROM_WEIGHTS}")
 
 
 def check_config(config: Any) -> None:
-    """Raise UserError for a model's configuration by which it cannot be read in parts."""
+    """Raise UserError where the model's configuration rules out sharding."""
     if getattr(config, "quantization_config", None) is not None:
         raise UserError(
-            f"policy.model: its weights are quantised, and cannot be cut among processes; take a "
-            f"model that is not quantised, {OTHERWISE}"
+            f"policy.model: quantised weights cannot be sharded; use a model that is not "
+            f"quantised, {OTHERWISE}"
         )
 
 
 class Share:
-    """This process's part of the weights that are read while `reading`."""
+    """This process's shards of the weights that are read within `reading`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh
@@ -82,12 +82,12 @@ class Share:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the first of those that share."""
+        """Whether this process is rank 0 of the mesh."""
         return self._mesh.get_rank() == 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Every weight that transformers reads from a file meanwhile is cut at once."""
+        """The context in which every weight that transformers reads is cut to a shard at once."""
         before = os.environ.get(WHOLE)
         os.environ[WHOLE] = "1"
         handle = register_module_parameter_registration_hook(self._cut)  # type: ignore[arg-type]
@@ -99,55 +99,55 @@ class Share:
             if before is not None:
                 os.environ[WHOLE] = before
 
-    def hollow(self, model: nn.Module) -> None:
-        """Set the parts aside, and hollow weights in their place.
+    def set_aside(self, model: nn.Module) -> None:
+        """Store the shards here, and put placeholders into the model.
 
-        These lie on the CPU, as adapters are made where the weights beside them lie; and are NaN,
-        so that whatever is computed from them shows.
+        Placeholders lie on the CPU, because peft creates adapters on the device of the base weight,
+        and are NaN, so that adapters computed from them are noticed.
         """
-        stands: dict[int, nn.Parameter] = {}
+        placeholders: dict[int, nn.Parameter] = {}
         for name, parameter in list(model.named_parameters(remove_duplicate=False)):
             if isinstance(parameter, DTensor):
                 self._parts[name] = parameter
-                if id(parameter) not in stands:
+                if id(parameter) not in placeholders:
                     one = torch.full((), torch.nan, dtype=parameter.dtype)
-                    stands[id(parameter)] = _like(one.expand(parameter.shape), parameter)
-                _replace(model, name, stands[id(parameter)])
+                    placeholders[id(parameter)] = _like(one.expand(parameter.shape), parameter)
+                _replace(model, name, placeholders[id(parameter)])
 
-    def forget(self, model: nn.Module) -> None:
-        """Leave of the hollow weights their shape alone. Raises UserError where adapters were
-        computed from them."""
-        stands: dict[int, nn.Parameter] = {}
+    def placeholders_to_meta(self, model: nn.Module) -> None:
+        """Move placeholders to the meta device. Raises UserError where adapters were computed from
+        them."""
+        placeholders: dict[int, nn.Parameter] = {}
         for name, parameter in list(model.named_parameters(remove_duplicate=False)):
             if _plain(name) in self._parts:
-                if id(parameter) not in stands:
-                    stands[id(parameter)] = _like(parameter.to("meta"), parameter)
-                _replace(model, name, stands[id(parameter)])
+                if id(parameter) not in placeholders:
+                    placeholders[id(parameter)] = _like(parameter.to("meta"), parameter)
+                _replace(model, name, placeholders[id(parameter)])
             elif parameter.isnan().any():
                 raise UserError(f"policy.lora.options: {name} {FROM_WEIGHTS}")
 
-    def spread(self, causal: CausalModel, *, precision: str, name: str) -> None:
-        """Shard the model by its layers, and fill in this process's part of every weight.
+    def shard_model(self, causal: CausalModel, *, precision: str, name: str) -> None:
+        """Apply FSDP to each layer and to the whole, and fill in this process's shards.
 
-        name: what the model is called in messages.
+        name: of the model, for messages.
         """
-        causal.narrowed, causal.copies.lasting = precision == "bf16", False
-        dtype = torch.bfloat16 if causal.narrowed else None
+        causal.weights_in_bf16, causal.copies.reusable = precision == "bf16", False
+        dtype = torch.bfloat16 if causal.weights_in_bf16 else None
         options: dict[str, Any] = {
             "mesh": self._mesh,
-            "reshard_after_forward": True,  # a root that stays gathered would miss new weights
+            "reshard_after_forward": True,  # else the root keeps gathered weights after an update
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=dtype,
                 reduce_dtype=torch.float32,
-                cast_forward_inputs=False,  # as in a model that is held in that dtype
+                cast_forward_inputs=False,  # inputs stay as in an unsharded bf16 model
             ),
         }
         layers = list(_layers(causal))
         owners = [id(p) for layer in layers for p in set(layer.parameters())]
         if not layers or len(set(owners)) < len(owners):
-            what = "layers that share weights" if layers else "no list of layers"
+            reason = "layers that share weights" if layers else "no list of layers"
             raise UserError(
-                f"policy.model: {name} has {what}, and so cannot be cut by its layers; leave out "
+                f"policy.model: {name} has {reason}, and so cannot be sharded by layer; leave out "
                 f"train.shard"
             )
         try:
@@ -168,7 +168,7 @@ class Share:
             if key not in self._parts:
                 continue
             if id(parameter) not in filled:
-                # A copy of a layer that is trained beside the original has numbers of its own.
+                # The trained copy of a layer (modules_to_save) needs its own memory.
                 part = self._parts[key].detach().to(parameter.dtype, copy=key in used)
                 filled[id(parameter)] = _like(part, parameter)
                 used.add(key)
@@ -176,7 +176,7 @@ class Share:
         self._parts.clear()
 
     def _cut(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-        """In place of a weight that was read, this process's part of it."""
+        """This process's shard of a weight that was just read; None to leave it as it is."""
         if not getattr(parameter, "_is_hf_initialized", False) or parameter.is_meta:
             return None
         if isinstance(parameter, DTensor) or not parameter.ndim:
@@ -197,8 +197,9 @@ class Share:
 
 @contextmanager
 def gathered(causal: nn.Module) -> Iterator[None]:
-    """Hold all weights on every process: passes without gradients then wait for no other process,
-    and their number may differ. Raises UserError where the weights do not fit."""
+    """The context in which every process holds all weights: sampling then needs no collectives, so
+    processes may decode for different numbers of steps. Raises UserError where memory does not
+    suffice."""
     parts = [module for module in causal.modules() if isinstance(module, FSDPModule)]
     try:
         for part in parts:
@@ -207,9 +208,9 @@ def gathered(causal: nn.Module) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise UserError(
-            f"sampling in process gathers the weights, and memory does not suffice for all of "
-            f"them and a cache beside: {first_line(error)}; set a smaller policy.cache_tokens, or "
-            f"sample by an engine (sampler: {{name: vllm}})"
+            f"sampling in process gathers the weights, and memory does not suffice for them and "
+            f"the KV cache: {first_line(error)}; set a smaller policy.cache_tokens, or sample by "
+            f"an engine (sampler: {{name: vllm}})"
         ) from error
     finally:
         for part in parts:
@@ -218,8 +219,8 @@ def gathered(causal: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _plainly_called(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Without FSDP's hooks, which take a good part of the time of a token, and which would let go
-    of the weights."""
+    """The context without FSDP's hooks, which would release the gathered weights, and which take
+    much of the time of a token."""
     hooks: list[tuple[Any, int, Any]] = []
     for part in parts:
         state = fully_shard.state(part)  # type: ignore[attr-defined]
@@ -235,7 +236,7 @@ def _plainly_called(parts: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of the outermost lists of modules."""
+    """The modules in the outermost ModuleLists."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from (layer for layer in child if any(True for _ in layer.parameters()))
@@ -244,14 +245,14 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _plain(name: str) -> str:
-    """A weight's name in the model as transformers made it."""
+    """A weight's name in the transformers model, without peft's parts."""
     return WRAPPED.sub("", name)
 
 
 def _like(tensor: Tensor, parameter: nn.Parameter) -> nn.Parameter:
-    made = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
-    made._is_hf_initialized = True  # type: ignore[attr-defined]  # else transformers draws it anew
-    return made
+    copy = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+    copy._is_hf_initialized = True  # type: ignore[attr-defined]  # else transformers initialises it
+    return copy
 
 
 def _replace(model: nn.Module, name: str, parameter: nn.Parameter) -> None:

@@ -1,4 +1,4 @@
-"""Weights: those of the whole model under the names of its checkpoints, for an engine to load."""
+"""The whole model's weights under the names of its checkpoints, for an engine to load."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -20,26 +20,26 @@ Named = tuple[str, Tensor]
 def plain_weights(causal: Any, dtype: torch.dtype | None) -> Iterator[Named]:
     """Every weight once, named as `save_pretrained` of the model without adapters names it.
 
-    Those of a layer are at hand at once, and no more. Adapters are merged, sharded weights
-    gathered: all processes must iterate alike. A tied weight comes once, by its first name.
+    Adapters are merged. Sharded weights are gathered layer by layer, a collective: every rank must
+    iterate over all of them. A tied weight comes once, under its first name.
 
-    causal: of transformers, adapters in its layers; dtype: of floats, None for their own.
-    Raises UserError for weights that have no plain form.
+    causal: a transformers model, adapters in its layers; dtype: to cast floats to, None for their
+    own. Raises UserError for weights that cannot be merged or dequantised.
     """
     if getattr(causal, "is_quantized", False):
         raise UserError(
-            "policy.quantize: an engine gets plain weights, and this model's are quantised; leave "
-            "out the section sampler, or quantize (policy.loading.quantization_config, where that "
-            "is what quantises them)"
+            "policy.quantize: an engine needs weights that are not quantised; leave out the "
+            "section sampler, or the quantisation (policy.quantize or "
+            "policy.loading.quantization_config)"
         )
     for _, part in groupby(_present(causal), key=lambda named: _block(named[0])):
-        # Some models are fused as they are loaded (experts, say), by layer.
+        # transformers fuses some weights per layer when it loads them (experts, for example).
         for name, tensor in revert_weight_conversion(causal, dict(part)).items():
             yield name, tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
 
 
 def _present(causal: nn.Module) -> Iterator[Named]:
-    """Every weight under the name that its module has, adapters merged."""
+    """Every weight under its name in the model, adapters merged."""
     plain: set[int] = set()
     adapted: set[int] = set()
     skipped: tuple[str, ...] = ()
@@ -64,16 +64,16 @@ def _present(causal: nn.Module) -> Iterator[Named]:
             plain |= {id(tensor) for tensor in base.values()}
         if any(id(tensor) in shared for tensor in base.values()):
             raise UserError(
-                f"policy.lora: the weight of {path} is tied to another layer's, and one of them "
-                f"has adapters: merged, there are two weights, and an engine has room for one; "
-                f"leave it out of policy.lora.targets, or leave out the section sampler"
+                f"policy.lora: the weight of {path} is tied to another layer's, and one of the two "
+                f"has adapters: merged, they differ, and an engine loads one tied weight; leave "
+                f"the layer out of policy.lora.targets, or leave out the section sampler"
             )
         for name, tensor in own.items():
             yield prefix + name, gathered(tensor)
 
 
 def _direct(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and saved buffers of the module itself, without those of modules in it."""
+    """The module's own parameters and persistent buffers, without those of submodules."""
     parameters = {name: p for name, p in module._parameters.items() if p is not None}
     buffers = {
         name: b
@@ -84,18 +84,18 @@ def _direct(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _copy_of(wrapper: AuxiliaryTrainingWrapper) -> nn.Module:
-    """The module that answers in place of the one that is wrapped."""
+    """The module that runs in place of the wrapped one: the trained copy, or the original."""
     if not isinstance(wrapper, ModulesToSaveWrapper):
         raise UserError(
-            f"policy.lora: {type(wrapper).__name__} of peft has no plain form, which an engine "
-            f"needs; leave out the section sampler, or these options"
+            f"policy.lora: {type(wrapper).__name__} of peft cannot be merged into plain weights, "
+            f"which an engine needs; leave out the section sampler, or these options"
         )
     active = wrapper.active_adapters
     return wrapper.modules_to_save[active[0]] if active else wrapper.original_module
 
 
 def _block(name: str) -> str:
-    """What of a name says in which layer the weight lies: all before the second number."""
+    """The part of a weight's name up to its layer's number; "" outside of layers."""
     parts = name.split(".")
     numbers = [place for place, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[: numbers[0] + 1]) if numbers else ""

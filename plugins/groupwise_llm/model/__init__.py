@@ -1,1 +1,1 @@
-"""The module that answers: its arithmetic, its adapters, log-probs from its hidden states."""
+"""The causal model: its precision, its adapters, and log-probs from its hidden states."""

@@ -1,4 +1,4 @@
-"""Adapters: a model wrapped by peft, what no token reaches left out."""
+"""Adapters: wrapping a model by peft, without the modules that no text token reaches."""
 
 import re
 import warnings
@@ -12,30 +12,30 @@ from groupwise.errors import UserError, first_line
 from groupwise_llm.settings import Lora
 
 OWN = {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets"}
-"""Arguments of peft that have a setting of their own."""
+"""Arguments of peft that have a setting of their own here."""
 ZERO = re.compile(r"lora_(B|embedding_A)\b")
-"""Weights of adapters that are zero where these begin as nothing, and not by another scheme."""
+"""Names of the adapter weights that peft's default initialisation sets to zero."""
 SAVED = re.compile(r"modules_to_save\.\w+")
-"""Where, beside the module itself, peft keeps the copy of it that is trained."""
+"""Where peft keeps the trained copy of a module that is trained in full."""
 REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
-"""What peft says of a module that it cannot give adapters."""
+"""peft's message for a module that cannot have adapters."""
 
 
 def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any:
-    """The model with adapters, these in float32; the model's own weights no longer need gradients.
+    """The model with adapters in float32, its own weights frozen.
 
-    revision: the base model's, which the saved adapter names.
+    revision: of the base model, written into the saved adapter's configuration.
     """
     from peft import get_peft_model
 
     config = _config(model, lora)
     try:
         with warnings.catch_warnings():
-            # peft asks transformers whether it checkpoints by a name that is about to go.
+            # peft reads an attribute that transformers has deprecated.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            # GPT-2's transposed layers, which it then treats as they are.
+            # GPT-2's layers are transposed; peft warns, and corrects the option by itself.
             warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)
-            # Of experts, which are no linear layers and get adapters only by their names.
+            # Experts are no linear layers, and get adapters only if they are named.
             warnings.filterwarnings("ignore", ".*_pattern keys did not match", RuntimeWarning)
             return get_peft_model(model, config, autocast_adapter_dtype=True, revision=revision)
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -45,8 +45,8 @@ def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any
 
 
 def are_idle(model: Any) -> bool:
-    """Whether the model answers as it would without its adapters, and what is trained of it is left
-    out with them. False without adapters."""
+    """Whether disabling the adapters changes no output: their zero-initialised factor is still 0,
+    and nothing else is trained but modules that peft disables with them. False without adapters."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return hasattr(model, "peft_config") and all(
         "modules_to_save" in name or ("lora_" in name and not (ZERO.search(name) and _any(p)))
@@ -55,40 +55,40 @@ def are_idle(model: Any) -> bool:
 
 
 def idle_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of what is trained, by name, with which the model answers as without its adapters.
+    """Copies of the trained weights, by name, that give the outputs of the model without adapters.
 
-    model: one that is idle without them, or any module around it.
+    model: one for which only adapters and `modules_to_save` are trained, or a module around it.
 
-    One factor of each adapter is 0, the other as at present: their product is 0 with any. Modules
-    that are trained in whole are as they were.
+    One factor of each adapter is 0 and the other as at present, so their product is 0. Modules that
+    are trained in full have their original weights.
     """
     weights = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and ZERO.search(name):
             weights[name] = torch.zeros_like(parameter)
         elif parameter.requires_grad:
-            begun = SAVED.sub("original_module", name)
-            weights[name] = model.get_parameter(begun).detach().to(parameter, copy=True)
+            original = SAVED.sub("original_module", name)
+            weights[name] = model.get_parameter(original).detach().to(parameter, copy=True)
     return weights
 
 
 def _any(weight: Tensor) -> bool:
-    """Whether any number of it is not zero, on whichever process."""
-    there = weight.any()
-    return bool(there.full_tensor() if isinstance(there, DTensor) else there)
+    """Whether any element is not zero, in any process's shard."""
+    nonzero = weight.any()
+    return bool(nonzero.full_tensor() if isinstance(nonzero, DTensor) else nonzero)
 
 
 def _config(model: Any, lora: Lora) -> Any:
-    """peft's own configuration. Raises UserError for options that it does not take."""
+    """peft's LoraConfig. Raises UserError for options that it does not take."""
     from peft import LoraConfig
 
     for name in OWN.keys() & lora.options.keys():
-        raise UserError(f"policy.lora.options: {name} is set by policy.lora.{OWN[name]}")
+        raise UserError(f"policy.lora.options: set policy.lora.{OWN[name]} instead of {name}")
     names = [name for name, _ in model.named_modules()]
     saved = lora.options.get("modules_to_save") or []
     if not isinstance(saved, list):
         raise UserError(f"policy.lora.options: modules_to_save: expected a list, found {saved!r}")
-    # peft passes over those that are not there.
+    # peft silently ignores names that match no module.
     for kept in saved:
         if not any(name.endswith(kept) for name in names):
             raise UserError(
@@ -108,13 +108,13 @@ def _config(model: Any, lora: Lora) -> Any:
 
 
 def _excluded(model: Any, own: str | list[str] | None) -> str | list[str] | None:
-    """The modules that get no adapters: those that are frozen already, beside the user's own."""
+    """The modules that get no adapters: the user's own list, and the layers already frozen."""
     frozen = [
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
         and not module.weight.requires_grad
-        # Quantised weights are integers, which never require a gradient.
+        # Quantised weights are integers and never require a gradient, but may have adapters.
         and module.weight.is_floating_point()
     ]
     if not frozen:

@@ -1,7 +1,7 @@
-"""CausalModel: the module that answers: token ids in, hidden states, logits and log-probs out.
+"""CausalModel: token ids in, hidden states, logits and log-probs out, for every architecture.
 
-Architectures differ in what they call their cache, in which arguments they take and in what their
-head does; whatever runs a model here runs it by a `CausalModel` and need not know.
+Architectures differ in the name of their cache argument, in the arguments they take and in what
+their head computes. `CausalModel` hides these differences from sampling, training and probing.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from groupwise_llm.model.copies import Copies, Numerics
 from groupwise_llm.model.likelihood import log_probs_and_entropy, project
 
 CACHES = ("past_key_values", "cache_params")
-"""What models call an argument that takes a `DynamicCache`."""
+"""The names under which models take a `DynamicCache`."""
 
 
 class Hidden(Protocol):
     """Last hidden states [n, t, h] of ids [n, t]; or logits [n, t, v], where the head is not plain.
 
-    attention: [n, s] mask of everything seen so far; keep: how many of the last positions are
-    wanted, 0 for all; only logits are worth the cut.
+    attention: [n, s] mask of the cache and the ids; keep: return only so many last positions, 0 for
+    all (saves memory for logits).
     """
 
     def __call__(
@@ -44,14 +44,14 @@ class Hidden(Protocol):
 
 
 Run = Callable[[Hidden], Tensor]
-"""Passes through the layers, one or several, that give the hidden states [k, h] to be answered."""
+"""One or several passes through the layers; returns the hidden states [k, h] of k decisions."""
 
 
 class MaskedCache(DynamicCache):
-    """A cache with which nobody looks, at every token, whether any prompt is padded.
+    """A cache that keeps transformers from checking the mask for padding at every token.
 
-    transformers would, to leave out the mask; a host waits for that. It does not with a cache that
-    could be compiled.
+    With an ordinary cache it does so to leave out a mask without effect, and the host waits for the
+    device. For a compileable cache it does not.
     """
 
     masked = False
@@ -62,13 +62,14 @@ class MaskedCache(DynamicCache):
 
 
 class CausalModel(nn.Module):
-    """model: as transformers or peft made it; it stays in eval mode.
+    """A causal language model in eval mode, run under given `Numerics`.
 
-    Every weight, the head's too, is read inside `forward`.
+    All weights, the head's included, are read inside `forward`, as DDP and FSDP require.
 
+    model: a transformers model, or peft's wrapper of one.
     recompute: whether layers are computed again in the backward pass (gradient checkpointing).
-    merge: whether completions are sampled with adapters merged.
-    narrowed: whether passes find all weights in bf16, whatever `Numerics` say (sharded models).
+    merge: whether completions are sampled with merged adapters.
+    weights_in_bf16: whether FSDP gathers all weights in bf16, whatever `Numerics` say.
     """
 
     def __init__(self, model: Any, *, recompute: bool = False, merge: bool = True) -> None:
@@ -76,11 +77,11 @@ class CausalModel(nn.Module):
         self.model = model.eval()
         self.copies = Copies(model)
         self.checkpoints = Checkpoints(model, self.copies) if recompute else None
-        self.merge, self.narrowed = merge, False
+        self.merge, self.weights_in_bf16 = merge, False
 
     @property
     def causal(self) -> Any:
-        """The causal model, adapters unwrapped (they stay in its layers)."""
+        """The transformers model without peft's wrapper; adapters stay in its layers."""
         return merging.causal_of(self.model)
 
     @property
@@ -89,26 +90,27 @@ class CausalModel(nn.Module):
         return device
 
     def rounds(self, precision: str) -> bool:
-        """Whether it computes in fewer digits than float32 has."""
+        """Whether it computes with less than float32's precision."""
         kinds = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
         quantised = bool(getattr(self.causal, "is_quantized", False))
-        exact = precision == "float32" and not (quantised or self.narrowed)
+        exact = precision == "float32" and not (quantised or self.weights_in_bf16)
         exact = exact and products_are_exact()
         return not (exact and kinds <= {torch.float32, torch.float64})
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in eval mode: dropout would part training from sampling."""
+        """Stay in eval mode: with dropout, the log-probs of training would differ from those of
+        sampling, and the ratio would not be 1."""
         return super().train(False)
 
     def recover(self) -> None:
-        """Be as before a pass that raised, in whose midst a sharded model is left."""
-        reset = getattr(self, "reset_iter_state", None)  # of FSDP, since torch 2.14
+        """Reset FSDP's state after a pass that raised an error halfway."""
+        reset = getattr(self, "reset_iter_state", None)  # FSDP has it since torch 2.14
         if reset is not None:
             reset()
 
     @cached_property
     def _arguments(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The names that the model without its head takes, and those of the whole."""
+        """Names of the arguments of the model without its head, and of the whole model."""
         parts = (self.causal.base_model, self.causal)
         first, second = (frozenset(signature(part.forward).parameters) for part in parts)
         return first, second
@@ -121,12 +123,12 @@ class CausalModel(nn.Module):
         return MaskedCache(config=self.causal.config)
 
     def new_prompt_cache(self) -> DynamicCache:
-        """One for a pass over prompts and a second over all that follows them, to be trained."""
+        """A cache for training: one pass over prompts, then one over all their completions."""
         return self.new_cache() if self.checkpoints is None else PromptCache()
 
     def sampling(self, numerics: Numerics) -> AbstractContextManager[None]:
-        """The context of passes that belong to one sampling; weights do not change in it."""
-        return self.copies.standing_in(numerics, merged=self.merge)
+        """The context of the passes of one call of `sample`, in which weights do not change."""
+        return self.copies.swapped_in(numerics, merged=self.merge)
 
     def forward(
         self,
@@ -136,9 +138,9 @@ class CausalModel(nn.Module):
         *,
         temperature: float = 1.0,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Of the hidden states [k, h] that `run` makes: log-probs of tokens [k] and entropies [k];
-        without tokens their logits [k, v] in float32."""
-        with self.copies.standing_in(numerics):
+        """Log-probs [k] of tokens and entropies [k], from the hidden states [k, h] of `run`;
+        without tokens the logits [k, v] in float32."""
+        with self.copies.swapped_in(numerics):
             hidden = self.hidden(run, numerics)
             if tokens is None:
                 return self._logits(hidden) if numerics.plain_head else hidden.float()
@@ -152,10 +154,10 @@ class CausalModel(nn.Module):
         return log_p[torch.arange(len(tokens), device=tokens.device), tokens], entropy
 
     def hidden(self, run: Run, numerics: Numerics) -> Tensor:
-        """[k, h] what `run` makes of the layers; a part of `forward`."""
-        with self.copies.standing_in(numerics), without_cudnn():
+        """[k, h] the hidden states of `run`; a part of `forward`."""
+        with self.copies.swapped_in(numerics), without_cudnn():
             hidden = run(partial(self._layers, plain=numerics.plain_head))
-        return hidden.float() if numerics.wide_head else hidden
+        return hidden.float() if numerics.head_in_float32 else hidden
 
     def _layers(
         self,
@@ -190,10 +192,10 @@ class CausalModel(nn.Module):
 
 
 def head_is_linear(causal: Any) -> bool:
-    """Whether the output embedding is a linear layer and nothing else.
+    """Whether the output embedding is a plain linear layer.
 
-    Adapters, quantisation, parametrizations and hooks change what a head does beside its weight;
-    as adapters start at zero, a comparison of values would not see them.
+    Adapters, quantisation, parametrizations and hooks change what a head computes. Comparing logits
+    is not enough to notice adapters, since these start at zero.
     """
     head = causal.get_output_embeddings()
     return (

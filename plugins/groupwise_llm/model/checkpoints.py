@@ -1,8 +1,8 @@
-"""Checkpoints: layers computed again in the backward pass, instead of keeping what they computed.
+"""Gradient checkpointing: layers are recomputed in the backward pass instead of stored.
 
-A layer that is computed again must find the cache as it was. So prompts are passed with a cache
-whose layers can be run any number of times: those of prompts keep what they are given first, and
-those of what follows keep nothing.
+A layer that is recomputed needs the cache in the state of its first run. `PromptCache` provides
+that: in the pass over prompts a layer stores keys and values once, however often it runs; in the
+pass over completions it only reads them and stores nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ from groupwise_llm.model.copies import Copies
 
 
 class Checkpoints:
-    """What makes each layer of a model compute again, where a gradient is wanted.
+    """Makes each layer of a model recompute in the backward pass.
 
-    The model's own switch drops the cache, and its layers must be in training mode for it.
+    transformers' own switch drops the cache and works in training mode only, so it is not used.
 
-    active: whether they do.
+    active: False to store activations as usual.
     """
 
     def __init__(self, model: nn.Module, copies: Copies) -> None:
@@ -38,7 +38,7 @@ class Checkpoints:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """The context in which layers keep what they compute."""
+        """The context in which layers store their activations."""
         self.active = False
         try:
             yield
@@ -50,24 +50,24 @@ class Checkpoints:
             return forward(*inputs, **options)
         values = (*inputs, *options.values())
         cache = next((value for value in values if isinstance(value, Cache)), None)
-        layers, places = [] if cache is None else cache.layers, self._copies.present
+        layers, places = [] if cache is None else cache.layers, self._copies.swapped
 
         def run(*inputs: Any) -> Any:
-            # In the backward pass neither the copies stand in nor has the cache stayed as it was.
-            with self._copies.put(places), _as_then(cache, layers), without_cudnn():
+            # By the backward pass the weights' copies are swapped out and the cache has changed.
+            with self._copies.swap(places), _as_then(cache, layers), without_cudnn():
                 return forward(*inputs, **options)
 
         return checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The layers that a model is a stack of, as transformers marks them, or else its longest list
-    of modules. Raises UserError where it has neither."""
+    """The model's layers as transformers marks them for checkpointing, or else its longest
+    ModuleList. Raises UserError where it has neither."""
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
     layers = _marked(model) or max(lists, key=len, default=[])
     if not layers:
         raise UserError(
-            f"policy.gradient_checkpointing: {type(model).__name__} is no stack of layers that "
+            f"policy.gradient_checkpointing: {type(model).__name__} has no list of layers that "
             f"could be recomputed; set it to false"
         )
     return layers
@@ -80,7 +80,7 @@ def _marked(module: nn.Module) -> list[nn.Module]:
 
 
 class PromptCache(DynamicCache):
-    """A cache for one pass over prompts, `reorder_cache`, and one over all that follows them."""
+    """A cache for one pass over prompts, `reorder_cache`, and one pass over the completions."""
 
     layers: list[Any]
 
@@ -89,12 +89,12 @@ class PromptCache(DynamicCache):
         self.layer_class_to_replicate = _Prompts
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with these prompts alone, which may repeat."""
-        self.layers = [_Rest(layer, beam_idx) for layer in self.layers]
+        """Give completion i the keys and values of prompt beam_idx[i]; prompts may repeat."""
+        self.layers = [_Completions(layer, beam_idx) for layer in self.layers]
 
 
 class _Prompts(DynamicLayer):
-    """Keys and values [n, heads, tokens, width] of prompts, as they are passed first."""
+    """Keys and values [n, heads, tokens, width] of prompts, stored by the first call alone."""
 
     is_initialized: bool
 
@@ -105,8 +105,8 @@ class _Prompts(DynamicLayer):
         return keys, values
 
 
-class _Rest(DynamicLayer):
-    """What follows prompts: rows of theirs come first, and nothing is kept."""
+class _Completions(DynamicLayer):
+    """Completions: the keys and values of their prompts come first, and nothing is stored."""
 
     def __init__(self, prompts: DynamicLayer, rows: Tensor) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Rest(DynamicLayer):
 
 @contextmanager
 def _as_then(cache: Cache | None, layers: list[Any]) -> Iterator[None]:
-    """The cache with the layers that it had when a layer of the model ran first."""
+    """The cache with the layers that it had in the forward pass."""
     if cache is None:
         yield
         return

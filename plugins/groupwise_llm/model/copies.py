@@ -1,8 +1,8 @@
-"""Copies: what passes read in place of the weights that a model holds.
+"""Copies: the bf16 weights, and the merged adapters, that passes read instead of a model's own.
 
-In bf16 that is one copy of every weight, made once per change of weights: no weight is cast while a
-pass runs. Gradients arrive, in float32, at the weights that are held. While completions are
-sampled, adapted layers are moreover read with their adapters merged (`merging`).
+In bf16 every weight is copied once per change of the weights, so nothing is cast during a pass.
+Gradients reach the model's own weights, in float32. While completions are sampled, adapted layers
+are replaced by plain ones with merged weights (`merging`).
 """
 
 import re
@@ -19,17 +19,17 @@ from groupwise_llm.model import merging
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 Place = tuple[dict[str, Any], str, Any]
-"""A module's own table of parameters or of submodules, a key in it, and what stands in there."""
+"""A module's dict of parameters or submodules, a key of it, and the value swapped in there."""
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """By which arithmetic a model answers.
+    """The precision a model computes in, and how its logits are computed.
 
-    precision: "float32" or "bf16", of all but the head.
-    plain_head: whether logits are the output embedding times the last hidden state. The
-        likelihood then never holds all of them.
-    head: "float32" or "bf16", that of the head's product; as the rest if None.
+    precision: "float32" or "bf16", of all layers but the head.
+    plain_head: whether logits are just output embedding @ last hidden state; the likelihood is then
+        computed in blocks, without holding all logits.
+    head: "float32" or "bf16", precision of the head's product; as `precision` if None.
     """
 
     precision: str
@@ -37,14 +37,14 @@ class Numerics:
     head: str | None = None
 
     @property
-    def wide_head(self) -> bool:
-        """Whether the head computes in float32 what the rest leaves in bf16."""
+    def head_in_float32(self) -> bool:
+        """Whether the head computes in float32 on bf16 hidden states."""
         return self.precision == "bf16" and self.head == "float32"
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy of a weight as it was at that version of it."""
+    """A copy of a weight, made at this version of it (torch counts in-place changes)."""
 
     weight: Tensor
     version: int
@@ -52,52 +52,52 @@ class _Copy:
 
 
 class Copies:
-    """The copies of one model's weights; outside of `standing_in` the model is as it was.
+    """The copies of one model's weights; outside `swapped_in` the model has its own weights.
 
-    model: as transformers or peft made it. Weights that are sharded have none: FSDP makes its own.
-    lasting: whether copies are kept for as long as a weight is of the same version; what FSDP
-        gathers changes without a new one.
-    present: what stands in at the moment.
+    model: a transformers model, or peft's wrapper. Sharded weights are not copied: FSDP casts them.
+    reusable: whether a copy is kept until its weight's version changes. False for sharded models:
+        weights that FSDP gathers change without a new version.
+    swapped: what is swapped in at the moment.
     """
 
     def __init__(self, model: Any) -> None:
-        self.model, self.lasting = model, True
-        self.present: Sequence[Place] = ()
+        self.model, self.reusable = model, True
+        self.swapped: Sequence[Place] = ()
         self._copies: dict[tuple[int, torch.dtype], _Copy] = {}
         self._merged: dict[str, tuple[Any, Mapping[str, Tensor]]] = {}
 
     def tensors(self) -> Iterator[Tensor]:
-        """All copies that are held now."""
+        """All copies held at the moment."""
         yield from (copy.tensor for copy in self._copies.values())
         for _, weights in self._merged.values():
             yield from weights.values()
 
     @contextmanager
-    def standing_in(self, numerics: Numerics, *, merged: bool = False) -> Iterator[None]:
-        """The context in which passes read copies; inside another such it changes nothing.
+    def swapped_in(self, numerics: Numerics, *, merged: bool = False) -> Iterator[None]:
+        """The context in which passes read copies; nested, it has no effect.
 
-        merged: whether adapted layers answer by one weight, which must not be trained then. Such
-        weights are kept, if copies last, until weights change or a pass is made for its gradient.
+        merged: whether adapted layers are replaced by merged weights, for passes without gradients.
+        These are kept, if `reusable`, until weights change or a pass with gradients begins.
         """
-        if self.present:
+        if self.swapped:
             yield
             return
         if torch.is_grad_enabled():
             self._merged = {}
         try:
-            # Merged first: of the adapters as they are held.
+            # Merge first, from the float32 adapters.
             places = [*self._merge(numerics)] if merged else []
             places = [*self._copy(numerics), *places]
-            with self._wide(numerics), self.put(places):
+            with self._cast_head_inputs(numerics), self.swap(places):
                 yield
         finally:
-            if not self.lasting:
+            if not self.reusable:
                 self._copies, self._merged = {}, {}
 
     @contextmanager
-    def put(self, places: Sequence[Place]) -> Iterator[None]:
-        """Let this stand in, in place of all that does at the moment."""
-        outer, self.present = self.present, places
+    def swap(self, places: Sequence[Place]) -> Iterator[None]:
+        """The context in which each (dict, key, value) of `places` is swapped in."""
+        outer, self.swapped = self.swapped, places
         before = [(table, key, table[key]) for table, key, _ in places]
         try:
             for table, key, value in places:
@@ -106,12 +106,14 @@ class Copies:
         finally:
             for table, key, value in before:
                 table[key] = value
-            self.present = outer
+            self.swapped = outer
 
     def _copy(self, numerics: Numerics) -> list[Place]:
-        """One copy of each weight that is held otherwise than it is computed with."""
-        wanted = list(self._wanted(numerics))
-        weights = {(id(weight), dtype): weight for _, _, weight, dtype in wanted}  # tied ones once
+        """Copy each weight whose dtype differs from that of the computation."""
+        casts = list(self._to_cast(numerics))
+        weights = {
+            (id(weight), dtype): weight for _, _, weight, dtype in casts
+        }  # tied weights once
         copies: dict[tuple[int, torch.dtype], _Copy] = {}
         stale: list[tuple[Tensor, Tensor]] = []
         for key, weight in weights.items():
@@ -125,12 +127,12 @@ class Copies:
         if stale:
             torch._foreach_copy_([copy for copy, _ in stale], [weight for _, weight in stale])
         read = {key: _passing_on(copy.weight, copy.tensor) for key, copy in copies.items()}
-        return [(table, name, read[id(weight), dtype]) for table, name, weight, dtype in wanted]
+        return [(table, name, read[id(weight), dtype]) for table, name, weight, dtype in casts]
 
-    def _wanted(
+    def _to_cast(
         self, numerics: Numerics
     ) -> Iterator[tuple[dict[str, Any], str, nn.Parameter, torch.dtype]]:
-        """Of every weight that is not held as it is computed with: its place, and that dtype."""
+        """(table, name, weight, dtype) of each weight that must be cast to that dtype."""
         if numerics.precision == "float32":
             return
         causal = merging.causal_of(self.model)
@@ -139,7 +141,7 @@ class Copies:
         narrow, wide = DTYPES[numerics.precision], DTYPES[numerics.head or numerics.precision]
         for prefix, module in self.model.named_modules():
             own = {key: p for key, p in module._parameters.items() if p is not None}
-            # Layers with quantised weights know themselves what they compute in.
+            # Layers with quantised weights choose the dtype of their computation themselves.
             if any(p.element_size() < 2 for p in own.values()):
                 continue
             for key, weight in own.items():
@@ -149,17 +151,17 @@ class Copies:
                     weight.is_floating_point()
                     and weight.dtype != dtype
                     and not isinstance(weight, DTensor)
-                    and not _stays_wide(causal, name)
+                    and not _stays_in_float32(causal, name)
                 ):
                     yield module._parameters, key, weight, dtype
 
     def _merge(self, numerics: Numerics) -> Iterator[Place]:
-        """Adapted layers' own, with their adapters merged, in their places."""
+        """Replace each adapted layer by its base layer with merged weights."""
         kept: dict[str, tuple[Any, Mapping[str, Tensor]]] = {}
         half = DTYPES[numerics.precision]
         for name, layer in merging.adapted(self.model):
             base = layer.get_base_layer()
-            if isinstance(base.weight, DTensor):  # sharded, and not gathered now
+            if isinstance(base.weight, DTensor):  # sharded, and not gathered at the moment
                 continue
             state = [(id(p), p._version, p.device) for p in layer.parameters()], half
             weights = dict(self._merged[name][1]) if name in self._merged else {}
@@ -176,10 +178,10 @@ class Copies:
         self._merged = kept
 
     @contextmanager
-    def _wide(self, numerics: Numerics) -> Iterator[None]:
-        """A head in float32, where the model calls it by itself, is given float32."""
+    def _cast_head_inputs(self, numerics: Numerics) -> Iterator[None]:
+        """Cast the inputs of a float32 head to float32, where the model itself calls the head."""
         head = merging.causal_of(self.model).get_output_embeddings()
-        if not (numerics.wide_head and not numerics.plain_head) or head is None:
+        if not (numerics.head_in_float32 and not numerics.plain_head) or head is None:
             yield
             return
         hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
@@ -190,7 +192,7 @@ class Copies:
 
 
 class _Through(torch.autograd.Function):
-    """A copy whose gradient is passed on to the weight, in the weight's own dtype."""
+    """A copy whose gradient goes to the weight, in the weight's own dtype."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
@@ -207,7 +209,7 @@ def _passing_on(weight: Tensor, copy: Tensor) -> Tensor:
     return _Through.apply(weight, copy) if trained else copy
 
 
-def _stays_wide(causal: Any, name: str) -> bool:
-    """Whether a model's authors keep this weight in float32 when the model is loaded in bf16."""
+def _stays_in_float32(causal: Any, name: str) -> bool:
+    """Whether transformers lists this weight as one that stays float32 in a bf16 model."""
     kept = getattr(causal, "_keep_in_fp32_modules_strict", None) or ()
     return any(re.search(part.replace("*", ".*"), name) for part in kept)

@@ -1,9 +1,9 @@
 """Log-probs and entropy of chosen tokens from hidden states, without ever holding all logits.
 
-Logits of a micro-batch are the largest tensor of a language model's training by far (8192 tokens
-of a 152k vocabulary: 4.6 GiB in float32, several times over). Here a block of tokens meets a block
-of the vocabulary, in the forward pass by an online logsumexp, in the backward pass by computing the
-block again; the gradient is exact.
+The logits of a micro-batch are by far the largest tensor in training a language model (8192 tokens
+x 152k vocabulary: 4.6 GiB in float32, several times over). Here they are computed block by block
+(tokens x vocabulary): an online logsumexp in the forward pass, each block recomputed in the
+backward pass. The gradient is exact.
 """
 
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from torch import Tensor
 
 TOKENS = 1024
 VOCABULARY = 16384
-"""The sides of a block on an accelerator, which a small one would leave idle."""
+"""The sides of a block on an accelerator; a smaller block would leave it idle."""
 CACHED = (256, 1024)
-"""The same on a CPU, so that what is done to a block is done in its cache: the product then takes
-nearly all of the time, and would take half of it if every step went through memory."""
+"""The same on a CPU: small enough that element-wise steps stay in its cache. Through main memory
+they would take as long as the matrix product."""
 
 LEAST = -1e30
-"""The logit of a token that never comes: finite, also over a temperature."""
+"""The logit of a token that the bias excludes: finite, also when divided by a temperature."""
 
 
 def project(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Logits [n, v] in float32 of hidden [n, h]; the product is taken in the hidden states' dtype.
 
-    The one place where logits are made, for sampling as for training.
+    Sampling and training both compute logits here, and only here.
     """
     logits = torch.nn.functional.linear(
         hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
@@ -46,20 +46,20 @@ def log_probs_and_entropy(
 
 
 class _Head:
-    """The product that logits are made by, block by block."""
+    """The product that gives logits, block by block."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
     ) -> None:
         self.hidden, self.weight = hidden, weight
-        # A bias of -inf excludes a token: times its probability of 0 it would be no number.
+        # A bias of -inf excludes a token; in the entropy, -inf times probability 0 would be NaN.
         self.bias = None if bias is None else bias.clamp(min=LEAST)
         self.temperature = temperature
 
     def blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """(rows, part of the vocabulary, its weights in the hidden states' dtype, logits).
 
-        The logits [rows, part] are the caller's to overwrite. A weight is cast once for all rows.
+        The caller may overwrite the logits [rows, part]. A weight is cast once for all rows.
         """
         tokens, vocabulary = CACHED
         if self.hidden.device.type != "cpu":
@@ -96,7 +96,7 @@ class _ChunkedLikelihood(torch.autograd.Function):
         entropy = normaliser - state.weighted / state.total
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
         ctx.temperature = temperature
-        ctx.set_materialize_grads(False)  # most losses have no use for the entropy
+        ctx.set_materialize_grads(False)  # most losses do not use the entropy
         return state.chosen - normaliser, entropy
 
     @staticmethod
@@ -142,8 +142,8 @@ class _ChunkedLikelihood(torch.autograd.Function):
 
 
 class _Online:
-    """Of each token's logits z, as far as they were seen: the largest, the sum of exp(z - largest),
-    the sum of z exp(z - largest), and z[token]; each [n]."""
+    """Running sums over the blocks of the logits z, each [n]: largest = max z, total = sum exp(z -
+    largest), weighted = sum z exp(z - largest), chosen = z[token]."""
 
     def __init__(self, tokens: Tensor) -> None:
         self.tokens = tokens
@@ -152,7 +152,7 @@ class _Online:
         self.total, self.weighted, self.chosen = self.largest.new_zeros(3, *size)
 
     def see(self, rows: slice, part: slice, logits: Tensor) -> None:
-        """logits: of these rows, and this part of the vocabulary; overwritten."""
+        """Add the logits of these rows and this part of the vocabulary; overwrites them."""
         tokens = self.tokens[rows]
         inside = (tokens >= part.start) & (tokens < part.stop)
         local = (tokens - part.start).clamp(0, logits.shape[1] - 1)
@@ -167,7 +167,7 @@ class _Online:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right; summed in float32, in one step where all are of that dtype."""
+    """total += left @ right; summed in float32, in one step where all tensors are float32."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:

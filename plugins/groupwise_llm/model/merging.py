@@ -1,4 +1,4 @@
-"""Merging: the weights of a layer with its adapters merged, the layer itself left as it is."""
+"""Merging: the weights of a layer with its adapters merged, without changing the layer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from groupwise.errors import UserError, first_line
 
 
 def causal_of(model: Any) -> Any:
-    """The causal model, adapters unwrapped (they stay in its layers)."""
+    """The transformers model without peft's wrapper; adapters stay in its layers."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def adapted(model: Any) -> Iterator[tuple[str, Any]]:
-    """(name, layer) of each layer that answers with adapters which can be one weight with it.
+    """(name, layer) of each layer with active adapters that can be merged into its weight.
 
-    Adapters beside quantised weights cannot, and such as are no product of two matrices.
+    Adapters on quantised weights cannot be merged, nor any that are no product of two matrices.
     """
     if not hasattr(model, "peft_config"):
         return
@@ -29,31 +29,30 @@ def adapted(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_mergeable(module: Any) -> bool:
-    """Whether it is a layer of peft's that answers as one with merged weights would."""
+    """Whether it is a layer of peft's that computes the same with merged weights."""
     from peft.tuners import lora
 
     return (
-        # Not those derived from them: of quantised layers, of experts.
+        # Not their subclasses, which are for quantised layers and experts.
         type(module) in {lora.Linear, lora.Embedding}
         and not _is_quantised(module.get_base_layer())
-        # DoRA is the one variant of LoRA that does not change what a pass computes.
+        # Of the LoRA variants, only DoRA computes the same when merged.
         and all(module.use_dora.get(adapter, False) for adapter in module.lora_variant)
     )
 
 
 @torch.no_grad()
 def merged(layer: Any) -> Mapping[str, Tensor]:
-    """By name what the layer beneath the adapters has, in float32, with those of its adapters
-    merged that are active.
+    """The base layer's parameters by name, in float32, with the active adapters merged.
 
-    By peft's own rule and on copies: nothing of the layer changes, so nothing drifts. Sharded
-    weights are gathered first, a collective. Raises UserError for adapters that cannot be merged.
+    peft merges into copies: the layer itself does not change, so repeated merging adds no rounding
+    error. Sharded weights are gathered first, a collective. Raises UserError for adapters that
+    cannot be merged.
     """
     base = layer.get_base_layer()
     if _is_quantised(base):
         raise UserError(
-            "policy.lora: adapters beside quantised weights cannot be merged with them; leave out "
-            "policy.quantize"
+            "policy.lora: adapters on quantised weights cannot be merged; leave out policy.quantize"
         )
     with _copied(layer, base):
         try:
@@ -68,15 +67,15 @@ def merged(layer: Any) -> Mapping[str, Tensor]:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """All of a tensor, wherever its parts lie; a collective where it is sharded."""
+    """The whole tensor; a collective where it is sharded."""
     whole: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return whole.detach()
 
 
 @contextmanager
 def _copied(layer: nn.Module, base: nn.Module) -> Iterator[None]:
-    """The layer with copies in float32 of its base's weights, and with all that is sharded
-    gathered, as peft multiplies tensors and not shards."""
+    """The layer with float32 copies of its base weights, and with sharded weights gathered: peft
+    multiplies whole tensors."""
     places = [
         (module._parameters, name, weight)
         for module in layer.modules()

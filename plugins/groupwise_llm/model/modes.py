@@ -1,4 +1,7 @@
-"""Modes: what a model's own configuration does to it in eval mode, where it stays."""
+"""Modes: settings of a model's configuration that change its weights in eval mode.
+
+Policies stay in eval mode, so these settings are switched off, and restored for saving.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,11 +9,12 @@ from typing import Any
 
 Setting = tuple[Any, str, Any]
 RESCALE = "rescale_every"
-"""RWKV: weights are halved in place every so many layers, against overflow in float16."""
+"""RWKV: in eval mode, weights are halved in place every so many layers, against overflow in
+float16."""
 
 
-def quieten(model: Any) -> list[Setting]:
-    """Switch off what would change weights in a pass; returns what configurations said of it."""
+def disable_rescaling(model: Any) -> list[Setting]:
+    """Switch off in-place rescaling of weights; returns the settings that were overridden."""
     configs = {id(config): config for config in map(_config, model.modules()) if config is not None}
     changed = []
     for config in configs.values():
@@ -23,7 +27,7 @@ def quieten(model: Any) -> list[Setting]:
 
 @contextmanager
 def restored(settings: list[Setting]) -> Iterator[None]:
-    """The configurations as they were, for a model that is saved."""
+    """The context in which overridden settings have their original values, for saving."""
     for config, name, value in settings:
         setattr(config, name, value)
     try:

@@ -1,1 +1,1 @@
-"""What a model allows where it lies, found out by trying."""
+"""Probing: which fast paths give this model the right log-probs, tried on its device."""

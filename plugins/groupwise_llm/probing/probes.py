@@ -1,8 +1,8 @@
-"""How a model may be run, tried on the model itself, where it lies, rather than looked up by name.
+"""Probes: which fast paths are right for a model, tried on the loaded model, not looked up by name.
 
-Everything is held against the model called plainly on one row at a time, without padding, cache or
-mask: the pass over whole rows that training takes, that with a shared prompt, and decoding step by
-step in every way there is, from the quickest to the most careful.
+The reference is the model's own forward on one row at a time, without padding, cache or mask.
+Compared with it are: the training pass over whole rows, the training pass with shared prompts, and
+decoding in each of `WAYS`, from the fastest to the safest.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,15 @@ from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing.trial import STEPS, TOLERANCE, Trial, gap_of, truth
 
 NOISE = 20.0
-"""How many times what batching alone changes may be off, within `TOLERANCE`."""
+"""The tolerance in float32 is this many times the gap that batching alone causes, clamped to
+`TOLERANCE`."""
 ROUNDED = 0.2
-"""In nats, for bf16, which rounds in every layer."""
+"""Tolerance in nats for bf16, which rounds in every layer."""
 HEAD_ROUNDED = 0.01
-"""In nats, for the head alone: what bf16 rounds of a logit of 4, which its softmax hardly sees."""
+"""Tolerance in nats for rounding in the head alone, about bf16's rounding of a logit of 4."""
 OWN_HEAD = (
-    "this model does more than multiply by its output embedding: its own logits are used, which "
-    "takes more memory"
+    "this model's own logits are more than output embedding @ hidden state, so the model computes "
+    "all of them, which takes more memory"
 )
 WAYS = (
     Way(),
@@ -42,8 +43,8 @@ WAYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
-    """By which arithmetic a model answers, how completions are decoded, and whether training shares
-    prompts; notes say what is slower than it might be, and why."""
+    """The model's numerics, how completions are decoded, and whether training shares prompts;
+    notes say which fast path is not taken, and why."""
 
     numerics: Numerics
     decoding: Way
@@ -54,10 +55,10 @@ class Ability:
 def ability(
     model: CausalModel, *, precision: str, head: str | None, share: bool, name: str
 ) -> Ability:
-    """Raises UserError where log-probs of this model cannot be had by any pass.
+    """Probe the model. Raises UserError where no pass gives the right log-probs.
 
-    precision, head: as wanted of `Numerics`; share: whether prompts are wanted shared;
-    name: what the model is called in messages.
+    precision, head: of the run's `Numerics`; share: whether sharing prompts is tried;
+    name: of the model, for messages.
     """
     trial, notes = Trial.of(model), []
     numerics, right = _arithmetic(trial, precision, name)
@@ -70,13 +71,13 @@ def ability(
         _check_adapters(trial, numerics)
     shared = False
     if share:
-        reason = _sharing_fails(trial, numerics, tolerance)
+        reason = _reason_not_to_share(trial, numerics, tolerance)
         shared = reason is None
         if reason:
             notes.append(f"prompts are not shared in training: {reason}")
     decoding, reason = _decoding(trial, numerics, tolerance, share=share)
     if reason:
-        notes.append(f"completions are sampled {_manner(decoding)}: {reason}")
+        notes.append(f"completions are sampled {_description(decoding)}: {reason}")
     numerics = replace(numerics, precision=precision, head=head)
     if precision != "float32":
         _check_precision(trial, numerics, decoding, share=shared, name=name)
@@ -84,10 +85,10 @@ def ability(
 
 
 def _arithmetic(trial: Trial, precision: str, name: str) -> tuple[Numerics, Tensor]:
-    """What to try by, and the truth about the trial by it.
+    """The numerics to probe in, and the true log-probs [k] of the trial in them.
 
-    That is float32, as rounding to bf16 would hide a lot; kernels that refuse float32 get what
-    they will be given.
+    float32, since rounding to bf16 would hide errors; where the model's kernels refuse float32, the
+    run's own precision.
     """
     numerics = Numerics(precision="float32", plain_head=head_is_linear(trial.model.causal))
     try:
@@ -103,10 +104,10 @@ def _arithmetic(trial: Trial, precision: str, name: str) -> tuple[Numerics, Tens
 
 @torch.no_grad()
 def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[Numerics, float]:
-    """Take the model's own logits where ours are not the same; and the tolerance of all that
-    follows.
+    """Numerics with the model's own logits where ours differ from them; and the tolerance of all
+    further probes.
 
-    Rows are computed together and padded on the right here, which changes rounding alone.
+    Rows are batched and padded on the right here, which in a causal model changes rounding alone.
     """
     rounds = trial.model.rounds(numerics.precision)
     least, most = (ROUNDED, ROUNDED) if rounds else TOLERANCE
@@ -128,27 +129,27 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
         except Exception:
             trial.model.recover()
             return by_itself, tolerance
-        # Both of the same rows: what is left is the head's doing alone.
+        # Same rows, same batch: only the head can make a difference.
         if gap_of(plain, own) <= (HEAD_ROUNDED if rounds else most):
             return numerics, tolerance
     return by_itself, tolerance
 
 
 def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
-    """Raise UserError where layers that are computed again give another gradient."""
+    """Raise UserError where recomputing layers changes the gradient."""
     checkpoints = trial.model.checkpoints
     assert checkpoints is not None
     with checkpoints.off():
-        _, right = trial.slope(numerics, share=False)
+        _, right = trial.log_probs_and_gradient(numerics, share=False)
     try:
-        _, slope = trial.slope(numerics, share=False)
-        off = _apart(slope, right)
+        _, slope = trial.log_probs_and_gradient(numerics, share=False)
+        off = _relative_distance(slope, right)
     except Exception as error:
         raise UserError(
             f"{name}: gradient checkpointing fails ({_short(error)}); set "
             f"policy.gradient_checkpointing: false"
         ) from error
-    if not off <= _slope_tolerance(trial, numerics):
+    if not off <= _gradient_tolerance(trial, numerics):
         raise UserError(
             f"{name}: under gradient checkpointing gradients are off by {off:.1%}; set "
             f"policy.gradient_checkpointing: false"
@@ -158,9 +159,9 @@ def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
 def _check_precision(
     trial: Trial, numerics: Numerics, decoding: Way, *, share: bool, name: str
 ) -> None:
-    """Raise UserError where the model does not run by the arithmetic that is wanted."""
+    """Raise UserError where the model does not run in the run's precision."""
     try:
-        values, slope = trial.slope(numerics, share=share)
+        values, slope = trial.log_probs_and_gradient(numerics, share=share)
         finite = bool(values.isfinite().all() and slope.isfinite().all())
         finite = finite and _decoding_gap(trial, numerics, decoding) < torch.inf
         reason = "" if finite else "its log-probs are not finite"
@@ -174,10 +175,11 @@ def _check_precision(
 
 
 def _check_adapters(trial: Trial, numerics: Numerics) -> None:
-    """Raise UserError for adapters beside weights that the model reads past its own layers.
+    """Raise UserError for adapters without a gradient: the model reads these weights directly,
+    without calling the adapted layer.
 
-    They would learn nothing, and training on several processes stops at them. Experts that no
-    token chose are left alone.
+    They would learn nothing, and DDP fails at parameters without gradients. Experts are not
+    checked: the trial's few tokens do not reach all of them.
     """
     trained = {n: p for n, p in trial.model.named_parameters() if p.requires_grad}
     trial.log_probs(numerics, share=False).sum().backward()
@@ -186,35 +188,39 @@ def _check_adapters(trial: Trial, numerics: Numerics) -> None:
     idle = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
     if idle:
         raise UserError(
-            f"policy.lora: adapters on {', '.join(idle)} have no effect, as the model reads these "
-            f"weights by itself; set lora.options: {{exclude_modules: [{', '.join(idle)}]}}"
+            f"policy.lora: adapters on {', '.join(idle)} have no effect: the model reads these "
+            f"weights without calling the layer; set lora.options: "
+            f"{{exclude_modules: [{', '.join(idle)}]}}"
         )
 
 
-def _sharing_fails(trial: Trial, numerics: Numerics, tolerance: float) -> str | None:
-    """Why training must not share prompts, by log-probs and their gradient; None if it may."""
+def _reason_not_to_share(trial: Trial, numerics: Numerics, tolerance: float) -> str | None:
+    """Why training must not share prompts: other log-probs, or another gradient; None if it may."""
     try:
-        plain, slope = trial.slope(numerics, share=False)
-        shared, other = trial.slope(numerics, share=True)
+        plain, slope = trial.log_probs_and_gradient(numerics, share=False)
+        shared, other = trial.log_probs_and_gradient(numerics, share=True)
     except Exception as error:
         trial.model.recover()
         if trial.model.checkpoints is not None:
-            return f"gradient checkpointing shares keys and values alone ({_short(error)})"
-        return f"this model's cache refuses ({_short(error)})"
+            return (
+                f"with gradient checkpointing only a cache of keys and values can be shared "
+                f"({_short(error)})"
+            )
+        return f"a pass with this model's cache fails ({_short(error)})"
     gap = gap_of(shared, plain)
     if gap > tolerance:
         return f"log-probs differ by {gap:.2g} with this model's cache"
-    off = _apart(other, slope)
-    if not off <= _slope_tolerance(trial, numerics):
+    off = _relative_distance(other, slope)
+    if not off <= _gradient_tolerance(trial, numerics):
         return f"gradients differ by {off:.1%} with this model's cache"
     return None
 
 
-def _apart(ours: Tensor, theirs: Tensor) -> float:
+def _relative_distance(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
 
 
-def _slope_tolerance(trial: Trial, numerics: Numerics) -> float:
+def _gradient_tolerance(trial: Trial, numerics: Numerics) -> float:
     return 0.1 if trial.model.rounds(numerics.precision) else 1e-2
 
 
@@ -222,18 +228,18 @@ def _slope_tolerance(trial: Trial, numerics: Numerics) -> float:
 def _decoding(
     trial: Trial, numerics: Numerics, tolerance: float, *, share: bool
 ) -> tuple[Way, str]:
-    """The first way whose log-probs are right, and why not the quickest."""
+    """The fastest way of decoding whose log-probs are right, and why faster ones are not."""
     reason = ""
     ways = [way for way in WAYS if share or not way.shared]
     for way in ways:
         if way.cached and trial.model.cache_argument is None:
-            reason = reason or "this model takes no cache of transformers' kind"
+            reason = reason or "this model takes none of transformers' caches"
             continue
         try:
             gap = _decoding_gap(trial, numerics, way)
         except Exception as error:
             trial.model.recover()
-            reason = reason or f"this model's cache refuses ({_short(error)})"
+            reason = reason or f"a pass with this model's cache fails ({_short(error)})"
             continue
         if gap <= tolerance:
             return way, "" if way == ways[0] else reason
@@ -246,9 +252,10 @@ def _decoding(
 
 @torch.no_grad()
 def _decoding_gap(trial: Trial, numerics: Numerics, way: Way) -> float:
-    """How far the log-probs of tokens are off that were sampled this way; a row ends midway.
+    """Largest error of the log-probs of tokens decoded this way; one row ends midway.
 
-    Where prompts may be padded, also of one that is not: that is passed without a mask.
+    Where prompts are padded, a single prompt is tried as well: it is not padded, and so runs
+    without a mask.
     """
     batches = [trial.prompts, trial.prompts[:1]] if way.padded and way.cached else [trial.prompts]
     return max(_gap_of_sampled(trial, numerics, way, prompts) for prompts in batches)
@@ -267,12 +274,12 @@ def _gap_of_sampled(trial: Trial, numerics: Numerics, way: Way, prompts: Sequenc
         ends=torch.empty(0, dtype=torch.int64, device=trial.model.device),
         stop=stop,
         temperature=1.0,
-        drawn_at=1.0,
+        sampling_temperature=1.0,
         max_new_tokens=STEPS,
         cache_tokens=2**30,
-        looks=1,  # wherever it lies: the row that ends must leave the cache
+        check_every=1,  # also on a GPU: the row that ends must leave the cache
     )
-    # Of three rows two go on, so that it shows if they are mixed up.
+    # Of each three rows two continue, which shows whether dropping one mixes up the others.
     draws = drawing.uniforms(range(3 * len(prompts)), STEPS)
     sampled = sampling.decode(decoder, prompts, 3, draws)
     rows = [prompt for prompt in prompts for _ in range(3)]
@@ -284,7 +291,7 @@ def _short(error: Exception) -> str:
     return shorten(first_line(error), 120, placeholder=" ...")
 
 
-def _manner(way: Way) -> str:
+def _description(way: Way) -> str:
     if not way.cached:
         return "without a cache, which is slow"
     parts = [] if way.shared else ["without sharing prompts"]

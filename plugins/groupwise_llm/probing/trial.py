@@ -1,4 +1,4 @@
-"""Trial: the few short rows that a model is tried on, and the plain truth about them."""
+"""Trial: a few short rows to probe a model on, and their true log-probs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +15,15 @@ from groupwise_llm.training.passes import Sequences, likelihood
 STEPS = 6
 """Tokens of a completion."""
 TOLERANCE = (1e-4, 1e-3)
-"""In nats, least and most, of log-probs in float32 that count as the same."""
+"""Smallest and largest tolerance, in nats, within which float32 log-probs count as equal."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Two short prompts of different length, each with two completions [4, t] of random tokens."""
+    """Two short prompts of different lengths, each with two completions of random tokens.
+
+    ids, mask: [4, t] of the completions.
+    """
 
     model: CausalModel
     prompts: Sequence[Tensor]
@@ -45,18 +48,21 @@ class Trial:
         return [self.prompts[0]] * 2 + [self.prompts[1]] * 2
 
     def truth(self, numerics: Numerics) -> Tensor:
-        """Log-probs [k] of the completions' tokens, as `truth` has them."""
+        """True log-probs [k] of the completions' tokens; see `truth`."""
         return truth(self.model, numerics, self.rows, self.ids, self.mask)
 
     def log_probs(self, numerics: Numerics, *, share: bool) -> Tensor:
-        """The same by the passes of training."""
+        """The same log-probs by the training passes."""
         places = self.mask.nonzero(as_tuple=True)
         sequences = Sequences.of(self.rows, self.ids, self.mask, places)
         groups = torch.tensor([0, 0, 1, 1]) if share else None
         return likelihood(self.model, numerics, sequences, groups=groups, temperature=1.0)[0]
 
-    def slope(self, numerics: Numerics, *, share: bool) -> tuple[Tensor, Tensor]:
-        """The same, and the gradient of a weighted sum of them for `scaled`'s factor."""
+    def log_probs_and_gradient(self, numerics: Numerics, *, share: bool) -> tuple[Tensor, Tensor]:
+        """The same, and the gradient of a weighted sum of them with respect to `scaled`'s factor.
+
+        One backward pass to the embeddings compares the gradient of the whole model.
+        """
         with self.scaled() as scale:
             values = self.log_probs(numerics, share=share)
             weights = torch.linspace(-1, 1, len(values), device=values.device)
@@ -65,8 +71,8 @@ class Trial:
 
     @contextmanager
     def scaled(self) -> Iterator[Tensor]:
-        """A factor of 1 on every channel of every embedded token, whose gradient sums up a
-        pass's."""
+        """A factor of 1 on every channel of the embedded tokens; its gradient depends on all
+        layers."""
         embedding = self.model.causal.get_input_embeddings()
         scale = torch.ones(embedding.weight.shape[1], device=self.ids.device, requires_grad=True)
         hook = embedding.register_forward_hook(
@@ -82,7 +88,8 @@ class Trial:
 def truth(
     model: CausalModel, numerics: Numerics, prompts: Sequence[Tensor], ids: Tensor, mask: Tensor
 ) -> Tensor:
-    """Log-probs [k] of the mask's tokens by the model's own forward, called on each row alone."""
+    """Log-probs [k] of the masked tokens by the model's own forward on each row alone, without
+    padding, cache or mask."""
     numerics = replace(numerics, plain_head=False)
     answers = []
     for prompt, row, own in zip(prompts, ids, mask, strict=True):
@@ -93,7 +100,7 @@ def truth(
 
 
 def _alone(hidden: Hidden, whole: Tensor, first: int) -> Tensor:
-    """[k, v] what predicts the tokens of a row [1, t] from `first` on."""
+    """[k, v] logits that predict the tokens of a row [1, t] from `first` on."""
     return hidden(whole)[0, first - 1 : -1]
 
 

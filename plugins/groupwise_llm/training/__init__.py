@@ -1,1 +1,1 @@
-"""Completions as training passes over them: packed into micro-batches, prompts shared."""
+"""Training passes over completions: packing into micro-batches, and prompts shared by groups."""

@@ -1,4 +1,4 @@
-"""The passes that give completions' hidden states: with the group's prompt shared, or plainly."""
+"""Passes that compute completions' hidden states: prompts shared within groups, or row by row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from groupwise_llm.model.copies import Numerics
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """Prompts and what follows them, and the places in it that are asked about.
+    """Prompts, their completions, and the k tokens whose log-probs are computed.
 
-    prompts: n tensors of token ids; ids: [n, t] what follows, padded on the right.
-    attention: [n, t] bool, which of ids are tokens: those a row begins with.
-    rows, steps: [k] each; decision i is token ids[rows[i], steps[i]], predicted by all before it.
+    prompts: n tensors of token ids; ids: [n, t] completions, padded on the right.
+    attention: [n, t] bool, True for tokens, False for padding.
+    rows, steps: [k] each; decision i is token ids[rows[i], steps[i]], given all tokens before it.
     """
 
     prompts: Sequence[Tensor]
@@ -34,10 +34,10 @@ class Sequences:
         attention: Tensor,
         decisions: tuple[Tensor, ...],
     ) -> "Sequences":
-        """attention: [n, t] bool, which places of ids hold tokens; its gaps are closed.
-        decisions: rows and places [k] of those asked about."""
+        """attention: [n, t] bool, True for tokens; gaps between them are closed.
+        decisions: rows and columns [k] of the tokens whose log-probs are computed."""
         steps, width = attention.cumsum(dim=1) - 1, ids.shape[1]
-        closed = ids.new_zeros(len(ids), width + 1)  # what is no token goes where none is read
+        closed = ids.new_zeros(len(ids), width + 1)  # padding goes to the last column, cut off
         closed.scatter_(1, steps.where(attention, width), ids)
         return Sequences(
             prompts=prompts,
@@ -58,21 +58,22 @@ def likelihood(
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies [k] of the decisions.
 
-    groups: [n], the same number for the same prompt, where prompts are shared; else None.
+    groups: [n] group of each row, to compute each group's prompt once; None to compute every row
+    whole.
     """
     tokens = sequences.ids[sequences.rows, sequences.steps]
     return model(run_over(model, sequences, groups), numerics, tokens, temperature=temperature)
 
 
 def run_over(model: CausalModel, sequences: Sequences, groups: Tensor | None) -> Run:
-    """The passes that give the hidden states [k, h] from which the decisions are predicted."""
+    """A function that runs the passes and returns the hidden states [k, h] before the decisions."""
     if groups is None:
         return partial(plain, sequences=sequences)
     return partial(shared, sequences=sequences, groups=groups, cache=model.new_prompt_cache())
 
 
 def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids, attention mask, positions), each [P, L], padded on the left with 0."""
+    """(ids, attention mask, positions) of P prompts, each [P, L], padded on the left with 0."""
     longest = max(len(prompt) for prompt in prompts)
     ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -95,10 +96,10 @@ def right_padded(
 
 
 def shared(hidden: Hidden, sequences: Sequences, *, groups: Tensor, cache: DynamicCache) -> Tensor:
-    """Hidden states [k, h] from which each of the k decisions is predicted.
+    """Hidden states [k, h] from which the k decisions are predicted, prompts shared.
 
-    Each group's prompt runs once; its keys and values, gradients included, are repeated for
-    the group. cache: empty.
+    Each group's prompt is computed once; its keys and values are repeated for the group, and carry
+    gradients. cache: empty.
     """
     ids = sequences.ids
     _, which = groups.cpu().unique(return_inverse=True)
@@ -110,8 +111,8 @@ def shared(hidden: Hidden, sequences: Sequences, *, groups: Tensor, cache: Dynam
     states = states[which]
     if ids.shape[1] > 1:
         cache.reorder_cache(which)
-        seen = sequences.attention[:, :-1].to(attention.dtype)
-        attention = torch.cat([attention[which], seen], dim=1)
+        tokens = sequences.attention[:, :-1].to(attention.dtype)
+        attention = torch.cat([attention[which], tokens], dim=1)
         steps = torch.arange(1, ids.shape[1], device=ids.device)
         positions = positions[which, -1:] + steps
         rest = hidden(ids[:, :-1], attention=attention, positions=positions, cache=cache)
@@ -122,8 +123,8 @@ def shared(hidden: Hidden, sequences: Sequences, *, groups: Tensor, cache: Dynam
 def plain(hidden: Hidden, sequences: Sequences) -> Tensor:
     """The same by one pass over prompt and completion of each rollout.
 
-    Rows are padded on the right, where no token of a causal model looks: so no attention mask is
-    needed, and models whose recurrent layers know none are right, too.
+    Rows are padded on the right, and no token of a causal model attends to what follows it. So no
+    attention mask is needed, and recurrent layers that ignore masks are right, too.
     """
     prompts, ids = sequences.prompts, sequences.ids
     whole, starts = right_padded(prompts, ids.device, room=ids.shape[1])

@@ -1,1 +1,1 @@
-"""Completions by vLLM servers, which follow the weights in training."""
+"""Completions by vLLM servers, which get the trained weights after every update."""

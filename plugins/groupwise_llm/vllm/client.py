@@ -1,4 +1,4 @@
-"""Client: requests to one server, sent again for a while where they fail."""
+"""Client: HTTP requests to one server, repeated for a while when they fail."""
 
 import sys
 import threading
@@ -12,11 +12,12 @@ from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.settings import Settings
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0
-"""Seconds before a request is sent again: twice as many each time."""
+"""Seconds before a failed request is repeated: the first wait, doubled each time up to the
+longest."""
 
 
 class RefusedError(Exception):
-    """The server answered that it will not do it; to ask again is no use."""
+    """The server refused the request, or failed at one that must not be repeated."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -24,7 +25,7 @@ class RefusedError(Exception):
 
 
 class Client:
-    """url: of the server, without a path."""
+    """One server's HTTP client; url: http://host:port, without a path."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.url, self.settings = url, settings
@@ -36,13 +37,15 @@ class Client:
         return self._answer("GET", path, params=query)
 
     def post(self, path: str, body: Any = None, *, patient: bool = True, **query: Any) -> Any:
-        """patient: whether to ask again where the server says that it failed."""
+        """patient: whether to repeat the request after a server error (status 5xx)."""
         return self._answer("POST", path, patient=patient, params=query, json=body)
 
     def _answer(self, method: str, path: str, *, patient: bool = True, **request: Any) -> Any:
-        """What the server answers. Raises RefusedError; and UserError where it does not answer, or
-        fails, for as long as `patience` says; or takes longer than `timeout`, as to ask it again
-        would have it do the same twice."""
+        """The server's answer as JSON.
+
+        Raises RefusedError; UserError where requests fail for `patience` seconds; UserError where
+        one takes longer than `timeout`, which is not repeated: the server may still be at work.
+        """
         deadline, wait = None, FIRST_WAIT
         while True:
             try:
@@ -55,10 +58,10 @@ class Client:
                 now = time.monotonic()
                 first, deadline = deadline is None, deadline or now + self.settings.patience
                 if now + wait > deadline or isinstance(error, requests.ReadTimeout):
-                    words = self._words(error)
-                    raise UserError(f"sampler: the vLLM server at {self.url} {words}") from error
+                    problem = self._problem(error)
+                    raise UserError(f"sampler: the vLLM server at {self.url} {problem}") from error
                 if first:
-                    self._say_once(error)
+                    self._note_waiting(error)
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -74,40 +77,40 @@ class Client:
             raise _FailedError(_reason(answer))
         if answer.status_code >= 400:
             raise RefusedError(answer.status_code, _reason(answer))
-        return answer.json()  # of requests, too: a RequestException where it is none
+        return answer.json()  # a RequestException where it is no JSON
 
-    def _say_once(self, error: Exception) -> None:
-        """That a run stands still, and why: of the requests that wait at once the first says it."""
+    def _note_waiting(self, error: Exception) -> None:
+        """Print once, whatever number of requests wait, that the run waits and why."""
         with self._lock:
             waited, self._waits = self._waits, True
         if not waited:
             why = f"fails: {error}" if isinstance(error, _FailedError) else "cannot be reached"
             note = (
-                f"note: the vLLM server at {self.url} {why}; it is asked again for "
+                f"note: the vLLM server at {self.url} {why}; requests are repeated for "
                 f"{self.settings.patience:g} s (sampler.patience)"
             )
             print(secrets.redacted(note), file=sys.stderr, flush=True)
 
-    def _words(self, error: Exception) -> str:
+    def _problem(self, error: Exception) -> str:
         settings = self.settings
         if isinstance(error, requests.ReadTimeout):
             return f"took longer than {settings.timeout:g} s to answer (sampler.timeout)"
-        tried = f"it was asked again for {settings.patience:g} s (sampler.patience)"
+        retried = f"the request was repeated for {settings.patience:g} s (sampler.patience)"
         if isinstance(error, _FailedError):
-            return f"fails: {error}; {tried}. Its own log says why"
+            return f"fails: {error}; {retried}. Look into its own log"
         if isinstance(error, requests.JSONDecodeError):
-            return f"answers with something else than JSON; is it vLLM? {tried}"
+            return f"does not answer with JSON; is it vLLM? {retried}"
         if isinstance(error, requests.ConnectionError):
-            return f"cannot be reached: {tried}. Is it running, and is the address right?"
-        return f"cannot be asked: {first_line(error)}; {tried}"
+            return f"cannot be reached: {retried}. Is it running, and is the address right?"
+        return f"cannot be used: {first_line(error)}; {retried}"
 
 
 class _FailedError(Exception):
-    """The server answered that something went wrong in it."""
+    """The server answered with an error of its own (status 5xx)."""
 
 
 def _reason(answer: requests.Response) -> str:
-    """What an answer that is an error says."""
+    """The message in an error answer."""
     try:
         content = answer.json()
     except requests.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Completion: what a server drew, read from its answer and looked at."""
+"""Completion: one sampled completion, read from a server's answer and checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Any
 from groupwise.errors import UserError
 
 ENDED, CUT = "stop", "length"
-"""Reasons to end: an end token or a stop string; a limit."""
+"""vLLM's finish reasons: an end token or stop string; the limit of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """ids: end token and stop string included; log_probs: of each id, or none were asked for;
-    tags: those of all weights that drew any of it."""
+    """ids: including end token and stop string; log_probs: of each id, empty if not requested;
+    tags: of all weights that sampled any part of it."""
 
     ids: list[int]
     log_probs: list[float]
@@ -22,10 +22,10 @@ class Completion:
 
 
 def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) -> Completion:
-    """The completion that a choice of an answer states. Raises UserError where it states none.
+    """The completion in one choice of an answer. Raises UserError where it is incomplete or wrong.
 
-    longest: the tokens that were allowed; vocabulary: as many as the policy knows; scored: whether
-    log-probs were asked for.
+    longest: most tokens allowed; vocabulary: size of the policy's; scored: whether log-probs were
+    requested.
     """
     where = f"sampler: the vLLM server at {url}"
     try:
@@ -39,16 +39,15 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where} {_missing(choice, scored)}") from error
     if not tags:
-        raise UserError(f"{where} does not say which weights drew a completion; it needs vLLM 0.32")
+        raise UserError(f"{where} does not state a completion's weight version; vLLM 0.32 does")
     if not 0 < len(ids) <= longest:
         raise UserError(
-            f"{where} drew {len(ids)} tokens, and 1 to {longest} were asked for "
-            f"(policy.max_new_tokens)"
+            f"{where} sampled {len(ids)} tokens, expected 1 to {longest} (policy.max_new_tokens)"
         )
     if max(ids) >= vocabulary or min(ids) < 0:
         raise UserError(
-            f"{where} drew token {max(ids)}, and the policy's model knows {vocabulary}: was the "
-            f"server started with another model?"
+            f"{where} sampled token {max(ids)}, and the policy's model has {vocabulary} tokens: "
+            f"was the server started with another model?"
         )
     if reason not in (ENDED, CUT) or (reason == CUT and len(ids) < longest):
         raise UserError(
@@ -56,7 +55,7 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
             f"token nor a stop string (reason: {reason})"
         )
     if scored and scored_ids != ids:
-        raise UserError(f"{where} states log-probs of {len(scores)} tokens, and drew {len(ids)}")
+        raise UserError(f"{where} sampled {len(ids)} tokens and states {len(scores)} log-probs")
     return Completion(
         ids=ids,
         log_probs=log_probs,
@@ -66,14 +65,14 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
 
 
 def _missing(choice: Any, scored: bool) -> str:
-    """What an answer lacks."""
+    """What is missing in an answer, and what to set."""
     if not isinstance(choice, Mapping):
-        return "answers with completions of another form; which version of vLLM is it?"
+        return "answers in an unknown format; which version of vLLM is it?"
     if scored and not choice.get("logprobs"):
         return (
-            "states no log-probs of what it drew, and training corrects by them; start it with "
-            "--logprobs-mode processed_logprobs, and without --max-logprobs 0"
+            "states no log-probs of its tokens, which training needs for importance sampling; "
+            "start it with --logprobs-mode processed_logprobs, and without --max-logprobs 0"
         )
-    lacks = [n for n in ("token_ids", "finish_reason", "weight_versions") if n not in choice]
-    problem = f"without {', '.join(lacks)}" if lacks else "with completions of another form"
+    missing = [n for n in ("token_ids", "finish_reason", "weight_versions") if n not in choice]
+    problem = f"without {', '.join(missing)}" if missing else "in an unknown format"
     return f"answers {problem}; it needs vLLM 0.32"

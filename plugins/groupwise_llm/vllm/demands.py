@@ -1,4 +1,4 @@
-"""Demands: what a server must be, so that a policy can be trained on what it draws."""
+"""Demands: how a server must be started, so that its completions can be trained on."""
 
 from collections.abc import Iterator
 
@@ -12,42 +12,42 @@ from groupwise_llm.vllm.settings import Settings
 def check(
     server: Server, facts: Facts, policy: LanguageModel, settings: Settings, backend: str
 ) -> None:
-    """Raise UserError where the server was started otherwise; backend: of weight transfer."""
+    """Raise UserError where the server was started differently; backend: of weight transfer."""
     for need in _needs(facts, policy, settings, backend):
         raise UserError(f"sampler: the vLLM server at {server.url} {need}")
 
 
 def _needs(facts: Facts, policy: LanguageModel, settings: Settings, backend: str) -> Iterator[str]:
-    """What is not as it must be, and how it comes to be."""
-    if facts.words != "processed_logprobs":
+    """Each problem, and the option that solves it."""
+    if facts.logprobs_mode != "processed_logprobs":
         yield (
-            f"states {facts.words}, and training needs those of the distribution that is drawn "
-            f"from; start it with --logprobs-mode processed_logprobs"
+            f"states {facts.logprobs_mode}, and training needs log-probs of the distribution that "
+            f"is sampled from; start it with --logprobs-mode processed_logprobs"
         )
     longest = policy.config.max_new_tokens
-    if facts.longest <= longest:
+    if facts.max_tokens <= longest:
         yield (
-            f"takes {facts.longest} tokens of prompt and completion, and policy.max_new_tokens is "
-            f"{longest}; start it with a larger --max-model-len"
+            f"takes {facts.max_tokens} tokens of prompt and completion, and "
+            f"policy.max_new_tokens is {longest}; start it with a larger --max-model-len"
         )
-    if settings.sleep and not facts.sleeps:
+    if settings.sleep and not facts.sleep_mode:
         yield "cannot sleep (sampler.sleep); start it with --enable-sleep-mode"
     if backend == BACKEND and facts.backend != BACKEND:
         yield (
             "takes no weights by NCCL (sampler.transfer); start it with --weight-transfer-config "
             '\'{"backend": "nccl"}\', or set transfer: files'
         )
-    if facts.device == "cpu" and facts.cuts:
-        # vLLM 0.32: "CPU Generator does not use offset", which ends the engine.
+    if facts.device == "cpu" and facts.chunked_prefill:
+        # vLLM 0.32 then fails with "CPU Generator does not use offset", and the engine ends.
         yield (
-            "runs on a CPU and reads long prompts in parts, where a request with a seed makes it "
-            "fail; start it with --no-enable-chunked-prefill"
+            "runs on a CPU with chunked prefill, where a request with a seed makes it fail; start "
+            "it with --no-enable-chunked-prefill"
         )
     if facts.device == "cpu" and _is_tied(policy):
         yield (
-            "runs on a CPU, and there keeps the old output embedding where it is tied to the "
-            "input's, as this model's is; untie it (tie_word_embeddings: false in its config.json, "
-            "lm_head.weight among its weights), or use a GPU"
+            "runs on a CPU, where it keeps the old output embedding of a model whose input and "
+            "output embeddings are tied, as this model's are; untie them (tie_word_embeddings: "
+            "false in config.json, lm_head.weight among the weights), or use a GPU"
         )
 
 

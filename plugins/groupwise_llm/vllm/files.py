@@ -1,4 +1,4 @@
-"""Files: weights go to servers as safetensors in a folder that they share, best in memory."""
+"""Files: weights go to servers as safetensors files in a shared folder, by default in memory."""
 
 import os
 import shutil
@@ -22,13 +22,13 @@ from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 MEMORY = Path("/dev/shm")
 PREFIX = f"groupwise-{socket.gethostname()}-"
 FILE_BYTES = 2**31
-"""Weights are gathered to files of about this size, so that no more of them are held beside."""
+"""Size of a file: weights are collected in memory up to this size, then written."""
 
 
 class Files(Transfer):
-    """The weights that are followed stay in their folder: a server that restarts gets them again.
+    """The current weights stay in the folder, so that a server that restarts can load them again.
 
-    parent: where folders are made; memory where None.
+    parent: where the folder is created; None for /dev/shm.
     """
 
     def __init__(self, servers: Sequence[Server], parent: str | None) -> None:
@@ -42,7 +42,7 @@ class Files(Transfer):
         _write(weights(), self.home)
         processes.first(lambda: self.each(lambda server: _load(server, self.home, tag)))
 
-    def again(self, server: Server, tag: str) -> None:
+    def resend(self, server: Server, tag: str) -> None:
         with FileLock(self.home / "lock"):
             if server.tag != tag:  # else another process was faster
                 _load(server, self.home, tag)
@@ -57,7 +57,7 @@ class Files(Transfer):
 
 
 def _home(parent: str) -> str:
-    """A new folder of this process; those of processes that were killed are removed."""
+    """Create this process's folder; folders of killed processes are removed."""
     try:
         for folder in Path(parent).glob(f"{PREFIX}*"):
             process = folder.name.removeprefix(PREFIX).partition("-")[0]
@@ -78,9 +78,10 @@ def _lives(process: int) -> bool:
 
 
 def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
-    """Write the weights on the first process; the others iterate over theirs, as it does.
+    """Write the weights on rank 0; the other ranks iterate too, as gathering is a collective.
 
-    Raises UserError where there is no room, after the last weight: the others gather until then.
+    Raises UserError where writing fails, but only after the last weight: until then the other ranks
+    gather.
     """
     part: dict[str, Tensor] = {}
     size = number = 0
@@ -104,17 +105,17 @@ def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
                 flush()
     flush()
 
-    def tell() -> None:
+    def raise_problem() -> None:
         if problem is not None:
             raise UserError(
                 f"sampler.folder: the weights cannot be written to {home}: {first_line(problem)}; "
-                f"name a folder with room for all of them"
+                f"set it to a folder with room for all of them"
             )
 
-    processes.first(tell)
+    processes.first(raise_problem)
 
 
 def _load(server: Server, home: Path, tag: str) -> None:
-    server.name_weights(UNFINISHED)
+    server.set_tag(UNFINISHED)
     server.load(str(home))
-    server.name_weights(tag)
+    server.set_tag(tag)

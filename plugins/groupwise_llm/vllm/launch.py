@@ -1,4 +1,4 @@
-"""Launch: a vLLM server that the run starts on its own machine, and that ends with it."""
+"""Launch: a vLLM server that the run starts on its own machine, and stops at its end."""
 
 import importlib.util
 import os
@@ -23,15 +23,16 @@ HOLD = """exec 3<&0
 child=$!
 (cat <&3 >/dev/null; kill $child 2>/dev/null) &
 wait $child"""
-"""Ends what it starts when its own input ends, as it does when this process is killed."""
-LOOK = 0.5
-"""Seconds from one look at whether the server is up to the next."""
+"""A shell script that ends the server when standard input closes, also when this process is
+killed."""
+POLL_SECONDS = 0.5
+"""Seconds between two checks whether the server is up."""
 LINES = 15
-"""Of a server's log, as many are shown as it fails to start."""
+"""Last lines of the server's log that are shown when it does not start."""
 
 
 class Launch:
-    """start: how; policy: whose model the server loads."""
+    """start: options of the server; policy: whose model the server loads."""
 
     def __init__(self, start: Start, policy: LanguageModel, settings: Settings) -> None:
         self.start, self.policy, self.settings = start, policy, settings
@@ -40,7 +41,8 @@ class Launch:
         self.answered = False
 
     def open(self) -> str:
-        """Start it and wait until it answers; its address. Raises UserError with its last words."""
+        """Start the server and wait until it answers; returns its address. Raises UserError with
+        the last lines of its log."""
         python = self._python()
         port = _free_port()
         handle, name = tempfile.mkstemp(prefix="groupwise-vllm-", suffix=".log")
@@ -61,10 +63,9 @@ class Launch:
         return url
 
     def close(self) -> None:
-        """End the server, with all processes of it; its log stays where it did not come up, or had
-        ended before.
+        """Stop the server and all its processes; its log is kept if the server failed.
 
-        On a process that started none: nothing.
+        Does nothing on a process that started no server.
         """
         if self.process is None:
             return
@@ -82,23 +83,24 @@ class Launch:
         self.process = None
 
     def _python(self) -> str:
-        """The interpreter that has vLLM. Raises UserError where none has."""
+        """The interpreter that has vLLM. Raises UserError where there is none."""
         python = self.start.python
         if python is None:
             if importlib.util.find_spec("vllm") is None:
                 raise UserError(
                     "sampler.start: vLLM is not installed here: pip install "
-                    '"groupwise[vllm]", or name the interpreter of another environment that has '
-                    "it (sampler.start.python)"
+                    '"groupwise[vllm]", or set sampler.start.python to the interpreter of an '
+                    "environment that has it"
                 )
             return sys.executable
         if shutil.which(python) is None:
-            raise UserError(f"sampler.start.python: {python} is no program that can be run")
+            raise UserError(f"sampler.start.python: {python} is not an executable program")
         return python
 
     @property
     def _key(self) -> dict[str, str]:
-        """In the environment: a command line is read by every user, and vLLM's log repeats it."""
+        """The API key as environment variable: every user can read a command line, and vLLM logs
+        it."""
         key = self.settings.api_key
         return {} if key is None else {"VLLM_API_KEY": key.get_secret_value()}
 
@@ -136,7 +138,7 @@ class Launch:
                     return
             except requests.RequestException:
                 pass
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         raise UserError(
             f"sampler.start.wait: vLLM did not start within {self.start.wait:g} s; its log is "
             f"{self.log}:\n{self._last_words()}"

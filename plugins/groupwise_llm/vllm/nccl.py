@@ -1,8 +1,8 @@
 """NCCL: weights go from GPU to GPU, by vLLM's own interface of weight transfer.
 
 https://docs.vllm.ai/en/v0.32.0/training/weight_transfer/: this process is rank 0 of a group with
-all workers of all servers; a worker is told of each weight what it is called and how large it is,
-and receives it by a broadcast.
+all workers of all servers. Workers get the names and shapes of the weights by HTTP, and the weights
+by broadcasts.
 """
 
 import socket
@@ -23,7 +23,7 @@ BACKEND = "nccl"
 
 
 class NCCL(Transfer):
-    """workers: of each server; address: under which they reach this process."""
+    """workers: their number, per server; address: where they reach this process."""
 
     def __init__(self, servers: Sequence[Server], workers: Sequence[int], address: str) -> None:
         super().__init__(servers)
@@ -33,8 +33,8 @@ class NCCL(Transfer):
 
     def send(self, weights: Weights, tag: str) -> None:
         self._source.weights = weights
-        self._source.describe()  # all processes iterate alike, here and in sending
-        processes.first(lambda: self.each(lambda server: server.name_weights(UNFINISHED)))
+        self._source.describe()  # gathers, on every rank, as sending does
+        processes.first(lambda: self.each(lambda server: server.set_tag(UNFINISHED)))
         if PartialState().is_main_process:
             if self._sender is None:
                 self._sender = self._begin()
@@ -44,20 +44,20 @@ class NCCL(Transfer):
                 pass
         processes.first(lambda: self.each(lambda server: _finish(server, tag)))
 
-    def again(self, server: Server, tag: str) -> None:
+    def resend(self, server: Server, tag: str) -> None:
         raise UserError(
             f"sampler: the vLLM server at {server.url} no longer has the weights that it was sent: "
-            f"it restarted, or another run uses it. By NCCL it cannot get them in the middle of a "
-            f"step; go on from the last checkpoint (--resume), or set sampler.transfer: files"
+            f"it restarted, or another run uses it. NCCL cannot send them again within a step; "
+            f"continue from the last checkpoint (--resume), or set sampler.transfer: files"
         )
 
     def close(self) -> None:
         if self._sender is not None:
-            with suppress(UserError):  # of a server that is gone: why, was said before
+            with suppress(UserError):  # the server is gone, which was reported before
                 self._sender.shutdown()
 
     def _begin(self) -> Any:
-        """vLLM's sender, joined with all workers."""
+        """vLLM's sender, connected to all workers."""
         try:
             from vllm.distributed.weight_transfer.nccl_engine import (
                 NCCLTrainerInitInfo,
@@ -80,7 +80,7 @@ class NCCL(Transfer):
 
 
 class _Workers:
-    """All servers as one, for vLLM's sender: each step is asked of all at once."""
+    """All servers behind the interface of one, for vLLM's sender: each call goes to all at once."""
 
     def __init__(self, transfer: NCCL) -> None:
         self.transfer = transfer
@@ -112,7 +112,7 @@ class _Workers:
 
 
 class _Source:
-    """The weights as vLLM's sender asks for them: what they are, and one after the other."""
+    """The weights as vLLM's sender reads them: names, dtypes and shapes, then the tensors."""
 
     weights: Weights
 
@@ -135,8 +135,8 @@ class _Source:
 
 
 def _finish(server: Server, tag: str) -> None:
-    server.forget()
-    server.name_weights(tag)
+    server.reset_prefix_cache()
+    server.set_tag(tag)
 
 
 def _free_port() -> int:

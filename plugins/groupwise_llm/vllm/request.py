@@ -1,4 +1,4 @@
-"""Request: completions of one prompt, as many as a server takes at once."""
+"""Request: completions of one prompt, at most as many as a server takes in one request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.server import Facts, Server
 
 SEEDS = 2**62
-"""vLLM's seeds are below 2^63, and it adds a completion's number in its request."""
+"""vLLM's seeds are below 2^63, and it adds a completion's index in its request to the seed."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """row: of the prompt; count: of completions; seed: of the first of them."""
+    """row: index of the prompt; count: number of completions; seed: of the first completion."""
 
     server: Server
     row: int
@@ -32,32 +32,32 @@ def spread(
     servers: Sequence[tuple[Server, Facts]],
     policy: LanguageModel,
 ) -> list[Request]:
-    """`size` completions of each prompt, the prompts spread evenly over the servers, in order.
+    """Requests for `size` completions of each prompt, prompts assigned to the servers in turn.
 
-    Groups are cut where a server takes no more at once. Raises UserError for a prompt that a server
-    has no room for.
+    A group becomes several requests where it exceeds a server's `max_completions`. Raises UserError
+    for a prompt that is too long for its server.
     """
     requests = []
     for row, prompt in enumerate(ids):
         server, facts = servers[row % len(servers)]
-        if len(prompt) + policy.config.max_new_tokens > facts.longest:
+        if len(prompt) + policy.config.max_new_tokens > facts.max_tokens:
             raise UserError(
                 f"sampler: a prompt of {len(prompt)} tokens and policy.max_new_tokens: "
-                f"{policy.config.max_new_tokens} are more than the {facts.longest} tokens that the "
-                f"vLLM server at {server.url} takes; start it with a larger --max-model-len, or "
-                f"set policy.max_prompt_tokens"
+                f"{policy.config.max_new_tokens} are more than the {facts.max_tokens} tokens that "
+                f"the vLLM server at {server.url} takes; start it with a larger --max-model-len, "
+                f"or set policy.max_prompt_tokens"
             )
-        for start in range(0, size, facts.widest):
+        for start in range(0, size, facts.max_completions):
             seed = seeds[row * size + start] % SEEDS
-            requests.append(Request(server, row, min(facts.widest, size - start), seed))
+            requests.append(Request(server, row, min(facts.max_completions, size - start), seed))
     return requests
 
 
 def sampling_of(policy: LanguageModel, purpose: Purpose) -> dict[str, Any]:
-    """vLLM's sampling parameters; whatever a server's own defaults could change is set.
+    """vLLM's sampling parameters, all set explicitly, since servers may have other defaults.
 
-    Log-probs are asked for in training alone: an evaluation's choice of tokens has another
-    distribution than the policy's.
+    Log-probs are requested for training only: evaluations may sample from another distribution than
+    the policy's.
     """
     own = policy.config
     choice = own if purpose == "train" else own.for_evaluation()
@@ -68,10 +68,10 @@ def sampling_of(policy: LanguageModel, purpose: Purpose) -> dict[str, Any]:
         "min_p": choice.min_p,
         "repetition_penalty": choice.repetition_penalty,
         "max_tokens": own.max_new_tokens,
-        "ignore_eos": True,  # the policy's own end tokens take its place
+        "ignore_eos": True,  # stop_token_ids has the policy's own end tokens
         "stop_token_ids": policy.ends,
         "stop": own.stop,
         "detokenize": bool(own.stop),
-        "skip_special_tokens": False,  # a stop string may hold one
+        "skip_special_tokens": False,  # a stop string may contain one
         "logprobs": 0 if purpose == "train" else None,
     }

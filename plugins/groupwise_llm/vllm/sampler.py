@@ -1,4 +1,4 @@
-"""VLLM: a sampler whose completions are drawn by vLLM servers."""
+"""VLLM: a sampler that gets its completions from vLLM servers."""
 
 import math
 import threading
@@ -31,21 +31,22 @@ from groupwise_llm.vllm.sleep import Sleep
 from groupwise_llm.vllm.transfer import Transfer
 
 ROUNDS = 3
-"""How often completions of other weights are drawn anew."""
+"""Attempts to get all completions from the current weights."""
 AT_ONCE = 256
-"""Requests that wait for their answers at once."""
-APART = 0.3
-"""Nats by which a token's log-prob may differ on average from the policy's after the first
-transfer: rounding is far below, another model far above."""
-PROBED = 16
-"""Tokens that this is looked at on."""
+"""Most requests in flight."""
+MAX_GAP = 0.3
+"""Largest mean difference, in nats, between the server's and the policy's log-probs after the first
+transfer: rounding causes far less, another model far more."""
+PROBE_TOKENS = 16
+"""Tokens on which this difference is measured."""
 
 
 class VLLM(Sampler):
-    """vLLM servers draw the completions.
+    """vLLM servers sample the completions.
 
-    They take the weights that are followed, under a tag of their own for every change, and say of
-    each completion by which tags it was drawn: others are drawn anew.
+    Every update of the weights is sent to them under a new tag, and with each completion a server
+    states the tags of the weights that sampled it. Completions by other weights than the current
+    ones are sampled again.
     """
 
     policy_class: ClassVar[type] = LanguageModel
@@ -67,7 +68,7 @@ class VLLM(Sampler):
             backend = self._backend
             for server, facts in zip(self.servers, self.facts, strict=True):
                 check(server, facts, policy, config, backend)
-            self._transfer = self._way(backend)
+            self._transfer = self._new_transfer(backend)
             files = self._transfer if isinstance(self._transfer, Files) else None
             self._sleep = Sleep(files) if config.sleep and files else None
         except BaseException:
@@ -80,12 +81,12 @@ class VLLM(Sampler):
 
     @property
     def _backend(self) -> str:
-        """By what weights get there: by NCCL from a GPU to others."""
+        """How weights are sent: by NCCL from a GPU to servers on other GPUs, else by files."""
         own = self.config
         direct = self.policy.device.type == "cuda" and not own.sleep and own.start is None
         return own.transfer or (BACKEND if direct else "files")
 
-    def _way(self, backend: str) -> Transfer:
+    def _new_transfer(self, backend: str) -> Transfer:
         if backend == BACKEND:
             workers = [facts.workers for facts in self.facts]
             return NCCL(self.servers, workers, self.config.address)
@@ -93,7 +94,7 @@ class VLLM(Sampler):
 
     @torch.no_grad()
     def follow(self, policy: Any, name: str, version: int) -> None:
-        """Have all servers take the policy's weights; they have taken them when this returns."""
+        """Send the policy's weights to all servers; returns when all have loaded them."""
         self._thread = threading.current_thread()
         self.tag = processes.first(lambda: f"{name}-{version}-{uuid.uuid4().hex}")
         if self._sleep is not None:
@@ -103,11 +104,11 @@ class VLLM(Sampler):
         if not self._probed:
             self._probe(policy)
             self._probed = True
-            PartialState().wait_for_everyone()  # whoever is first would send servers to sleep
+            PartialState().wait_for_everyone()  # else the fastest rank would put servers to sleep
 
     def _probe(self, policy: LanguageModel) -> None:
-        """Raise UserError where a server answers otherwise than the policy, as another model does,
-        or one that did not take all weights."""
+        """Raise UserError where a server's log-probs are not the policy's: it runs another model,
+        or did not load all weights."""
         row = {"prompt": "0"}
         ids = torch.tensor([policy.ends[0]])
         sampling = {
@@ -116,7 +117,11 @@ class VLLM(Sampler):
             "stop_token_ids": [],
             "stop": [],
         }
-        sampling |= {"n": 1, "seed": 0, "max_tokens": min(PROBED, policy.config.max_new_tokens)}
+        sampling |= {
+            "n": 1,
+            "seed": 0,
+            "max_tokens": min(PROBE_TOKENS, policy.config.max_new_tokens),
+        }
         for server in self.servers:
             (choice,) = server.generate(ids.tolist(), sampling)
             drawn = read(
@@ -131,12 +136,12 @@ class VLLM(Sampler):
             assert ours is not None
             assert rollouts.sampler_log_probs is not None
             gap = float((ours - rollouts.sampler_log_probs).abs().mean())
-            if not gap <= APART:
+            if not gap <= MAX_GAP:
                 raise UserError(
-                    f"sampler: the vLLM server at {server.url} has taken the policy's weights, and "
-                    f"its log-probs are {gap:.2g} nats from the policy's on average: it runs "
-                    f"another model, or computes otherwise. Start it with {policy.config.model}, "
-                    f"and in the policy's precision (--dtype)"
+                    f"sampler: the vLLM server at {server.url} has loaded the policy's weights, "
+                    f"but its log-probs differ from the policy's by {gap:.2g} nats on average: it "
+                    f"runs another model, or in another precision. Start it with "
+                    f"{policy.config.model}, and in the policy's precision (--dtype)"
                 )
 
     # ---- completions
@@ -149,12 +154,14 @@ class VLLM(Sampler):
         seeds: Sequence[int],
         purpose: Purpose = "train",
     ) -> Rollouts:
-        """Completions as the policy would draw them; seeds name the requests, which vLLM answers as
-        they come."""
+        """Completions with the policy's sampling settings; see `Sampler.sample`.
+
+        Seeds go into the requests, but vLLM's results also depend on how it batches them.
+        """
         if self.config.sleep and threading.current_thread() is not self._thread:
             raise UserError(
-                "sampler.sleep: true and train.ahead: 1: servers that sleep while training updates "
-                "cannot draw meanwhile; unset one of the two"
+                "sampler.sleep: true and train.ahead: 1: servers that sleep during updates cannot "
+                "sample at the same time; unset one of the two"
             )
         ids = [self.policy.prompts.encode(row) for row in prompts]
         requests = spread(
@@ -167,32 +174,32 @@ class VLLM(Sampler):
     def _drawn(
         self, requests: Sequence[Request], ids: Sequence[Tensor], purpose: Purpose
     ) -> list[Completion]:
-        """The completions of all requests in their order, all drawn by the weights followed."""
+        """The completions of all requests in order, all sampled by the current weights."""
         sampling = sampling_of(self.policy, purpose)
         answers: dict[Request, list[Completion]] = {}
         for _ in range(ROUNDS):
-            self._keep()
+            self._resend_weights()
             due = [request for request in requests if request not in answers]
             with ThreadPoolExecutor(min(len(due), AT_ONCE)) as threads:
                 parts = threads.map(lambda request: self._ask(request, ids, sampling), due)
                 drawn = dict(zip(due, parts, strict=True))
-            answers |= {r: part for r, part in drawn.items() if self._is_present(part)}
+            answers |= {r: part for r, part in drawn.items() if self._is_current(part)}
             if len(answers) == len(requests):
                 return [completion for request in requests for completion in answers[request]]
         other = next(request for request in requests if request not in answers)
         raise UserError(
             f"sampler: the vLLM server at {other.server.url} draws with other weights than those "
-            f"that it was sent, however often it gets them again: does another run use it, or does "
-            f"it restart?"
+            f"that it was sent, after {ROUNDS} attempts: does another run use it, or does it "
+            f"restart?"
         )
 
-    def _keep(self) -> None:
-        """Give the weights again to servers that no longer have them, as after a restart."""
+    def _resend_weights(self) -> None:
+        """Send the weights again to servers that no longer have them, after a restart."""
         for server in self.servers:
             if server.tag != self.tag:
-                self._transfer.again(server, self.tag)
+                self._transfer.resend(server, self.tag)
 
-    def _is_present(self, completions: Sequence[Completion]) -> bool:
+    def _is_current(self, completions: Sequence[Completion]) -> bool:
         return all(completion.tags == {self.tag} for completion in completions)
 
     def _ask(
@@ -203,7 +210,7 @@ class VLLM(Sampler):
         if len(choices) != request.count:
             raise UserError(
                 f"sampler: the vLLM server at {request.server.url} answered with {len(choices)} "
-                f"completions, and {request.count} were asked for"
+                f"completions, expected {request.count}"
             )
         return [
             read(
@@ -224,7 +231,7 @@ class VLLM(Sampler):
         drawn: Sequence[Completion],
         purpose: Purpose,
     ) -> Rollouts:
-        """What the policy's own `sample` would return of these completions."""
+        """The rollouts that the policy's own `sample` would return for these completions."""
         device, policy = self.policy.device, self.policy
         rows = [row for row in prompts for _ in range(size)]
         tokens = [completion.ids for completion in drawn]
@@ -233,7 +240,7 @@ class VLLM(Sampler):
         training = purpose == "train"
         whole = training or policy.config.for_evaluation() == policy.config
         log_probs = [torch.tensor(completion.log_probs) for completion in drawn]
-        completions, facts = policy.stated(tokens, rows)
+        completions, facts = policy.completions_and_facts(tokens, rows)
         return Rollouts(
             prompts=rows,
             completions=completions,
@@ -262,5 +269,5 @@ class VLLM(Sampler):
 
 
 def _padded(columns: Sequence[Tensor]) -> Tensor:
-    """[B, T] of B tensors, zeros behind those that are shorter."""
+    """[B, T] of B tensors, padded on the right with zeros."""
     return pad_sequence(list(columns), batch_first=True)

@@ -1,4 +1,4 @@
-"""Server: what a vLLM server is asked: what it is, completions, other weights, sleep."""
+"""Server: the calls to a vLLM server: its configuration, completions, new weights, sleep."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,31 +8,31 @@ from groupwise.errors import UserError
 from groupwise_llm.vllm.client import Client, RefusedError
 
 VERSION = "0.32"
-"""The first that tells of every completion which weights drew it."""
+"""The first version that states for every completion which weights sampled it."""
 ENGINE_FAILED = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """How a server was started.
+    """How a server was started, by its own account.
 
-    longest: tokens of a prompt and its completion; widest: completions of one request; words: what
-    kind of log-probs it states; cuts: whether it reads a long prompt in parts; workers: processes
-    that hold weights; backend: of weight transfer.
+    max_tokens: of prompt and completion together; max_completions: in one request; logprobs_mode,
+    chunked_prefill, sleep_mode: vLLM's options; workers: number of processes that hold weights;
+    backend: of weight transfer.
     """
 
-    longest: int
-    widest: int
-    words: str
+    max_tokens: int
+    max_completions: int
+    logprobs_mode: str
     device: str
-    cuts: bool
-    sleeps: bool
+    chunked_prefill: bool
+    sleep_mode: bool
     workers: int
     backend: str | None
 
 
 class Server:
-    """One server. Whatever it refuses is a UserError that says what to do."""
+    """One server. A refused request raises a UserError that says what to do."""
 
     def __init__(self, client: Client) -> None:
         self.client, self.url = client, client.url
@@ -44,27 +44,27 @@ class Server:
             scheduler = config["scheduler_config"]
             transfer = config.get("weight_transfer_config") or {}
             return Facts(
-                longest=model["max_model_len"],
-                widest=scheduler["max_num_seqs"],
-                cuts=scheduler["enable_chunked_prefill"],
-                words=model["logprobs_mode"],
+                max_tokens=model["max_model_len"],
+                max_completions=scheduler["max_num_seqs"],
+                chunked_prefill=scheduler["enable_chunked_prefill"],
+                logprobs_mode=model["logprobs_mode"],
                 device=config["device_config"]["device"],
-                sleeps=model["enable_sleep_mode"],
+                sleep_mode=model["enable_sleep_mode"],
                 workers=parallel["world_size"],
                 backend=transfer.get("backend"),
             )
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"sampler: {self.url} does not describe itself as vLLM {VERSION} does; is it "
-                f"another server, or another version?"
+                f"sampler: {self.url} does not describe its configuration as vLLM {VERSION} does; "
+                f"is it another server, or another version?"
             ) from error
         except RefusedError as refused:
-            raise self._refusal(refused, "tell how it was started") from refused
+            raise self._refusal(refused, "describe its configuration") from refused
 
     # ---- completions
 
     def generate(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Any]:
-        """The choices of a request, as they are answered."""
+        """The choices in the answer to a request, unchecked."""
         body = {"token_ids": list(ids), "sampling_params": dict(sampling)}
         try:
             answer = self.client.post("inference/v1/generate", body)
@@ -79,36 +79,36 @@ class Server:
 
     @property
     def tag(self) -> str:
-        """What the weights it has were called."""
+        """The tag of the weights that the server has."""
         try:
             return str(self.client.get("weight_info")["weight_version"])
         except RefusedError as refused:
-            raise self._refusal(refused, "tell which weights it has") from refused
+            raise self._refusal(refused, "state the version of its weights") from refused
 
-    def name_weights(self, tag: str) -> None:
+    def set_tag(self, tag: str) -> None:
         self._post("update_weight_version", {"new_version": tag})
 
     def load(self, folder: str) -> None:
-        """Take the weights in the files of a folder; nothing computed with others remains."""
+        """Load the weights from the files of a folder, and drop the prefix cache."""
         body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         self._post("collective_rpc", body, loads=True)
-        self.forget()
+        self.reset_prefix_cache()
 
-    def forget(self) -> None:
-        """Drop what is cached of prompts: it was computed with other weights."""
+    def reset_prefix_cache(self) -> None:
+        """Drop the cache of prompts, which was computed with older weights."""
         answer = self._post("reset_prefix_cache", {})
         if not (isinstance(answer, dict) and answer.get("success", True)):
             raise UserError(
-                f"sampler: {self.url} could not drop its cache of prompts, which older weights "
-                f"computed; does another run draw from it?"
+                f"sampler: {self.url} could not drop its cache of prompts, computed with older "
+                f"weights; does another run use it?"
             )
 
     def transfer(self, step: str, body: Mapping[str, Any]) -> None:
-        """A step of vLLM's own protocol of weight transfer."""
+        """A step of vLLM's own protocol for weight transfer."""
         self._post(step, dict(body), loads=True)
 
     def sleep(self) -> None:
-        """Free the device's memory; weights wait in the host's."""
+        """Free the device's memory; weights move to the host's."""
         self._post("sleep", {}, level=1)
 
     def wake(self) -> None:
@@ -126,12 +126,12 @@ class Server:
                 ) from refused
             raise self._refusal(refused, f"do {path}") from refused
 
-    def _refusal(self, refused: RefusedError, what: str) -> UserError:
+    def _refusal(self, refused: RefusedError, request: str) -> UserError:
         hint = {
             401: "; set sampler.api_key",
             403: "; start it with --enable-scale-out",
             404: f"; start it with VLLM_SERVER_DEV_MODE=1, and at least vLLM {VERSION}",
         }.get(refused.status, "")
         return UserError(
-            f"sampler: the vLLM server at {self.url} refuses to {what}: {refused.reason}{hint}"
+            f"sampler: the vLLM server at {self.url} refuses to {request}: {refused.reason}{hint}"
         )

@@ -8,25 +8,26 @@ from groupwise.options import PathOrName
 
 
 class Start(BaseModel):
-    """A server that the run starts itself, on this machine."""
+    """A server that the run itself starts on this machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     python: PathOrName | None = Field(
-        None, description="interpreter of the environment that has vLLM; the run's own if unset"
+        None,
+        description="Python interpreter of the environment that has vLLM; the run's own if unset",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="further options of `vllm serve`, without the dashes before their names",
+        description="further options of `vllm serve`, by name without the leading dashes",
     )
     environment: dict[str, str] = Field(
         default_factory=dict, description="further environment variables of the server"
     )
-    wait: float = Field(600.0, gt=0, description="seconds that the server may take to start")
+    wait: float = Field(600.0, gt=0, description="longest time to wait for its start, in seconds")
 
 
 class Settings(BaseModel):
-    """Which servers, how weights get there, and how long is waited for them."""
+    """Which servers, how weights are sent there, and how long to wait for them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,34 +35,35 @@ class Settings(BaseModel):
         default_factory=list, description="addresses of running servers: http://host:port"
     )
     start: Start | None = Field(
-        None, description="start a server on this machine, where none is named"
+        None, description="start a server on this machine, instead of `servers`"
     )
     transfer: Literal["files", "nccl"] | None = Field(
         None,
-        description="how weights get there: nccl from GPU to GPU, or files; if unset nccl from a "
-        "GPU, unless the servers share it (sleep)",
+        description="how weights are sent: nccl from GPU to GPU, or files; if unset nccl where "
+        "training is on a GPU that servers do not share (no sleep, no start)",
     )
     folder: PathOrName | None = Field(
         None,
-        description="where files of weights lie while they are followed, and servers find them; "
-        "memory (/dev/shm) if unset",
+        description="for transfer: files, a folder that trainer and servers both see; /dev/shm "
+        "(memory) if unset",
     )
     address: str = Field(
-        "127.0.0.1", description="under which the servers reach this machine, with transfer: nccl"
+        "127.0.0.1",
+        description="for transfer: nccl, the address where the servers reach this machine",
     )
     sleep: bool = Field(
-        False, description="servers share GPUs with training, and sleep while nothing is sampled"
+        False,
+        description="servers share GPUs with training, and free them while nothing is sampled",
     )
     timeout: float = Field(
-        1800.0, gt=0, description="seconds that a server may take to answer a request"
+        1800.0, gt=0, description="longest time to wait for one answer, in seconds"
     )
     patience: float = Field(
         120.0,
         ge=0,
-        description="seconds for which a request that failed is sent again, as while a server "
-        "restarts",
+        description="how long a failed request is repeated, in seconds; covers a server's restart",
     )
-    api_key: SecretStr | None = Field(None, description="of servers that ask for one")
+    api_key: SecretStr | None = Field(None, description="API key, where servers require one")
 
     @field_validator("servers")
     @classmethod
@@ -70,18 +72,18 @@ class Settings(BaseModel):
             if not server.startswith(("http://", "https://")):
                 raise ValueError(f"expected addresses such as http://host:8000, found {server!r}")
         if len({server.rstrip("/") for server in servers}) < len(servers):
-            raise ValueError("a server is named twice")
+            raise ValueError("the same server is listed twice")
         return [server.rstrip("/") for server in servers]
 
     @model_validator(mode="after")
     def _either(self) -> Self:
         if bool(self.servers) == (self.start is not None):
             raise ValueError(
-                "set either servers (addresses of running ones) or start (the run starts one)"
+                "set either servers (addresses of running servers) or start (the run starts one)"
             )
         if self.sleep and self.transfer == "nccl":
             raise ValueError(
-                "sleep: true and transfer: nccl: servers that share a GPU with training get their "
-                "weights by files, as NCCL joins no two processes on one GPU"
+                "sleep: true and transfer: nccl: NCCL cannot connect two processes on one GPU; for "
+                "servers that share GPUs with training set transfer: files"
             )
         return self

@@ -1,4 +1,4 @@
-"""Sleep: servers that share GPUs with training are awake while any process draws, and no longer."""
+"""Sleep: servers that share GPUs with training are awake only while some process samples."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from groupwise_llm.vllm.server import Server
 
 
 class Sleep:
-    """Processes draw as often as they have prompts, some more often than others, so none waits for
-    another here: a file beside the weights counts those that draw."""
+    """Counts the processes that sample, in a file beside the weights. A collective would not do:
+    processes sample different numbers of times."""
 
     def __init__(self, transfer: Files) -> None:
         self.transfer = transfer
@@ -20,7 +20,7 @@ class Sleep:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Held while a process draws. After an error servers are left as they are."""
+        """The context in which a process samples. After an error, servers are left as they are."""
         with self._lock:
             if self._count(1) == 1:
                 self.wake()

@@ -1,4 +1,4 @@
-"""Transfer: a way for weights to get to servers."""
+"""Transfer: how weights are sent to servers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -9,31 +9,31 @@ from torch import Tensor
 from groupwise_llm.vllm.server import Server
 
 Weights = Callable[[], Iterator[tuple[str, Tensor]]]
-"""Begins anew to iterate over all weights; all processes must iterate alike."""
+"""Each call iterates over all weights from the beginning; a collective, so on every rank."""
 UNFINISHED = "groupwise: being replaced"
-"""What weights are called while they are loaded."""
+"""The tag of weights while they are being loaded."""
 
 
 class Transfer(ABC):
-    """Nothing must be in flight while it sends."""
+    """Sends weights to servers; no request may be in flight meanwhile."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = servers
 
     @abstractmethod
     def send(self, weights: Weights, tag: str) -> None:
-        """Have all servers take these weights, and call them `tag`. Called on all processes."""
+        """Have all servers load these weights, tagged `tag`. Called on every rank."""
 
     @abstractmethod
-    def again(self, server: Server, tag: str) -> None:
-        """Have a server take the weights sent last; called on any process. UserError if it cannot
-        be."""
+    def resend(self, server: Server, tag: str) -> None:
+        """Have one server load the last weights again. Called on any rank. Raises UserError where
+        that is not possible."""
 
     def close(self) -> None:  # noqa: B027
-        """Called once, when nothing is sent any more."""
+        """Called once, after the last transfer."""
 
     def each(self, action: Callable[[Server], None]) -> None:
-        """Do it with every server, all at once."""
+        """Run the action on all servers concurrently."""
         with ThreadPoolExecutor(len(self.servers)) as threads:
-            for done in [threads.submit(action, server) for server in self.servers]:
-                done.result()
+            for future in [threads.submit(action, server) for server in self.servers]:
+                future.result()

@@ -1,1 +1,1 @@
-"""Rewards for images: what is in them, what is written there, how much detail they have."""
+"""Rewards for images: the objects and the text in them, their detail, and their diversity."""

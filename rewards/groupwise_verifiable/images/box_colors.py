@@ -1,4 +1,4 @@
-"""The colours of objects of which only the boxes are known."""
+"""Colours of objects, estimated from their boxes by a palette."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from groupwise_verifiable.images.pixels import Pixels
 
 
 class PaletteColors:
-    """The colour of the palette that is nearest to the median of the central half of a box.
+    """The palette's colour nearest to the median pixel of the central half of a box.
 
-    Shades are other colours to it: white in the shade is gray, a dark blue is black.
+    It does not correct for light: white in the shade is gray, a dark blue is black.
     """
 
     def load(self) -> None:
-        """Loads nothing."""
+        """Nothing to load."""
 
     def __call__(self, image: Pixels, objects: Sequence[Detection]) -> list[str]:
         """Returns the name of each object's colour; image: [H, W, 3] in [0, 1]."""
@@ -24,7 +24,7 @@ class PaletteColors:
 
 
 def _median(image: Pixels, box: Box) -> Pixels:
-    """The median colour [3] of the box's middle, half as wide and half as high."""
+    """The median colour [3] of the box's middle, which has half its width and height."""
     left, top, right, bottom = box
     rows = _middle(top, bottom, image.shape[0])
     columns = _middle(left, right, image.shape[1])
@@ -33,7 +33,7 @@ def _median(image: Pixels, box: Box) -> Pixels:
 
 
 def _middle(low: float, high: float, length: int) -> slice:
-    """The pixels of the central half of an interval, at least one of them, inside the image."""
+    """The pixels of the central half of an interval, at least one, inside the image."""
     quarter = (high - low) / 4
     first = min(max(round(low + quarter), 0), length - 1)
     return slice(first, max(first + 1, min(round(high - quarter), length)))

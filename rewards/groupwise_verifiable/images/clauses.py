@@ -1,4 +1,4 @@
-"""What a picture is to contain: GenEval's metadata, and how far a picture meets it."""
+"""Clauses: what a picture should contain (GenEval's metadata), and how well it does."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class Included(BaseModel):
-    """A clause of `include`: so many objects of a class, perhaps of a colour, perhaps in a place.
+    """A clause of `include`: `count` objects of a class, optionally with a colour and a position.
 
-    position: a relation, and the place in `include` of the clause that it refers to.
+    position: a relation, and the index in `include` of the clause that it refers to.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +40,7 @@ _Clause = TypeVar("_Clause", bound=BaseModel)
 
 
 def included(value: Any, where: str) -> list[Included]:
-    """Returns the clauses of one row's `include`, a list or its JSON; ValueErrors say where."""
+    """Returns the clauses of one row's `include`, a list or JSON; where: for error messages."""
     clauses: list[Included] = _clauses(_INCLUDE, value, where)
     for index, clause in enumerate(clauses):
         if clause.position and clause.position[1] not in {*range(len(clauses))} - {index}:
@@ -52,7 +52,7 @@ def included(value: Any, where: str) -> list[Included]:
 
 
 def excluded(value: Any, where: str) -> list[Excluded]:
-    """Returns the clauses of one row's `exclude`, likewise."""
+    """Returns the clauses of one row's `exclude`, a list or JSON; where: for error messages."""
     return _clauses(_EXCLUDE, value, where)
 
 
@@ -81,17 +81,17 @@ def fulfilment(
     unexpected: bool,
     margin: float,
 ) -> float:
-    """Returns how far the detections meet the clauses: 0.0 to 1.0, 1.0 where every one is met.
+    """Returns how well the detections match the clauses: 0.0 to 1.0, 1.0 if all clauses hold.
 
-    A clause for n objects makes up to three checks, each worth a share of 1:
+    An `include` clause for n objects makes up to three checks, each with a value in [0, 1]:
 
     - count: 1 - (missing + surplus) / n, at least 0;
-    - colour: the objects that have it / n;
-    - position: pairs with an object of the other clause that stand right / all pairs asked for.
+    - colour: objects with the colour / n;
+    - position: pairs with an object of the other clause in the right relation / all such pairs.
 
-    The value is the sum of the checks / (number of checks + violations): every `exclude` clause
-    that is not met is a violation and, where `unexpected`, every object of a class that no clause
-    names. So nothing at all earns 0.0. Without `include` it is 1.0 where there is no violation.
+    value = sum of the checks / (number of checks + violations). A violation is an `exclude` clause
+    that does not hold and, if `unexpected`, any object of a class that no clause names. So an empty
+    picture gets 0.0. Without `include` the value is 1.0 if there is no violation, else 0.0.
     """
     pools = by_class(detections)
     violations = sum(len(pools[clause.label]) >= clause.count for clause in exclude)
@@ -100,13 +100,14 @@ def fulfilment(
         violations += sum(each.label not in named for each in detections)
     if not include:
         return float(violations == 0)
-    wanted: defaultdict[str, int] = defaultdict(int)
+    required: defaultdict[str, int] = defaultdict(int)
     for clause in include:
-        wanted[clause.label] += clause.count
-    assigned = _assigned(include, {label: pools[label][:count] for label, count in wanted.items()})
+        required[clause.label] += clause.count
+    first = {label: pools[label][:count] for label, count in required.items()}
+    assigned = _assigned(include, first)
     checks: list[float] = []
     for clause, objects in zip(include, assigned, strict=True):
-        surplus = max(0, len(pools[clause.label]) - wanted[clause.label])
+        surplus = max(0, len(pools[clause.label]) - required[clause.label])
         wrong = clause.count - len(objects) + surplus
         checks.append(max(0.0, 1 - wrong / clause.count))
         if clause.color is not None:
@@ -114,9 +115,9 @@ def fulfilment(
         if clause.position is not None:
             relation, other = clause.position
             right = sum(
-                relation in relations(first.box, second.box, margin)
-                for first in objects
-                for second in assigned[other]
+                relation in relations(each.box, target.box, margin)
+                for each in objects
+                for target in assigned[other]
             )
             checks.append(right / (clause.count * include[other].count))
     return sum(checks) / (len(checks) + violations)
@@ -125,9 +126,9 @@ def fulfilment(
 def _assigned(
     include: Sequence[Included], pools: Mapping[str, Sequence[Detection]]
 ) -> list[list[Detection]]:
-    """The objects of each clause: where several share a class, by colour, then those that are left.
+    """The objects of each clause. Clauses of one class first get objects of their own colour.
 
-    Clauses without a colour take of the rest first, since any object is right for them.
+    Of the remaining objects, clauses without a colour choose first: any object is right for them.
     """
     left = {label: list(pool) for label, pool in pools.items()}
     assigned: list[list[Detection]] = [[] for _ in include]

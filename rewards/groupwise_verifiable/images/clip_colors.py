@@ -1,4 +1,4 @@
-"""The colours of objects, named by a CLIP as GenEval names them."""
+"""Colours of objects, classified by a CLIP as in GenEval."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -21,19 +21,19 @@ COLORS = (
 
 
 class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
-    """The one of GenEval's ten colours whose texts are nearest to the crop of an object.
+    """The one of GenEval's ten colours whose text feature is nearest to that of the object's crop.
 
-    A colour's text feature is the mean of three, of unit length each: "a photo of a red car", "a
+    A colour's text feature is the mean of three features of unit length: "a photo of a red car", "a
     photo of a red-colored car", "a photo of a red object". `color_classification` in
-    `evaluate_images.py` of GenEval, arXiv:2310.11513, by ViT-L-14 of OpenAI. It paints what is
-    outside of an object's mask gray first; a box has no mask, so here its background stays.
+    `evaluate_images.py` of GenEval, arXiv:2310.11513, with OpenAI's ViT-L-14. GenEval first paints
+    the pixels outside the object's mask gray; without masks, the background of the box stays here.
 
-    model, pretrained: an architecture of open_clip's, and its tag or a file; or `local-dir:` and a
-    folder, with None. device: the GPU where there is one, by default.
+    model, pretrained: an architecture of open_clip, and its tag or a file of weights; or
+    `local-dir:` and a folder, with None. device: a GPU if there is one, by default.
     """
 
     def __init__(self, model: str, pretrained: str | None, device: str | None = None) -> None:
-        """Loads nothing; ValueError where open_clip or a file is missing, or a name unknown."""
+        """Loads nothing. Raises ValueError for a missing open_clip or file, or an unknown name."""
         if find_spec("open_clip") is None:
             raise ValueError("`colors: clip` needs open_clip: pip install 'groupwise[clip]'")
         _check(model, pretrained)
@@ -51,13 +51,13 @@ class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
         model, preprocess, _, device = self.loaded()
         with torch.inference_mode():
             crops = torch.stack([preprocess(_crop(whole, each.box)) for each in objects])
-            seen = model.encode_image(crops.to(device), normalize=True)
+            features = model.encode_image(crops.to(device), normalize=True)
             texts = torch.stack([self._classifier(each.label) for each in objects])
-            best = torch.einsum("nd,ndc->nc", seen, texts).argmax(dim=1)
+            best = torch.einsum("nd,ndc->nc", features, texts).argmax(dim=1)
         return [COLORS[index] for index in best.tolist()]
 
     def _classifier(self, label: str) -> "Tensor":
-        """[D, 10]: the features of the colours of a class, as columns of unit length."""
+        """[D, 10]: the text features of the ten colours of a class, columns of unit length."""
         import open_clip
 
         if label not in self._classifiers:
@@ -90,13 +90,13 @@ class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
                 device=default_device(self.device),
             )
             tokenizer = open_clip.get_tokenizer(self.model)
-        # The device with its number: a thread that scores may have another "cuda" than this one.
+        # The device with its index: in another thread, "cuda" may be another device.
         where = next(model.parameters()).device
         return model.eval().requires_grad_(requires_grad=False), preprocess, tokenizer, where
 
 
 def _check(model: str, pretrained: str | None) -> None:
-    """Raise ValueError unless there is such an architecture with such weights, or such a folder."""
+    """Raise ValueError for an unknown architecture or tag, or a file or folder that is missing."""
     if model.startswith("local-dir:"):
         folder = Path(model.removeprefix("local-dir:"))
         if not (folder / "open_clip_config.json").is_file():
@@ -105,7 +105,7 @@ def _check(model: str, pretrained: str | None) -> None:
                 "no open_clip_config.json"
             )
         if pretrained is not None:
-            raise ValueError("`clip_pretrained`: a folder brings its own weights; set null")
+            raise ValueError("`clip_pretrained`: a folder has its own weights; set it to null")
         return
     import open_clip  # only to look a name up
 
@@ -124,7 +124,7 @@ def _check(model: str, pretrained: str | None) -> None:
 
 
 def _crop(image: "Image", box: Box) -> "Image":
-    """What is in a box, of one pixel at least."""
+    """The content of a box, at least one pixel."""
     left, top, right, bottom = map(round, box)
     left, top = min(max(left, 0), image.width - 1), min(max(top, 0), image.height - 1)
     right, bottom = max(left + 1, min(right, image.width)), max(top + 1, min(bottom, image.height))

@@ -1,10 +1,10 @@
-"""Names of colours."""
+"""Names of colours, by the nearest colour of a palette."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-# GenEval's ten names, cyan and grey. Each stands for several colours, so that dull and dark ones
-# have a name too; pure ones first, then those of CSS and of common plotting palettes.
+# GenEval's ten names, cyan and gray. Each name has several colours, so that dull and dark ones are
+# named too: pure ones first, then those of CSS and of common plotting palettes.
 PALETTE: dict[str, tuple[tuple[int, int, int], ...]] = {
     "red": ((255, 0, 0), (220, 40, 40), (180, 0, 0), (225, 70, 60)),
     "orange": ((255, 165, 0), (255, 127, 14), (240, 140, 40)),
@@ -20,7 +20,7 @@ PALETTE: dict[str, tuple[tuple[int, int, int], ...]] = {
     "white": ((255, 255, 255), (235, 235, 235)),
 }
 _EACH = [(number, color) for number, name in enumerate(PALETTE) for color in PALETTE[name]]
-# [n, 3] in [0, 1]: all colours of the palette; [n]: the number of each one's name.
+# [n, 3] in [0, 1]: all colours of the palette; [n]: index of each colour's name.
 COLORS: NDArray[np.float64] = np.array([color for _, color in _EACH]) / 255.0
 NAMES: NDArray[np.intp] = np.array([number for number, _ in _EACH])
 
@@ -31,7 +31,7 @@ _XYZ = np.array(
 
 
 def lab(rgb: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Returns sRGB in [0, 1] as CIE L*a*b*, [..., 3] to [..., 3]: distances as eyes see them."""
+    """Returns CIE L*a*b* of sRGB in [0, 1], [..., 3]: distances there match human perception."""
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     xyz = linear @ _XYZ.T
     root = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
@@ -43,6 +43,6 @@ _LAB = lab(COLORS)
 
 
 def color_name(rgb: NDArray[np.floating]) -> str:
-    """Returns the name of the colour of the palette that is nearest to rgb, [3] in [0, 1]."""
+    """Returns the name of the palette's colour nearest to rgb, [3] in [0, 1]."""
     distances = np.square(_LAB - lab(np.clip(rgb, 0, 1))).sum(axis=1)
     return list(PALETTE)[NAMES[distances.argmin()]]

@@ -1,4 +1,4 @@
-"""A reward for pictures that contain what was asked for."""
+"""A reward for pictures that contain the objects in their prompt."""
 
 import warnings
 from collections.abc import Collection, Sequence
@@ -27,12 +27,12 @@ _Clause = TypeVar("_Clause", Included, Excluded)
 
 
 class ImageContents:
-    """Whether a picture contains what its row says: objects, how many, of which colour, where.
+    """Whether a picture contains the objects of its row: number, colour and position.
 
-    Rows carry GenEval's metadata (arXiv:2310.11513): `include`, a list of {class, count, color,
-    position}, and `exclude`, a list of {class, count}, as lists or as their JSON. None where a row
-    has nothing to judge. `mode` says by which rule detections are judged: ours, in which surplus
-    and unexpected objects are wrong (`clauses.fulfilment`), or published ones (`geneval`).
+    Rows have GenEval's metadata (arXiv:2310.11513): `include`, a list of {class, count, color,
+    position}, and `exclude`, a list of {class, count}, as lists or JSON. None for rows without
+    both. `mode` chooses the rule: ours, where surplus and unexpected objects are wrong
+    (`clauses.fulfilment`), or a published one (`geneval`).
     """
 
     judges = True
@@ -45,76 +45,84 @@ class ImageContents:
         detector: PathOrName = Field(
             default="shapes",
             min_length=1,
-            description="`shapes`, built in: coloured disks, squares, triangles and crosses before "
-            "a plain background; or the name or folder of a zero-shot object detection model of "
+            description="`shapes`, built in: coloured disks, squares, triangles and crosses on a "
+            "plain background; or the hub name or folder of a zero-shot object detection model of "
             "transformers.",
         )
         mode: Literal["strict", "partial", "geneval", "flow_grpo"] = Field(
             default="strict",
-            description="1.0 where all holds, else 0.0; or the share of the checks that hold; or "
-            "the benchmark's rule, 0.0 or 1.0; or the reward that Flow-GRPO trains on.",
+            description="strict: 1.0 if all clauses hold, else 0.0; partial: the share of checks "
+            "that hold; geneval: the benchmark's rule, 0.0 or 1.0; flow_grpo: Flow-GRPO's training "
+            "reward.",
         )
         unexpected: bool | None = Field(
             default=None,
-            description="For strict and partial, whether objects of other classes are wrong, and "
-            "what is no clear shape; by default they are for `shapes`. Other detectors see only "
-            "what is asked for.",
+            description="For strict and partial: whether objects of other classes, and unclear "
+            "shapes, are wrong; if unset they are with `shapes`. Other detectors look only for the "
+            "row's classes.",
         )
-        include: str = Field(default="include", description="Column with what must be there.")
+        include: str = Field(
+            default="include", description="Column with the objects that must be there."
+        )
         exclude: str = Field(
             default="exclude",
-            description="Column with what must not; unless it is set, it may be missing.",
+            description="Column with the objects that must not be there; may be missing if unset.",
         )
         margin: float = Field(
             default=0.1,
             ge=0,
             allow_inf_nan=False,
-            description="For positions: this share of both sizes is taken off a distance.",
+            description="For positions: distances are reduced by this share of both objects' "
+            "sizes.",
         )
         threshold: float = Field(
             default=0.3,
             ge=0,
             lt=1,
-            description="Detections of a model that are less sure are none.",
+            description="Detections with a confidence below this are ignored.",
         )
         counting_threshold: float | None = Field(
             default=None,
             ge=0,
             lt=1,
-            description="The same for rows whose column `tag` says `counting`; as all others if "
-            "unset.",
+            description="The threshold for rows whose column `tag` is `counting`; as `threshold` "
+            "if unset.",
         )
         overlap: float = Field(
             default=0.5,
             ge=0,
             le=1,
-            description="Two detections of a model, of one class, that share more are one object.",
+            description="Two detections of one class whose intersection over union is above this "
+            "are one object.",
         )
         max_objects: int = Field(
-            default=16, ge=1, description="Of a class, a model's surest so many count."
+            default=16,
+            ge=1,
+            description="Most objects of a class that are counted, by confidence.",
         )
         colors: Literal["palette", "clip"] = Field(
             default="palette",
-            description="What names the colours of a model's objects: the palette's nearest to the "
-            "median pixel of a box's middle, or a CLIP on the box, as in GenEval.",
+            description="How colours of a model's objects are named: by the palette's colour "
+            "nearest to the median pixel of the box's middle, or by a CLIP on the box, as in "
+            "GenEval.",
         )
         clip_model: PathOrName = Field(
             default="ViT-L-14",
             min_length=1,
-            description="For `colors: clip`: an architecture of open_clip's, or `local-dir:` and a "
+            description="For `colors: clip`: an open_clip architecture, or `local-dir:` and a "
             "folder.",
         )
         clip_pretrained: PathOrName | None = Field(
             default="openai",
-            description="The architecture's weights: open_clip's tag, or a file; null for a "
+            description="Weights of the architecture: open_clip's tag, or a file; null for a "
             "folder.",
         )
         device: str | None = Field(
-            default=None, description="Where models run; on a GPU where there is one by default."
+            default=None, description="Device of the models; if unset a GPU if there is one."
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Refuses to start where a package is missing or settings contradict each other."""
+        """Raises ValueError where a package is missing or settings contradict each other."""
         self.config = config or self.Config()
         self._shapes = self.config.detector == "shapes"
         self._published = self.config.mode in ("geneval", "flow_grpo")
@@ -127,7 +135,7 @@ class ImageContents:
         self._colors = PaletteColors() if self.config.colors == "palette" else _clip(self.config)
 
     def load(self) -> None:
-        """Loads the models that the settings name, unless that is done."""
+        """Loads the models of the settings, if needed."""
         if self._detector is not None:
             self._detector.load()
         self._colors.load()
@@ -135,7 +143,7 @@ class ImageContents:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        """Returns a value for each completion; logs what is in it as `objects`."""
+        """Returns a value for each completion; logs the detected objects as `objects`."""
         images = pixels(completions, reward=_NAME)
         include = column(columns, self.config.include, reward=_NAME)
         exclude: Sequence[Any] = columns.get(self.config.exclude) or [None] * len(images)
@@ -161,30 +169,30 @@ class ImageContents:
         return values
 
     def _check_settings(self) -> None:
-        """Raise ValueError for settings that have no meaning beside each other."""
+        """Raise ValueError for settings that contradict each other."""
         settings = self.config
         if settings.unexpected and not self._shapes:
             raise ValueError(
-                f"reward {_NAME!r}: unexpected objects are seen by the detector 'shapes' alone, "
+                f"reward {_NAME!r}: `unexpected: true` works by the detector 'shapes' alone, "
                 f"found {settings.detector!r}"
             )
         if settings.unexpected and self._published:
             raise ValueError(
                 f"reward {_NAME!r}: `unexpected: true` is for the modes strict and partial; "
-                f"{settings.mode} looks at no other classes"
+                f"{settings.mode} ignores other classes"
             )
         if self._shapes and settings.colors == "clip":
             raise ValueError(
-                f"reward {_NAME!r}: `colors: clip` is for a model as `detector`; 'shapes' names "
-                "the colours of its objects itself"
+                f"reward {_NAME!r}: `colors: clip` needs a model as `detector`; 'shapes' names "
+                "colours itself"
             )
 
     def _warn(self, count: int) -> None:
-        """Say, once, that pictures are empty; it would look like a policy that learns nothing."""
+        """Warn, once, that no picture has any object; else it looks as if nothing were learned."""
         if self._warned:
             return
         self._warned = True
-        advice = "it sees solid coloured shapes on a plain background, and nothing else"
+        advice = "it detects solid coloured shapes on a plain background, and nothing else"
         if not self._shapes:
             advice = f"is it the right model, or its threshold of {self.config.threshold} too high?"
         warnings.warn(
@@ -196,7 +204,7 @@ class ImageContents:
     def _objects(
         self, image: Pixels, include: list[Included], exclude: list[Excluded], tag: Any
     ) -> list[Detection]:
-        """The objects in an image; where a CLIP names colours, it does so where a clause asks."""
+        """The objects in an image; a CLIP names only those colours that a clause needs."""
         if self._detector is None:
             return find_shapes(image)
         threshold = self.config.threshold
@@ -240,7 +248,7 @@ class ImageContents:
     def _clauses(
         self, index: int, include: Any, exclude: Any
     ) -> tuple[list[Included], list[Excluded]]:
-        """The clauses of a sample, checked for what the rule and the detector cannot know."""
+        """The clauses of a sample; ValueError for those that the mode or detector cannot check."""
         where = f"reward {_NAME!r}, sample {index}, column"
         must = included(include, f"{where} {self.config.include!r}")
         must_not = excluded(exclude, f"{where} {self.config.exclude!r}")
@@ -265,13 +273,13 @@ class ImageContents:
         return must, must_not
 
     def _check_counts(self, where: str, include: list[Included], exclude: list[Excluded]) -> None:
-        """Raise ValueError for a clause about more objects than are ever counted."""
+        """Raise ValueError for a clause with more objects than `max_objects`."""
         clauses: list[Included | Excluded] = [*include, *exclude]
         for clause in clauses:
             if clause.count > self.config.max_objects:
                 raise ValueError(
                     f"{where}s: a clause about {clause.count} of {clause.label!r}, but no more "
-                    f"than {self.config.max_objects} of a class are counted; raise `max_objects`"
+                    f"than {self.config.max_objects} of a class are counted; increase `max_objects`"
                 )
 
 
@@ -288,8 +296,8 @@ def _renamed(clause: _Clause) -> _Clause:
     return clause.model_copy(update={"label": label})
 
 
-def _check(name: str, what: str, known: Collection[str], where: str, column: str) -> None:
+def _check(name: str, kind: str, known: Collection[str], where: str, column: str) -> None:
     if name not in known:
         raise ValueError(
-            f"{where} {column!r}: unknown {what} {name!r}; it knows: {', '.join(known)}"
+            f"{where} {column!r}: unknown {kind} {name!r}; it knows: {', '.join(known)}"
         )

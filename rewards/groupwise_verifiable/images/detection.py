@@ -1,4 +1,4 @@
-"""Objects seen in an image: what, of which colour, where."""
+"""Detected objects: class, colour, box, and the relations between boxes."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,10 +11,7 @@ Relation = Literal["left of", "right of", "above", "below"]
 
 @dataclass(frozen=True)
 class Detection:
-    """An object in an image; score: how sure that is, from 0 to 1.
-
-    color: its name; None where nobody looked.
-    """
+    """An object in an image. color: its name, None if not determined; score: confidence, 0 to 1."""
 
     label: str
     color: str | None
@@ -23,7 +20,7 @@ class Detection:
 
 
 def by_class(detections: Iterable[Detection]) -> defaultdict[str, list[Detection]]:
-    """Returns the objects of each class, the surest first."""
+    """Returns the objects of each class, by falling confidence."""
     objects: defaultdict[str, list[Detection]] = defaultdict(list)
     for each in sorted(detections, key=lambda each: -each.score):
         objects[each.label].append(each)
@@ -31,14 +28,15 @@ def by_class(detections: Iterable[Detection]) -> defaultdict[str, list[Detection
 
 
 def relations(first: Box, second: Box, margin: float) -> set[Relation]:
-    """Returns where the first box lies, seen from the second: none, one or two of the four.
+    """Returns the relations of the first box to the second: none, one or two of the four.
 
-    Along each axis the centres' distance is shortened by `margin` times the sum of both sizes; it
-    counts where what is left exceeds half of the whole distance, so that a diagonal of 45 degrees
-    is, for instance, both left of and above. `relative_position` of GenEval, arXiv:2310.11513.
+    Along each axis, the distance of the centres is reduced by `margin` times the sum of both sizes.
+    A relation holds if this reduced distance exceeds half of the Euclidean distance of the centres,
+    so a diagonal of 45 degrees is both left of and above, for example. `relative_position` of
+    GenEval, arXiv:2310.11513.
     """
-    across, x = _apart(first[0], first[2], second[0], second[2], margin)
-    down, y = _apart(first[1], first[3], second[1], second[3], margin)
+    across, x = _distance(first[0], first[2], second[0], second[2], margin)
+    down, y = _distance(first[1], first[3], second[1], second[3], margin)
     enough = 0.5 * (across**2 + down**2) ** 0.5
     places: set[Relation] = set()
     if abs(x) > enough:
@@ -48,29 +46,27 @@ def relations(first: Box, second: Box, margin: float) -> set[Relation]:
     return places
 
 
-def _apart(
+def _distance(
     low: float, high: float, low_other: float, high_other: float, margin: float
 ) -> tuple[float, float]:
-    """The distance of the centres of two intervals, and what the margin leaves of it."""
+    """The distance of two intervals' centres, and the same reduced by the margin."""
     distance = (low + high - low_other - high_other) / 2
     left = max(0.0, abs(distance) - margin * (high - low + high_other - low_other))
     return distance, left if distance > 0 else -left
 
 
 def strongest(detections: Iterable[Detection], overlap: float) -> list[Detection]:
-    """Returns the detections, surest first, without those that a surer one of their label covers.
-
-    Two boxes cover each other where their intersection over union exceeds `overlap`.
-    """
+    """Non-maximum suppression: detections by falling confidence, without those whose intersection
+    over union with a more confident one of the same class exceeds `overlap`."""
     kept: list[Detection] = []
     for candidate in sorted(detections, key=lambda each: -each.score):
         rivals = (other for other in kept if other.label == candidate.label)
-        if all(_shared(candidate.box, other.box) <= overlap for other in rivals):
+        if all(_iou(candidate.box, other.box) <= overlap for other in rivals):
             kept.append(candidate)
     return kept
 
 
-def _shared(first: Box, second: Box) -> float:
+def _iou(first: Box, second: Box) -> float:
     """Intersection over union."""
     width = min(first[2], second[2]) - max(first[0], second[0])
     height = min(first[3], second[3]) - max(first[1], second[1])

@@ -1,4 +1,4 @@
-"""How different the images of a group are."""
+"""A reward for images that differ from the others of their group."""
 
 from collections.abc import Sequence
 from itertools import combinations, groupby
@@ -10,11 +10,11 @@ from groupwise_verifiable.images.pixels import Pixels, pixels
 
 
 class ImageDiversity:
-    """The mean distance of an image to the others of its group: 0.0, all are equal, to 1.0.
+    """The mean distance of an image to the others of its group: 0.0 (all equal) to 1.0.
 
-    A distance is the root mean square of the differences of all pixels and channels, which are from
-    0 to 1. A group is a run of equal prompts; None where it is a single image. Falling over a run
-    it tells of mode collapse; with a weight it counters it.
+    The distance of two images is the root mean square difference of their pixels, values in [0, 1].
+    A group is a run of equal prompts; None for a single image. Use it with weight 0 to notice mode
+    collapse (it falls), and with a weight above 0 to counter it.
     """
 
     judges = False

@@ -1,8 +1,8 @@
-"""GenEval's rule, and the reward that Flow-GRPO trains on: published judgements of detections.
+"""Published rules for detections: GenEval's, and Flow-GRPO's training reward.
 
-Both read the clauses of `include` one by one, each for itself, and so may two of one class mean the
-same objects. A clause holds where its number, its colour and its position do; a position refers to
-an earlier clause.
+Both check the clauses of `include` one by one, independently, so two clauses of one class may use
+the same objects. A clause holds if its count, colour and position hold; a position refers to an
+earlier clause.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ def geneval(
     *,
     margin: float,
 ) -> float:
-    """Returns 1.0 where every clause holds, else 0.0.
+    """Returns 1.0 if every clause holds, else 0.0.
 
-    A clause for n objects is about the n surest of its class, all of which must have the colour and
-    stand right; how many more there are is of no consequence, except to `exclude`.
-    `evaluate_images.py` of GenEval, arXiv:2310.11513.
+    A clause for n objects checks the n most confident ones of its class; all must have the colour
+    and position. Further objects do not matter, except to `exclude`. `evaluate_images.py` of
+    GenEval, arXiv:2310.11513.
     """
     objects = by_class(detections)
     holding: list[Sequence[Detection] | None] = []
@@ -39,13 +39,13 @@ def geneval(
 def flow_grpo(
     include: Sequence[Included], detections: Sequence[Detection], *, margin: float
 ) -> float:
-    """Returns the mean of what the clauses score, 1.0 where all hold exactly; it may be negative.
+    """Returns the mean of the clauses' scores, 1.0 if all hold exactly; it may be negative.
 
-    A clause for n objects scores 1 - |n - m| / n for the m that there are. Unless m is n, its
-    colour and position score a single 0 together. Else a colour scores the share that has it, and
-    where that is all, a position scores 1; one that is wrong scores 0 and 1, so half. `exclude` has
-    no part in it. `evaluate_reward` of `gen_eval.py` in github.com/yifan123/reward-server, which
-    the configurations of Flow-GRPO (arXiv:2505.05470) train on.
+    A clause for n objects scores 1 - |n - m| / n, with m objects detected. If m != n, colour and
+    position add one score of 0. Else the colour adds the share of objects that have it; if all have
+    it, the position adds a 1 if right, and a 0 and a 1 if wrong. `exclude` is ignored.
+    `evaluate_reward` of `gen_eval.py` in github.com/yifan123/reward-server, the training reward of
+    Flow-GRPO's configurations (arXiv:2505.05470).
     """
     objects = by_class(detections)
     holding: list[Sequence[Detection] | None] = []
@@ -64,7 +64,7 @@ def _scores(
     holding: Sequence[Sequence[Detection] | None],
     margin: float,
 ) -> Iterator[float]:
-    """What one clause adds to the mean, its number first."""
+    """The scores that one clause adds to the mean, its count first."""
     yield 1 - abs(clause.count - len(objects)) / clause.count
     if len(objects) != clause.count:
         if clause.color is not None or clause.position is not None:
@@ -79,11 +79,11 @@ def _scores(
             return
         if not _stands(objects, clause, holding, margin):
             yield 0.0
-        yield 1.0  # right or wrong: their loop goes on to it
+        yield 1.0  # right or wrong: the original code adds it in both cases
 
 
 def _colored(objects: Sequence[Detection], clause: Included) -> int:
-    """How many have the clause's colour; all where it has none."""
+    """Number of objects with the clause's colour; all of them if it has none."""
     return sum(clause.color in (None, each.color) for each in objects)
 
 
@@ -93,7 +93,8 @@ def _stands(
     holding: Sequence[Sequence[Detection] | None],
     margin: float,
 ) -> bool:
-    """Whether each object stands as the clause says to each of the other clause, if that holds."""
+    """Whether each object has the clause's relation to each object of the other clause; False if
+    the other clause does not hold."""
     if clause.position is None:
         return True
     relation, other = clause.position

@@ -1,4 +1,4 @@
-"""The size of an image as a file, which says how much detail it has."""
+"""A reward for an image's size as a JPEG file, a measure of its detail."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -12,7 +12,7 @@ _LONGEST_EDGE = 65500  # of libjpeg; the format's own limit is a little higher
 
 
 class JpegSize:
-    """The kilobytes of an image as JPEG, or minus them where smaller is better.
+    """The kilobytes of an image as JPEG; with `direction: smaller` negated.
 
     The compressibility and incompressibility of DDPO, arXiv:2305.13301, section 5.1: quality 95,
     1 kB = 1000 bytes, the header of about 0.6 kB included.
@@ -26,9 +26,9 @@ class JpegSize:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         direction: Literal["smaller", "larger"] = Field(
-            default="smaller", description="Which images are better: those of fewer bytes, or more."
+            default="smaller", description="Whether smaller or larger files are better."
         )
-        quality: int = Field(default=95, ge=1, le=100, description="Of the compression, as PIL's.")
+        quality: int = Field(default=95, ge=1, le=100, description="JPEG quality, as in PIL.")
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()

@@ -1,4 +1,4 @@
-"""A reward for pictures of writing."""
+"""A reward for the text in a picture, read by OCR."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,12 +17,12 @@ _NAME = "image_text"
 
 
 class ImageText(LazyModel[Any]):
-    """How well a picture's writing spells the target: 0.0 to 1.0; None where there is no target.
+    """How well the text in a picture matches the target: 0.0 to 1.0; None without a target.
 
-    max(0, 1 - edits / length of the target), where edits are the fewest characters to insert,
-    delete or replace in what RapidOCR reads: Flow-GRPO, arXiv:2505.05470, section 4.1. With
-    `inside` any writing that has the target somewhere in it gets 1.0, as by the code of its authors
-    (`ocr.py` in github.com/yifan123/flow_grpo); else what is too much are edits.
+    max(0, 1 - edits / length of the target), with the edit distance from the text that RapidOCR
+    reads: Flow-GRPO, arXiv:2505.05470, section 4.1. With `inside`, text that contains the target
+    gets 1.0, as in the authors' code (`ocr.py` in github.com/yifan123/flow_grpo); otherwise
+    additional characters count as edits.
     """
 
     judges = True
@@ -32,27 +32,27 @@ class ImageText(LazyModel[Any]):
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        target: str = Field(default="text", description="Column with what is to be written.")
+        target: str = Field(default="text", description="Column with the text to be written.")
         ignore_case: bool = Field(default=True, description="Whether A equals a.")
-        ignore_space: bool = Field(default=True, description="Whether white space is left out.")
+        ignore_space: bool = Field(default=True, description="Whether white space is ignored.")
         inside: bool = Field(
             default=False,
-            description="Whether the target somewhere in a longer writing is all that counts.",
+            description="Whether a longer text that contains the target gets 1.0.",
         )
         detect: bool = Field(
             default=False,
-            description="First find where lines are; otherwise the whole image is one.",
+            description="Whether lines are located first; otherwise the whole image is one line.",
         )
         width: int = Field(
             default=320,
             ge=48,
-            description="Pixels to which a line, 48 high, is filled up; fewer are faster, and less "
-            "sure for single letters.",
+            description="Width in pixels that a line, 48 high, is padded to; smaller is faster, "
+            "and less reliable for single letters.",
         )
-        threads: int = Field(default=1, ge=1, description="Threads of the recognition.")
+        threads: int = Field(default=1, ge=1, description="CPU threads of the recognition.")
 
     def __init__(self, config: Config | None = None) -> None:
-        """Refuses to start where RapidOCR or its runtime is missing."""
+        """Raises ValueError where RapidOCR or its runtime is missing."""
         for package in ("rapidocr", "onnxruntime"):
             if find_spec(package) is None:
                 raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
@@ -62,7 +62,7 @@ class ImageText(LazyModel[Any]):
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        """Returns a value for each image; logs what was read in it as `read`."""
+        """Returns a value for each image; logs the recognised text as `read`."""
         images = pixels(completions, reward=_NAME)
         targets = column(columns, self.config.target, reward=_NAME)
         texts = [self._read(image, index) for index, image in enumerate(images)]
@@ -73,7 +73,7 @@ class ImageText(LazyModel[Any]):
     def _read(self, image: Pixels, index: int) -> str:
         try:
             return self.read(image)
-        except Exception as error:  # its own, OpenCV's, or onnxruntime's
+        except Exception as error:  # RapidOCR's, OpenCV's, or onnxruntime's
             height, width, _ = image.shape
             raise ValueError(
                 f"reward {_NAME!r}, completion {index}: RapidOCR cannot read an image of {width} x "
@@ -81,10 +81,10 @@ class ImageText(LazyModel[Any]):
             ) from error
 
     def read(self, image: Pixels) -> str:
-        """Returns what is written in an image [H, W, 3], lines joined by spaces."""
+        """Returns the text in an image [H, W, 3], lines joined by spaces."""
         reversed_channels = np.ascontiguousarray(np.round(image[..., ::-1] * 255), dtype=np.uint8)
         engine = self.loaded()
-        # The flags stay with the engine, so each call states all of them.
+        # The engine keeps the flags of a call, so each call sets all of them.
         result = engine(reversed_channels, use_det=self.config.detect, use_cls=False, use_rec=True)
         if result.txts is None:
             return ""
@@ -93,7 +93,7 @@ class ImageText(LazyModel[Any]):
         return " ".join(_in_reading_order(result.txts, np.asarray(result.boxes)))
 
     def _load(self) -> Any:
-        """RapidOCR with the models of its own package; its log says nothing below an error."""
+        """RapidOCR with the models of its own package, without its log messages."""
         from rapidocr import RapidOCR  # an extra
 
         settings = {
@@ -104,7 +104,7 @@ class ImageText(LazyModel[Any]):
         }
         try:
             return RapidOCR(params=settings)
-        except Exception as error:  # its own, onnxruntime's, or a download's that went wrong
+        except Exception as error:  # RapidOCR's, onnxruntime's, or a failed download's
             raise ValueError(
                 f"reward {_NAME!r}: RapidOCR does not start: {first_line(error)}"
             ) from error
@@ -121,7 +121,7 @@ class ImageText(LazyModel[Any]):
         return max(0.0, 1 - edits(read, expected) / len(expected))
 
     def _normal(self, text: str) -> str:
-        text = normalize("NFKC", text)  # the wide letters of Chinese type are plain ones
+        text = normalize("NFKC", text)  # full-width letters become plain ones
         plain = "".join(text.split()) if self.config.ignore_space else " ".join(text.split())
         return plain.casefold() if self.config.ignore_case else plain
 
@@ -139,10 +139,10 @@ def edits(first: str, second: str) -> int:
 
 
 def _in_reading_order(texts: Sequence[str], boxes: Any) -> list[str]:
-    """Lines from the top, each from the left.
+    """Texts in reading order: lines from top to bottom, each from left to right.
 
-    boxes: [n, 4, 2], corners. A text belongs to the line above it where its centre is higher than
-    the lower edge of that line's first text.
+    boxes: [n, 4, 2], corners. A text belongs to the previous line if its centre is above the lower
+    edge of that line's first text.
     """
     tops, bottoms = boxes[:, :, 1].min(axis=1), boxes[:, :, 1].max(axis=1)
     middles, lefts = (tops + bottoms) / 2, boxes[:, :, 0].min(axis=1)

@@ -1,4 +1,4 @@
-"""A reward of pictures, for each denoising step."""
+"""A process reward for denoising steps, from a reward for pictures."""
 
 import inspect
 from collections.abc import Sequence
@@ -23,21 +23,21 @@ from groupwise_verifiable.images.pixels import picture, pixels
 
 
 def _reward(value: Any, info: ValidationInfo) -> Any:
-    """The reward itself, or what a section with a name and options makes."""
+    """The reward itself, or the reward of a section with a name and options."""
     if callable(value):
-        made = value
+        reward = value
     else:
         section = PluginSection.model_validate(value)
         target = installed().load("rewards", section.name)
-        made = _made(target, section, info.context)
-    if is_async(made):
-        raise _at(("name",), "an async reward cannot be called step by step; take a plain one")
-    if hasattr(made, "refresh"):
-        raise _at(("name",), "a reward that learns cannot be called step by step: it has one score")
-    return made
+        reward = _created(target, section, info.context)
+    if is_async(reward):
+        raise _at(("name",), "an async reward cannot be called step by step; use another one")
+    if hasattr(reward, "refresh"):
+        raise _at(("name",), "a reward that is trained cannot be called step by step; use another")
+    return reward
 
 
-def _made(target: Any, section: PluginSection, context: Any) -> Any:
+def _created(target: Any, section: PluginSection, context: Any) -> Any:
     config, options = getattr(target, "Config", None), section.options
     if not isinstance(target, type):
         if options:
@@ -61,15 +61,14 @@ def _at(path: tuple[Any, ...], message: str) -> PydanticCustomError:
 
 
 class PerStep:
-    """What a reward says of the picture that the model predicts after each denoising step.
+    """A reward of the pictures that the model predicts after each denoising step.
 
-    A process reward for policies that state `predictions`. A decision is worth what the prediction
-    after it is (`value`), or by how much that is above the one before it (`gain`): then the whole
-    completion is worth what its decisions have gained, and the advantage of each is its own part.
-    Where there are no decisions, at evaluation, it is the reward of the picture itself.
+    A process reward, for policies that provide `predictions` x_0 ... x_T. Decision t gets r(x_t)
+    (`value`), or r(x_t) - r(x_{t-1}) (`gain`); gains sum up to r(x_T) - r(x_0), and each decision
+    gets credit for its own part. At evaluation, without decisions, it is the reward of the picture.
 
-    The reward is called once for each prediction, with all rollouts, as it is for pictures: it
-    costs `decisions + 1` times what it costs for those, and the policy decodes as many.
+    The reward is called once per prediction with all rollouts, so reward and decoding cost
+    `decisions + 1` times as much as for the final pictures.
     """
 
     judges = False
@@ -80,11 +79,12 @@ class PerStep:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         reward: Annotated[Any, BeforeValidator(_reward)] = Field(
-            description="A reward of pictures, as it stands under `rewards`: a name, and settings."
+            description="A reward for pictures, as under `rewards`: a name, and settings."
         )
         gives: Literal["gain", "value"] = Field(
             default="gain",
-            description="What the decision has added to the prediction's reward, or that reward.",
+            description="gain: the increase of the predicted picture's reward by a decision; "
+            "value: that reward itself.",
         )
 
     def __init__(self, config: Config) -> None:
@@ -94,11 +94,11 @@ class PerStep:
         fact = inspect.Parameter("predictions", inspect.Parameter.KEYWORD_ONLY)
         last = [p for p in own.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
         rest = [p for p in own.values() if p not in last and p.name != fact.name]
-        # What the reward needs of the data set is seen before the run.
+        # The reward's own columns stay in the signature, so that they are checked before the run.
         self.__signature__ = inspect.Signature([*rest, fact, *last])
 
     def load(self) -> None:
-        """Lets the reward load its model, where it has one."""
+        """Loads the reward's model, if it has one."""
         if callable(getattr(self.reward, "load", None)):
             self.reward.load()
 
@@ -125,7 +125,7 @@ class PerStep:
     def _values(
         self, prompts: Sequence[Any], images: Sequence[Any], columns: dict[str, Any]
     ) -> list[float | None]:
-        """Of one prediction of each rollout, given as a policy gives pictures."""
+        """The reward of one prediction of each rollout, passed like a policy's pictures."""
         pictures = [picture(one) for one in pixels(images, reward="per_step")]
         if "images" in columns:
             columns = {**columns, "images": list(images)}

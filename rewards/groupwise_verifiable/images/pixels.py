@@ -1,4 +1,4 @@
-"""Completions that are images, as arrays."""
+"""Image completions as arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pixels(completions: Sequence[Any], *, reward: str) -> list[Pixels]:
     """Returns every image as [H, W, 3] float32 in [0, 1].
 
     An image is a PIL image of any mode, an array [H, W, 3] or a tensor [3, H, W], of bytes or of
-    floats in [0, 1]. A ValueError names the reward and the first completion that is none.
+    floats in [0, 1]. A ValueError names the reward and the first completion that is no image.
     """
     return [
         _pixels(image, f"reward {reward!r}, completion {index}")
@@ -53,9 +53,9 @@ def _pixels(image: Any, where: str) -> Pixels:
 def _values(image: Any, where: str) -> NDArray[Any]:
     if isinstance(image, np.ndarray):
         return image
-    if hasattr(image, "convert"):  # PIL's, without importing it
+    if hasattr(image, "convert"):  # a PIL image, without importing PIL
         return np.asarray(image.convert("RGB"))
-    if hasattr(image, "detach"):  # torch's, likewise
+    if hasattr(image, "detach"):  # a tensor, likewise
         image = image.detach().cpu()
         # Only floats: numpy has no bfloat16, and bytes stay bytes.
         return np.moveaxis((image.float() if image.is_floating_point() else image).numpy(), 0, -1)

@@ -10,11 +10,11 @@ from groupwise_verifiable.images.colors import COLORS, NAMES
 from groupwise_verifiable.images.pixels import Pixels
 
 # Distances between colours are Euclidean, in RGB from 0 to 1: at most 1.73.
-_CONTRAST = 0.22  # nearer to the background than this is background
-_SAME = 0.18  # colours whose means are nearer than this are one
-_SHARE = 0.12  # of a connected foreground; less of a colour is the line where two others meet
+_CONTRAST = 0.22  # pixels nearer to the background's colour belong to the background
+_SAME = 0.18  # colours whose means are nearer than this are one colour
+_SHARE = 0.12  # of a connected foreground; a colour with less is the mixture where two others meet
 _SPECK = 0.007  # of the image's area; smaller regions are noise
-_RIM = 2  # pixels that a window shows around its region
+_RIM = 2  # pixels of a window around its region
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -25,9 +25,9 @@ Box = tuple[int, int, int, int]
 class Region:
     """A connected region of one colour.
 
-    coverage: [h, w], how much of every pixel of a window around the region it covers: 0 to 1, but
-    for noise. color: [3], its RGB in [0, 1]. box: left, top, right and bottom of its pixels, those
-    covered by more than half; right and bottom are not included.
+    coverage: [h, w], the share of each pixel of a window around the region that the region covers:
+    0 to 1, apart from noise. color: [3], RGB in [0, 1]. box: left, top, right and bottom of the
+    pixels covered by more than half; right and bottom are exclusive.
     """
 
     coverage: Floats
@@ -38,8 +38,8 @@ class Region:
 def regions(image: Pixels) -> list[Region]:
     """Returns the regions of an image [H, W, 3] that differ from the median of its border.
 
-    A connected foreground is first divided by colour, then every colour into what is connected, so
-    that objects of different colours may touch.
+    Each connected foreground is divided by colour, then each colour into connected regions, so
+    objects of different colours may touch.
     """
     background = _background(image)
     difference = image - background
@@ -56,7 +56,7 @@ def regions(image: Pixels) -> list[Region]:
             solids += _connected(covered, smallest)
             solid |= covered
         taken |= solid
-        # A colour much fainter than another that it touches is left over.
+        # What remains is a colour much fainter than another that it touches.
         pieces += [mask for mask, _ in _connected(piece & ~_grown(solid), smallest)]
     return [_region(mask, box, difference, mask | ~taken, background) for mask, box in solids]
 
@@ -67,7 +67,7 @@ def _background(image: Pixels) -> Floats:
 
 
 def _connected(mask: Mask, smallest: float) -> Iterator[tuple[Mask, Box]]:
-    """What is connected by its sides, as a mask of the same size, and its box; no specks."""
+    """The 4-connected components of at least `smallest` pixels, as masks [H, W] and boxes."""
     from scipy.ndimage import find_objects, label  # an extra
 
     numbers, _ = label(mask)
@@ -80,8 +80,8 @@ def _connected(mask: Mask, smallest: float) -> Iterator[tuple[Mask, Box]]:
 def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
     """The pixels of a connected foreground, divided by colour.
 
-    A pixel on an edge is a mixture with the background, so its difference from the background is
-    shorter than its colour's, but has the same direction. Directions decide.
+    A pixel on an edge is a mixture with the background: its difference from the background is
+    shorter than that of the colour, but has the same direction. So directions are compared.
     """
     pixels = difference[piece]
     lengths = np.linalg.norm(pixels, axis=1)
@@ -96,7 +96,7 @@ def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
 
 
 def _colors(pixels: Floats, background: Floats) -> list[Floats]:
-    """The mean differences of the palette's colours that have a share of the pixels [n, 3]."""
+    """Mean differences from the background of the palette's colours that occur in pixels [n, 3]."""
     palette = COLORS - background
     lengths = np.linalg.norm(palette, axis=1)
     visible = lengths > _CONTRAST
@@ -108,25 +108,25 @@ def _colors(pixels: Floats, background: Floats) -> list[Floats]:
         if kept and votes[name] < _SHARE * len(pixels):
             break
         mean = pixels[names == name].mean(axis=0)
-        if all(_apart(mean, other) for other in kept):
+        if all(_differ(mean, other) for other in kept):
             kept.append(mean)
     return kept
 
 
-def _apart(first: Floats, second: Floats) -> bool:
-    """Whether two differences from the background are two colours, not one and its noise."""
+def _differ(first: Floats, second: Floats) -> bool:
+    """Whether two differences from the background are two colours, not one colour with noise."""
     turn = first / np.linalg.norm(first) - second / np.linalg.norm(second)
     return bool(min(np.linalg.norm(first - second), np.linalg.norm(turn)) > _SAME)
 
 
 def _coverage(difference: Floats, layer: Mask) -> Floats:
-    """How much of each pixel the layer's colour covers, the background the rest; [H, W]."""
+    """[H, W]: the share of each pixel that the layer's colour covers; the rest is background."""
     color = _core(difference, layer)
     return difference @ (color / color.dot(color))
 
 
 def _core(difference: Floats, layer: Mask) -> Floats:
-    """The mean difference of the layer's pixels that are no mixture; [3]."""
+    """[3]: the mean difference of the layer's pixels that are no mixture."""
     pixels = difference[layer]
     along = pixels.sum(axis=0)
     lengths = pixels @ (along / np.linalg.norm(along))
@@ -148,7 +148,7 @@ def _region(mask: Mask, box: Box, difference: Floats, free: Mask, background: Fl
 
 
 def _grown(mask: Mask) -> Mask:
-    """The mask and the eight neighbours of its pixels."""
+    """The mask with the eight neighbours of its pixels."""
     rows = mask.copy()
     rows[1:] |= mask[:-1]
     rows[:-1] |= mask[1:]

@@ -1,9 +1,8 @@
-"""Disks, squares, triangles and crosses on a plain background, found without a model.
+"""Detects disks, squares, triangles and crosses on a plain background, without a model.
 
-A region of one colour is compared with every shape, drawn with the same area, centre and
-proportions, pixel by covered pixel. That holds for objects of eight pixels as for large ones,
-through antialiasing, a little blur and noise. What no shape fits, or two fit about equally well, is
-"?": half a disk and half a square is neither.
+A region of one colour is compared, by the coverage of each pixel, with every shape drawn with the
+same area, centre and proportions. This works from eight pixels up, with antialiasing, slight blur
+and noise. A region that fits no shape, or two about equally well, is "?".
 """
 
 from math import ceil
@@ -19,37 +18,38 @@ SHAPES = ("disk", "square", "triangle", "cross")
 ALIASES = {"circle": "disk"}
 UNKNOWN = "?"
 
-# What a region is compared with; a cross's arms are that share of its width. A triangle points up,
-# down, left or right.
+# Templates. A cross's arm is this share of its width; a triangle points up, down, left or right.
 _ARMS = (0.24, 0.3, 0.36, 0.42)
 _TEMPLATES = np.array(["disk", "square", *["cross"] * len(_ARMS), *["triangle"] * 4])
-_ARM = np.array([1.0, 1.0, *_ARMS, 1.0, 1.0, 1.0, 1.0])  # a square is a cross all arm
+_ARM = np.array(
+    [1.0, 1.0, *_ARMS, 1.0, 1.0, 1.0, 1.0]
+)  # a square is a cross with arms of full width
 _IS_DISK, _IS_TRIANGLE = _TEMPLATES == "disk", _TEMPLATES == "triangle"
-# The share of its box that each covers.
+# The share of its box that each template covers.
 _FILL = np.select([_IS_DISK, _IS_TRIANGLE], [np.pi / 4, 0.5], 1 - (1 - _ARM) ** 2)
 
-_SIDE = 64  # larger images are reduced until their short side is at most this long
-_LINES = 4  # in a row of pixels, where shapes are drawn
-# Clear shapes differ by up to 0.1 from their own and 0.45 of that from the next, melted ones more.
+_SIDE = 64  # larger images are downscaled until their short side is at most this long
+_LINES = 4  # scan lines per row of pixels when templates are drawn
+# Clear shapes have an error of up to 0.1, at most 0.45 of the next template's; blurred ones more.
 _LARGEST_ERROR = 0.15
 _LARGEST_RATIO = 0.55
 _LARGEST_ASPECT = 1.5
-_LONGEST_WINDOW = 4  # times its width; what is longer is none of the shapes, and large when squared
+_LONGEST_WINDOW = 4  # times its width; a longer region is no shape, and its square takes memory
 
 
 def find_shapes(image: Pixels) -> list[Detection]:
-    """Returns every object of an image [H, W, 3]; those that are no clear shape as "?".
+    """Returns every object of an image [H, W, 3]; unclear shapes have the label "?".
 
-    The score is 1 minus the error of the fit.
+    score: 1 - error of the fit.
     """
     factor = ceil(min(image.shape[:2]) / _SIDE)
     return [_detection(region, factor) for region in regions(_reduced(image, factor))]
 
 
 def shape_of(coverage: Floats) -> tuple[str, float]:
-    """Returns the shape that covers a window [h, w] by these shares of its pixels, and the error.
+    """Returns the shape of a region with this coverage [h, w] of its window, and the error.
 
-    The error is the root of the summed squared differences of coverage, relative to the region's.
+    error = sqrt(sum (coverage - template)^2 / sum coverage^2).
     """
     side = max(coverage.shape)
     if side > _LONGEST_WINDOW * min(coverage.shape):
@@ -60,8 +60,8 @@ def shape_of(coverage: Floats) -> tuple[str, float]:
     # Triangles that point down, left and right, turned or mirrored to point up.
     patches = np.stack([*upright, patch[::-1], patch.T, patch[:, ::-1].T])
     drawn, aspects = _drawn(patches)
-    seen, sharp = _smooth(patches), _smooth(drawn)
-    errors = np.minimum(_difference(seen, sharp), _difference(seen, _smooth(sharp)))
+    smooth, sharp = _smooth(patches), _smooth(drawn)
+    errors = np.minimum(_difference(smooth, sharp), _difference(smooth, _smooth(sharp)))
     errors = np.sqrt(errors / np.square(patch).sum())
     best = int(errors.argmin())
     shape, error = str(_TEMPLATES[best]), float(errors[best])
@@ -80,7 +80,7 @@ def _detection(region: Region, factor: int) -> Detection:
 
 
 def _reduced(image: Pixels, factor: int) -> Pixels:
-    """The means of blocks of pixels, factor by factor."""
+    """The image downscaled by the means of factor x factor pixels."""
     if factor == 1:
         return image
     height, width = (length // factor for length in image.shape[:2])
@@ -89,9 +89,9 @@ def _reduced(image: Pixels, factor: int) -> Pixels:
 
 
 def _drawn(patches: Floats) -> tuple[Floats, Floats]:
-    """Each template as large as its patch's region, [n, side, side], and width over height, [n].
+    """Each template drawn as large as its patch's region, [n, side, side], and width / height [n].
 
-    Centre, area and proportions are those of the patch's moments, which blur hardly moves.
+    Centre, area and proportions come from the patch's moments, which blur hardly changes.
     """
     side = patches.shape[1]
     places = np.arange(side) + 0.5
@@ -100,7 +100,7 @@ def _drawn(patches: Floats) -> tuple[Floats, Floats]:
     x, y = columns @ places / area, rows @ places / area
     across = np.maximum(columns @ places**2 / area - x**2, 0.1)
     down = np.maximum(rows @ places**2 / area - y**2, 0.1)
-    # Variances of a triangle: width^2 / 24 and height^2 / 18; of the others both have one divisor.
+    # Variances of a triangle: width^2 / 24 and height^2 / 18; other shapes have one divisor.
     aspect = np.sqrt(across / down * np.where(_IS_TRIANGLE, 24 / 18, 1.0))
     width = np.sqrt(area / _FILL * aspect)
     height = width / aspect
@@ -114,7 +114,8 @@ def _drawn(patches: Floats) -> tuple[Floats, Floats]:
 
 
 def _half_widths(v: Floats) -> Floats:
-    """Half the width of each template, in boxes, at heights v from -0.5, the top; [n, lines]."""
+    """[n, lines]: half the width of each template / its box's width, at heights v; -0.5 is the
+    top."""
     disk = np.sqrt(np.maximum(0.25 - v**2, 0.0))
     arm = _ARM[:, None] / 2
     others = np.where(np.abs(v) <= arm, 0.5, arm)
@@ -123,13 +124,13 @@ def _half_widths(v: Floats) -> Floats:
 
 
 def _difference(first: Floats, second: Floats) -> Floats:
-    """Squared differences, summed over each image: [n, h, w] twice to [n]."""
+    """[n]: squared differences of two [n, h, w], summed over each image."""
     rest = first - second
     return np.einsum("nhw,nhw->n", rest, rest)
 
 
 def _smooth(images: Floats) -> Floats:
-    """Each pixel with its neighbours, by 1, 2, 1 in both directions; [n, h, w]."""
+    """[n, h, w]: images filtered by (1, 2, 1) / 4 in both directions."""
     rows = 2 * images
     rows[:, 1:] += images[:, :-1]
     rows[:, :-1] += images[:, 1:]

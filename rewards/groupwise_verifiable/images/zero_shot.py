@@ -1,4 +1,4 @@
-"""Objects of any class, found by a zero-shot detection model of transformers."""
+"""Detects objects of any class by a zero-shot detection model of transformers."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from groupwise_verifiable.models import LazyModel, check_model_name, for_use, lo
 
 
 class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
-    """Asks a model such as OWLv2 or Grounding DINO for the classes by their names.
+    """A zero-shot detector such as OWLv2 or Grounding DINO, prompted with class names.
 
-    name: of a model on the hub, or its folder. device: the GPU where there is one, by default.
+    name: hub name or folder of the model. device: a GPU if there is one, by default.
     """
 
     def __init__(self, name: str, device: str | None = None) -> None:
-        """Loads nothing; ValueError where a folder is named that holds no model."""
+        """Loads nothing. Raises ValueError for a folder without a model."""
         check_model_name(name, setting="detector")
         super().__init__()
         self.name, self.device = name, device
@@ -35,11 +35,11 @@ class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
     def __call__(
         self, image: Pixels, classes: Sequence[str], *, threshold: float, overlap: float, most: int
     ) -> list[Detection]:
-        """Returns the objects of these classes in an image [H, W, 3], the surest first.
+        """Returns the objects of these classes in an image [H, W, 3], without colours, by falling
+        confidence.
 
-        threshold: less sure detections are dropped. overlap: of two detections of a class whose
-        intersection over union exceeds it, the less sure one is dropped. most: of a class, the
-        surest so many are kept. Nobody looks at their colours.
+        threshold: smallest confidence. overlap: of two detections of a class with an intersection
+        over union above it, the less confident one is dropped. most: largest number per class.
         """
         import torch
 
@@ -70,7 +70,7 @@ class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
 
 
 def _first(detections: Sequence[Detection], most: int) -> Iterator[Detection]:
-    """The first so many of each class."""
+    """The first `most` detections of each class."""
     counts: Counter[str] = Counter()
     for each in detections:
         counts[each.label] += 1
@@ -79,12 +79,12 @@ def _first(detections: Sequence[Detection], most: int) -> Iterator[Detection]:
 
 
 def class_of(label: str, classes: Sequence[str]) -> str | None:
-    """Returns the class that a model's label means, None where that could be several or none.
+    """Returns the class of a model's label, None if none or several match.
 
-    Grounding DINO gives the words of which it is sure enough: of "traffic light" perhaps "light",
+    Grounding DINO returns the words above its threshold: "light" for "traffic light", for example,
     and for a box that fits two classes the words of both.
     """
     words = set(label.lower().split())
     same = [name for name in classes if name.lower() == label.lower()]
-    meant = same or [name for name in classes if words & set(name.lower().split())]
-    return meant[0] if len(meant) == 1 else None
+    matches = same or [name for name in classes if words & set(name.lower().split())]
+    return matches[0] if len(matches) == 1 else None

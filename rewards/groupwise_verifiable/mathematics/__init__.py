@@ -1,1 +1,1 @@
-"""Rewards for mathematics: whether an answer equals the gold one, and how short it is."""
+"""Rewards for mathematics: equality with a gold answer, its length, and steps of a sum."""

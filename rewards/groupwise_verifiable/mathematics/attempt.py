@@ -1,4 +1,4 @@
-"""What is judged: a completion, the row that it answers, and the rules."""
+"""Attempt: the input of a check, sent to a worker: completion, gold answer, prompt and rules."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Rules = Literal["strict", "any_form", "trl", "open_r1"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """A completion's text, the gold answer and the prompt of its row, and what is right."""
+    """A completion's text, its row's gold answer and prompt, and the rules for a right answer."""
 
     gold: str
     text: str

@@ -1,4 +1,4 @@
-"""Whether a completion's mathematical answer equals the gold one: what the workers run.
+"""Checks whether a completion's mathematical answer equals the gold one; runs in the workers.
 
 Imports neither torch nor groupwise, so that a worker starts quickly.
 """
@@ -13,13 +13,13 @@ from groupwise_verifiable.mathematics.form import evaluated_as_read
 from groupwise_verifiable.mathematics.published import published
 from groupwise_verifiable.mathematics.reading import Reading, names_in, read, read_gold
 
-_LONGEST = 1_000  # characters of an answer, or twice those of the gold answer
-_SPACES = re.compile(r"\s+(?![0-9])|(?<![0-9])\s+")  # that of 1 1/2 counts
+_LONGEST = 1_000  # most characters of an answer, or twice those of the gold answer
+_SPACES = re.compile(r"\s+(?![0-9])|(?<![0-9])\s+")  # not the space of 1 1/2
 _ABOUT_LARGE = re.compile(r"\b(?:hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)
 
 
 def equivalent(attempt: Attempt) -> float | None:
-    """Returns 1.0 when the text answers with gold, else 0.0; None when gold is no mathematics.
+    """Returns 1.0 if the text's answer equals gold, else 0.0; None if gold is no mathematics.
 
     Raises TooCostlyError for answers that would take too long to check.
     """
@@ -42,7 +42,7 @@ def equivalent(attempt: Attempt) -> float | None:
 
 
 def _as_written(latex: str, gold: str) -> bool:
-    """Whether an answer is gold letter for letter, be that what math-verify reads or not."""
+    """Whether an answer equals gold character by character, even if math-verify cannot read it."""
     written = formulas.formula(gold)
     return written is not None and _SPACES.sub("", latex) == _SPACES.sub("", written)
 
@@ -50,10 +50,10 @@ def _as_written(latex: str, gold: str) -> bool:
 def _answers(
     latex: str, golds: tuple[Reading, ...], attempt: Attempt, names: frozenset[str]
 ) -> bool:
-    """Whether LaTeX answers with one of the gold answers."""
+    """Whether LaTeX equals one of the gold answers."""
     refuse_costly_text(latex, limit=max(_LONGEST, 2 * len(attempt.gold)))
     by_strict_rules = attempt.rules == "strict"
-    functions = evaluated_as_read(latex)  # reading them can take for ever
+    functions = evaluated_as_read(latex)  # reading them can take forever
     if by_strict_rules and all(functions - evaluated_as_read(gold.latex) for gold in golds):
         return False
     answer = read(latex, names.union(*(names_in(gold.value) for gold in golds)))

@@ -1,4 +1,4 @@
-"""Refuses mathematics that would take too long to evaluate, before anything evaluates it."""
+"""Refuses mathematics that would take too long to evaluate, before evaluating it."""
 
 import re
 from math import inf, log10
@@ -6,8 +6,8 @@ from typing import Any
 
 from sympy import Basic, MatrixBase, Pow, factorial
 
-_DIGITS = 5_000  # of a number that is still evaluated; 10! has 7, 2^{1000} has 302
-_DEPTH = 40  # of brackets in brackets: the grammar takes 40 ms for each
+_DIGITS = 5_000  # most digits of a number that is evaluated; 10! has 7, 2^{1000} has 302
+_DEPTH = 40  # most nested brackets: the grammar takes 40 ms per level
 _BINOMIAL = re.compile(r"\\[dt]?binom|\\choose|\\operatorname|\\Gamma")  # evaluated when read
 _LONG_NUMBER = re.compile(r"[0-9]{5}")
 
@@ -17,7 +17,7 @@ class TooCostlyError(ValueError):
 
 
 def refuse_costly_text(latex: str, *, limit: int) -> None:
-    """Raises TooCostlyError for LaTeX of over `limit` characters, or that takes long to read."""
+    """Raises TooCostlyError for LaTeX of over `limit` characters, or that takes long to parse."""
     if len(latex) > limit:
         raise TooCostlyError(f"an answer of {len(latex):,} characters; at most {limit:,} are read")
     depth = deepest = 0
@@ -30,14 +30,14 @@ def refuse_costly_text(latex: str, *, limit: int) -> None:
         raise TooCostlyError("a function of a number of five digits or more, which is evaluated")
 
 
-def refuse_costly(value: Any) -> None:  # what math-verify reads: sympy's objects, or a string
+def refuse_costly(value: Any) -> None:  # math-verify's result: sympy objects, or a string
     """Raises TooCostlyError for powers and factorials of numbers that have too many digits."""
     if is_costly(value):
         raise TooCostlyError(f"a power or factorial of more than {_DIGITS:,} digits")
 
 
 def is_costly(value: Any) -> bool:
-    """Returns whether a power or a factorial in it has more digits than are evaluated."""
+    """Returns whether the value contains a power or factorial with too many digits."""
     return any(
         isinstance(node, Pow | factorial) and _size(node) > _DIGITS for node in _nodes(value)
     )
@@ -56,7 +56,7 @@ def _nodes(value: Any) -> list[Basic]:
 
 
 def _size(node: Any) -> float:
-    """About how many digits a number has; of a symbol 1, so that its powers are bounded, too."""
+    """Approximate number of digits; 1 for a symbol, so that its powers are bounded, too."""
     if isinstance(node, factorial):
         argument = 10 ** min(_size(node.args[0]), 12.0)
         return argument * log10(argument) if argument > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Whether two readings are equal as mathematics, whatever their form."""
+"""Mathematical equality of two readings, in any form."""
 
 import re
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ _ABOUT_DEGREES = re.compile(r"degree|°|\\circ|angle|temperature", re.IGNORECASE
 
 
 def same(gold: Reading, answer: Reading, prompt: str) -> bool:
-    """Returns whether the answer says what gold says, in any form."""
+    """Returns whether the answer equals gold, in any form."""
     if answer.degrees and not gold.degrees and not _ABOUT_DEGREES.search(prompt):
         return False
     if {gold.bracket, answer.bracket} in ({"\\{", "("}, {"\\{", "["}):
         return False  # a set is no pair, point or interval
     if gold.bases and len(gold.bases | answer.bases) > 1:
-        return False  # math-verify reads the digits alone
+        return False  # math-verify ignores bases
     numbers = _sides(answer.value)
     if any(not equal(numbers[0], number) for number in numbers):
         return False
-    values = _meant(gold, answer, prompt)
-    # x <= 5 is the interval that ends at 5.
+    values = _interpretations(gold, answer, prompt)
+    # x <= 5 equals the interval that ends at 5.
     return any(
         not _differ(gold.value, value) and equal(gold.value, value, allow_set_relation_comp=True)
         for value in values
@@ -36,9 +36,9 @@ def same(gold: Reading, answer: Reading, prompt: str) -> bool:
 
 
 def _differ(gold: Any, answer: Any) -> bool:
-    """Whether two expressions have other values at some point: no need to simplify.
+    """Whether two expressions differ numerically at a test point, which needs no simplification.
 
-    math-verify rounds decimals to six places, so that 0.0000001 would be 0.
+    math-verify rounds decimals to six places, so that 0.0000001 would equal 0.
     """
     if not isinstance(gold, Expr) or not isinstance(answer, Expr):
         return False
@@ -49,14 +49,14 @@ def _differ(gold: Any, answer: Any) -> bool:
         return False
     names = sorted({str(symbol) for symbol in symbols})
     point = {symbol: Rational(names.index(str(symbol)) * 7 + 13, 11) for symbol in symbols}
-    here, there = _at(gold, point), _at(answer, point)
-    if here is None or there is None or (isinf(abs(here)) and isinf(abs(there))):
+    right, other = _at(gold, point), _at(answer, point)
+    if right is None or other is None or (isinf(abs(right)) and isinf(abs(other))):
         return False
-    return abs(here - there) > 1e-5 * min(abs(here), abs(there)) + 1e-15
+    return abs(right - other) > 1e-5 * min(abs(right), abs(other)) + 1e-15
 
 
 def _at(expression: Expr, point: dict[Any, Rational]) -> complex | None:
-    """The value at a point; None where it is no number: an integral, a function without a name."""
+    """The value at a point; None if it is no number, for an integral or unknown function."""
     try:
         return complex(expression.subs(point).evalf(15))
     except OverflowError:
@@ -65,8 +65,8 @@ def _at(expression: Expr, point: dict[Any, Rational]) -> complex | None:
         return None
 
 
-def _meant(gold: Reading, answer: Reading, prompt: str) -> Iterator[Any]:
-    """What the answer may mean beside a gold answer that is a percentage, or is none."""
+def _interpretations(gold: Reading, answer: Reading, prompt: str) -> Iterator[Any]:
+    """Possible values of the answer, where one of answer and gold is a percentage."""
     value = answer.value
     if gold.percent == answer.percent:
         yield value
@@ -86,7 +86,7 @@ def _is_over_one(value: Any) -> bool:
 
 
 def _sides(value: Any) -> list[Any]:
-    """The sides without unknowns of an answer that is an equation, as 6 = 5 has two."""
+    """The sides without unknowns of an answer that is an equation; 6 = 5 has two."""
     if not is_equation(value):
         return []
     equations = value.args if isinstance(value, And) else (value,)
@@ -100,5 +100,5 @@ def equal(gold: Any, answer: Any, **options: bool) -> bool:  # sympy objects or 
         return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True, **options))
     except MemoryError:
         raise
-    except Exception:  # sympy could not compare them: not shown to be equal
+    except Exception:  # sympy cannot compare them, so they count as different
         return False

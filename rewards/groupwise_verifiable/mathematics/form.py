@@ -1,7 +1,7 @@
-"""What an answer leaves to compute: `2+3`, `10/2`, `5!` and `\\sqrt{25}` are no values yet.
+"""Counts what an answer leaves to compute: `2+3`, `10/2`, `5!` and `\\sqrt{25}` are not evaluated.
 
-Sums, products, powers and functions are looked for in the expression as it is written, before
-sympy evaluates it; what math-verify's grammar evaluates at once is looked for in the text.
+Sums, products, powers and functions are searched in the parsed expression before sympy evaluates
+it; those that math-verify's grammar evaluates while parsing are searched in the text.
 """
 
 import re
@@ -30,7 +30,7 @@ from sympy import (
 from sympy.core.function import Application, AppliedUndef
 
 _CALCULUS = (Integral, Derivative, Sum, Product, Limit, UnevaluatedExpr)
-# These the grammar evaluates as it reads them.
+# Evaluated by the grammar while parsing.
 _EVALUATED = re.compile(
     r"\\[dt]?binom|\\choose|\\det|vmatrix|\\gcd|\\lcm|\\operatorname|\\Gamma|\\[bp]?mod\b"
 )
@@ -44,7 +44,7 @@ _QUOTIENT = re.compile(
 )
 _NUMBER = re.compile(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+")
 _SIGNS = re.compile(r"[-+]\s*(?:\\left)?[({]*\s*[-+]")
-# So large or small that one would write it like that: 10^2 is no number yet.
+# Scientific notation, for numbers so large or small that it is usual: 10^2 is not evaluated.
 _SCIENTIFIC = re.compile(
     r"-?(?:[0-9]+(?:\.[0-9]+)?\s*(?:\\times|\\cdot|\*)\s*)?"
     r"10\s*\^\s*(?:[4-9]|\{\s*(?:[4-9]|[1-9][0-9]+|-[3-9]|-[1-9][0-9]+)\s*\})"
@@ -57,7 +57,7 @@ def is_scientific(latex: str) -> bool:
 
 
 def left_to_compute(latex: str, value: Any) -> Counter[str]:
-    """Returns how many sums, products, powers and functions of numbers are not carried out."""
+    """Returns, by kind, the number of operations on numbers that are not carried out."""
     left = Counter(_in_expression(value))
     left += evaluated_as_read(latex)
     read = sum(isinstance(node, Application) for node in _preorder(value))
@@ -65,7 +65,7 @@ def left_to_compute(latex: str, value: Any) -> Counter[str]:
     for above, below, whole in _quotients(latex):
         improper = whole and abs(above) >= abs(below)
         left["quotient"] += below == 0 or above % below == 0 or improper
-    # "2 3" is read as 5, and so is 2(3): numbers of the text that are not in the expression.
+    # "2 3" and 2(3) are parsed as one number: count the text's numbers that the expression lacks.
     numbers = len(_NUMBER.findall(_QUOTIENT.sub(" 1 ", latex)))
     left["number"] += max(0, numbers - sum(_numbers(node) for node in _preorder(value)))
     left["sign"] += len(_SIGNS.findall(latex))
@@ -73,7 +73,7 @@ def left_to_compute(latex: str, value: Any) -> Counter[str]:
 
 
 def evaluated_as_read(latex: str) -> Counter[str]:
-    """Returns the functions in LaTeX of which the expression that is read shows the value only."""
+    """Returns the functions in LaTeX that are evaluated while parsing."""
     return Counter(match.group() for match in _EVALUATED.finditer(latex))
 
 
@@ -94,7 +94,7 @@ def _in_expression(value: Any) -> Iterator[str]:
         if isinstance(node, _CALCULUS):
             yield type(node).__name__
         elif isinstance(node, Pow) and node.exp == -1 and node.base.is_Integer:
-            pass  # below the line of a fraction
+            pass  # the denominator of a fraction
         elif _is_rational(node) or _collapses(node):
             yield type(node).__name__
         elif isinstance(node, Add):
@@ -105,7 +105,7 @@ def _in_expression(value: Any) -> Iterator[str]:
 
 
 def _is_rational(node: Basic) -> bool:
-    """Whether operations on numbers come to an integer or a fraction."""
+    """Whether an operation on numbers has a rational result."""
     if not isinstance(node, Expr) or not node.args or node.free_symbols:
         return False
     exact = {number: Rational(str(number)) for number in node.atoms(Float)}
@@ -113,7 +113,7 @@ def _is_rational(node: Basic) -> bool:
 
 
 def _collapses(node: Basic) -> bool:
-    """Whether a function of numbers is one no longer when it is evaluated."""
+    """Whether a function of numbers disappears when it is evaluated."""
     if not isinstance(node, Application) or isinstance(node, AppliedUndef) or node.free_symbols:
         return False
     return not node.doit().has(node.func)
@@ -134,7 +134,7 @@ def _has_numbers_to_multiply(product: Mul) -> bool:
 
 
 def _factors(node: Basic, power: int) -> Iterator[tuple[Any, int]]:
-    """The numbers that a product is made of; those below the line have the power -1."""
+    """(number, power) of a product's numeric factors; denominators have the power -1."""
     if node.is_Number:
         yield node, power
     elif isinstance(node, Mul):
@@ -145,14 +145,14 @@ def _factors(node: Basic, power: int) -> Iterator[tuple[Any, int]]:
 
 
 def _numbers(node: Basic) -> int:
-    """How many numbers of the text a part may be: x_1 holds one, a product those in its factors."""
+    """How many numbers of the text a node accounts for: x_1 one, a product those of its factors."""
     if node.is_Symbol:
         return len(_NUMBER.findall(str(node)))
     return int(bool(node.is_Number))
 
 
 def _preorder(value: Any) -> list[Basic]:
-    """Every part of an expression; a product inside a product is one with it."""
+    """Every node of an expression; a product within a product is merged with it."""
     if isinstance(value, MatrixBase):
         return [node for entry in value.flat() for node in _preorder(entry)]
     if not isinstance(value, Basic):

@@ -1,7 +1,7 @@
 """Finds mathematics in texts: the answer of a completion, a gold answer, a prompt's expressions.
 
-A completion is an adversary's text: every pattern here takes linear time, and what is searched for
-an answer without a box is the end of the text.
+Completions may be adversarial: every pattern here takes linear time, and an answer without a box is
+searched only at the end of the text.
 """
 
 import re
@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from groupwise_verifiable.completion import outside_thinking
 
-# Between boxes or formulas that are one answer together, as in "\boxed{2} and \boxed{3}".
+# Between boxes or formulas that form one answer, as in "\boxed{2} and \boxed{3}".
 _AND = r"(?:,|;|,?\s*\b(?:and|or)\b)"
 _BETWEEN_BOXES = re.compile(rf"[\s$]*{_AND}[\s$]*")
 _BETWEEN_FORMULAS = re.compile(rf"\s*{_AND}\s*")
@@ -29,24 +29,24 @@ _STATED = re.compile(
     r"[ \t*_.]*$",
     re.IGNORECASE | re.MULTILINE,
 )
-_TAIL = 4000  # characters at the end where an answer without a box is looked for
+_TAIL = 4000  # characters at the end that are searched for an answer without a box
 
-# What a formula may hold without being prose: commands, their words, single letters.
+# Words that a formula may contain without being prose: commands, their words, single letters.
 _NO_PROSE = re.compile(
     r"\b(?:and|or|degrees?)\b|\\(?:begin|end)\s*\{[a-z]*\}|\\(?:text|mathrm)[a-z]*\s*\{[^{}]*\}|\\[a-zA-Z]+"
 )
-# Two letters or three, or capitals, are a product or points, as in 2xy and BCD; in prose they stand
-# in a row of words.
+# Prose. Two or three letters, or capitals, may be a product or points (2xy, BCD), so they count as
+# prose only next to another word.
 _WORD = re.compile(
     r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[a-z]{4,}|[A-Z][a-z]{2,}"
     r"|(?i:(?<![a-z])(?:yes|no|nan|one|two|six|ten)(?![a-z]))"
 )
-# Formulas in prose without delimiters: numbers, single letters, brackets and signs in a row.
+# Formulas in prose without delimiters: runs of numbers, single letters, brackets and signs.
 _PLAIN = re.compile(r"(?:[0-9.]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[-+*/^()=!| ]){3,300}")
 _OPERATION = re.compile(r"[-+*/^!|]|\\[a-zA-Z]+|[0-9a-zA-Z)]\s*\(|[0-9][a-zA-Z]")
 
 _LETTER = re.compile(r"[A-Za-z]")
-# What math-verify may take for a unit: 2m, 2 m, 2ab.
+# Letters that math-verify may take for a unit: 2m, 2 m, 2ab.
 _SHORT_END = re.compile(r"(?<=[0-9})\s])\s*([A-Za-z]{1,2})\s*$")
 
 _SIGNS = str.maketrans(
@@ -65,11 +65,11 @@ _SIGNS = str.maketrans(
 _ABOUT = re.compile(r"\\approx(?![a-z])|\\simeq(?![a-z])|\u2248")
 _NAME = re.compile(r"[^0-9\\]*")
 _CURRENCY = "[\u20ac\u00a3\u00a5\u20b9]"
-_WORDS = r"(?:\s+(?!(?:inf|infinity|and|or|not|degrees?)\b)[A-Za-z]{2,})"  # of a unit
+_WORDS = r"(?:\s+(?!(?:inf|infinity|and|or|not|degrees?)\b)[A-Za-z]{2,})"  # a word of a unit
 _REPEATING = re.compile(
     r"(?<![0-9.])([0-9]{0,50})\.([0-9]{0,50})\\(?:overline|bar)\s*\{([0-9]{1,50})\}"
 )
-# An option and what it says: \textbf{(C) }12, (C) 12, C. 12.
+# An option of a multiple choice and its content: \textbf{(C) }12, (C) 12, C. 12.
 _OPTION = re.compile(
     r"(?:\\(?:text|math)[a-z]*\s*\{\s*\(?([A-J])[).:]\s*\}|\(?([A-J])[).:](?=\s))"
     r"(?:\\[ ,;:!]|\\q?quad|~|\s)*(\S.*)",
@@ -93,7 +93,7 @@ _REWRITES = tuple(
         (r"\\langle(?![a-zA-Z])", "("),
         (r"\\rangle(?![a-zA-Z])", ")"),
         (r"\\(sin|cos|tan)\s*\^\s*\{\s*-1\s*\}", r"\\arc\1 "),
-        # Currencies: of dollars math-verify knows.
+        # Currencies; math-verify handles only dollars.
         (
             rf"\\text[a-z]*\s*\{{\s*(?:(?:US)?\\?\$|{_CURRENCY}|Rs\.?)\s*([0-9][0-9.,]*)?\s*\}}",
             r"\1",
@@ -114,7 +114,7 @@ _REWRITES = tuple(
         ),
         (r"(?<=[0-9])[eE]([-+]?[0-9]{1,4})(?![0-9])", r" \\times 10^{\1}"),
         (r"\{,\}|,\\!", ","),
-        # 12 345, with any of LaTeX's spaces: in threes it is one number.
+        # 12 345, with any of LaTeX's spaces: groups of three digits are one number.
         (r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;:! ]|~|\s)[0-9]{3})+)(?![0-9])", None),
         (r"\\[,;:!]", " "),
     )
@@ -122,11 +122,11 @@ _REWRITES = tuple(
 
 
 def answer(text: str) -> str | None:
-    r"""Returns the LaTeX of a completion's answer, None when it has none.
+    r"""Returns the LaTeX of a completion's answer, None if it has none.
 
-    The last box counts, and with it those that a comma, "and" or "or" joins to it; without a box
-    the last formula in `$`, `\(` or `\[` after the word "answer", or the number that is all of a
-    line after "answer is" or "####". What was only thought is no answer.
+    The answer is the last box, with the boxes that a comma, "and" or "or" joins to it. Without a
+    box it is the last formula in `$`, `\(` or `\[` after the word "answer", or a number that is the
+    rest of its line after "answer is" or "####". Thinking does not count.
     """
     text = outside_thinking(text)
     boxes = list(_BOX.finditer(text))[-_MOST_BOXES:]
@@ -153,7 +153,8 @@ def _boxed(text: str, boxes: list[re.Match[str]]) -> str | None:
 
 
 def _closing(text: str, start: int, limit: int) -> int | None:
-    """Where the brace that is open at `start` is closed, None when it is not before `limit`."""
+    """Index of the brace that closes the one open at `start`; None if there is none before
+    `limit`."""
     depth = 1
     for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start, limit):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
@@ -184,7 +185,7 @@ def in_digits(latex: str) -> str:
 
 
 def option(latex: str, gold: str) -> str:
-    """Returns the letter of an answer such as "(C) 12" where gold is a letter, or else the 12."""
+    """Returns, for an answer such as "(C) 12", the letter if gold is a letter, else the 12."""
     match = _OPTION.fullmatch(latex)
     if match is None:
         return latex
@@ -194,9 +195,9 @@ def option(latex: str, gold: str) -> str:
 
 
 def formula(gold: str) -> str | None:
-    """Returns the LaTeX that a gold answer is, or that its box holds; None when it is prose.
+    """Returns the LaTeX of a gold answer, or of its box; None if it is prose.
 
-    In the rows of GSM8K the answer follows its reasons and "####".
+    In GSM8K the answer follows the reasoning and "####".
     """
     gold = gold.rpartition("####")[2]
     boxes = list(_BOX.finditer(gold))
@@ -211,7 +212,7 @@ def formula(gold: str) -> str | None:
 
 
 def expressions(prompt: str) -> list[str]:
-    """Returns the LaTeX of the expressions with operations that a prompt holds, without sides."""
+    """Returns the LaTeX of a prompt's expressions with operations, equations split into sides."""
     formulas = [next(g for g in m.groups() if g is not None) for m in _FORMULA.finditer(prompt)]
     rest = _FORMULA.sub(" ? ", prompt)
     formulas += [match.group() for match in _PLAIN.finditer(rest)]
@@ -220,16 +221,16 @@ def expressions(prompt: str) -> list[str]:
 
 
 def names(prompt: str) -> frozenset[str]:
-    """Returns the letters that stand for numbers in a prompt's formulas."""
+    """Returns the variables (single letters) in a prompt's formulas."""
     formulas = [next(g for g in m.groups() if g is not None) for m in _FORMULA.finditer(prompt)]
     formulas = [formula for formula in formulas if not _WORD.search(_NO_PROSE.sub(" ", formula))]
     return frozenset().union(*map(_letters, [*formulas, *expressions(_FORMULA.sub(" ", prompt))]))
 
 
 def ends_in_names(latex: str, known: frozenset[str]) -> bool:
-    """Returns whether the letters at the end are names, as in 2ab, and no unit, as in 2m.
+    """Returns whether the letters at the end are variables, as in 2ab, and no unit, as in 2m.
 
-    They are if all are `known`, or other names stand before them, as in 3bc+2ab.
+    They are if all are in `known`, or if other variables precede them, as in 3bc+2ab.
     """
     end = _SHORT_END.search(latex)
     if end is None:
@@ -242,7 +243,7 @@ def _letters(latex: str) -> frozenset[str]:
 
 
 def tidy(latex: str) -> str:
-    r"""Returns LaTeX as math-verify's grammar reads it: `\dfrac12` as `\frac{1}{2}`, `1\,234`."""
+    r"""Returns LaTeX in a form that math-verify's grammar reads: `\frac{1}{2}` for `\dfrac12`."""
     latex = latex.translate(_SIGNS)
     for pattern, replacement in _REWRITES:
         latex = pattern.sub(replacement if replacement is not None else _joined, latex)
@@ -254,13 +255,13 @@ def tidy(latex: str) -> str:
 
 
 def _exact(latex: str) -> str:
-    """The side of "x = 1/3 = about 0.333" that is exact; the number where the other is a name."""
+    r"""The exact side of "1/3 \approx 0.333"; the number of "x \approx 0.333"."""
     left, sign, right = (part.strip() for part in _ABOUT.sub("~", latex, count=1).partition("~"))
     return right if sign and _NAME.fullmatch(left) else left
 
 
 def _fraction(match: re.Match[str]) -> str:
-    """The value of a repeating decimal, in lowest terms."""
+    """A repeating decimal as a fraction in lowest terms."""
     whole, decimals, repeated = match.groups()
     value = Fraction(
         int(whole + decimals + repeated or 0) - int(whole + decimals or 0),

@@ -1,4 +1,4 @@
-"""Rewards that prefer short right answers: correctness by `math`, shaped by length."""
+"""Rewards for short right answers: correctness by `math`, combined with length."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -9,22 +9,22 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.completion import content
-from groupwise_verifiable.failures import Outcome, settled
+from groupwise_verifiable.failures import Outcome, values_of
 from groupwise_verifiable.mathematics.attempt import Rules
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 
 class Length:
-    """Short answers above long ones of the same prompt, wrong ones never above zero: -0.5 to 0.5.
+    """Prefers short answers among those of one prompt: -0.5 to 0.5, wrong ones at most 0.
 
     s = 0.5 - (length - shortest) / (longest - shortest), over the completions of one prompt; s for
-    a right answer, min(0, s) for a wrong one; 0.0 when all have one length; None where the gold
-    answer holds no mathematics. Kimi k1.5, arXiv:2501.12599, section 2.3.3.
+    a right answer, min(0, s) for a wrong one; 0.0 if all have one length; None where gold is no
+    mathematics. Kimi k1.5, arXiv:2501.12599, section 2.3.3.
 
-    open-r1's `len_reward` takes shortest and longest over the whole batch, all prompts together,
-    so a prompt that needs long answers is punished for its neighbours. The paper's are per prompt,
-    and so are these: a group is a run of equal prompts. It also counts characters and gives
-    unreadable gold answers the value of a right one.
+    open-r1's `len_reward` takes shortest and longest over the whole batch, so a prompt that needs
+    long answers is punished for the other prompts. In the paper, and here, they are per prompt: a
+    group is a run of equal prompts. open-r1's also counts characters, and gives unreadable gold
+    answers the value of a right one.
     """
 
     judges = False
@@ -35,15 +35,19 @@ class Length:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         gold: str = Field(default="answer", description="Column with the gold answers.")
-        rules: Rules = Field(default="strict", description="As for `math`: what is right.")
+        rules: Rules = Field(
+            default="strict", description="As for `math`: which answers are right."
+        )
         after: str | None = Field(
             default=None,
             min_length=1,
-            description="As for `math`: only the text after this counts.",
+            description="As for `math`: only the text after this string counts.",
         )
-        timeout: float = Field(default=5.0, gt=0, description="Seconds to check one completion.")
+        timeout: float = Field(
+            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
+        )
         unit: Literal["tokens", "characters"] = Field(
-            default="tokens", description="In what lengths are measured."
+            default="tokens", description="Unit of lengths."
         )
 
     def __init__(self, config: Config | None = None) -> None:
@@ -74,7 +78,7 @@ class Length:
         def shaped(index: int, right: float) -> float:
             return slopes[index] if right else min(0.0, slopes[index])
 
-        return settled(_shape(correct, shaped))
+        return values_of(_shape(correct, shaped))
 
     def _lengths(
         self, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
@@ -85,13 +89,13 @@ class Length:
 
 
 class CosineLength:
-    """Right answers fall and wrong ones rise with length, along half a cosine.
+    """Right answers get less, wrong ones more, the longer they are, along half a cosine.
 
     long + (short - long) * (1 + cos(pi * min(tokens / max_length, 1))) / 2, where (short, long) is
-    (right_short, right_long) or (wrong_short, wrong_long): -1.0 to 1.0 by default. None where the
-    gold answer holds no mathematics. "Demystifying Long Chain-of-Thought Reasoning",
-    arXiv:2502.03373, appendix C.1; TRL's `get_cosine_scaled_reward`. open-r1's counts characters
-    and does not stop at `max_length`, after which its cosine climbs again.
+    (right_short, right_long) or (wrong_short, wrong_long): -1.0 to 1.0 by default. None where gold
+    is no mathematics. "Demystifying Long Chain-of-Thought Reasoning", arXiv:2502.03373, appendix
+    C.1; TRL's `get_cosine_scaled_reward`. open-r1's counts characters, and its cosine rises again
+    beyond `max_length`.
     """
 
     judges = False
@@ -101,21 +105,29 @@ class CosineLength:
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        max_length: int = Field(ge=1, description="Tokens from which on the value stays the same.")
-        right_short: float = Field(default=1.0, description="A right answer of no tokens.")
-        right_long: float = Field(default=0.5, description="A right answer of `max_length` tokens.")
-        wrong_short: float = Field(default=-1.0, description="A wrong answer of no tokens.")
+        max_length: int = Field(ge=1, description="Tokens from which the value is constant.")
+        right_short: float = Field(default=1.0, description="Value of a right answer of no tokens.")
+        right_long: float = Field(
+            default=0.5, description="Value of a right answer of `max_length` tokens."
+        )
+        wrong_short: float = Field(
+            default=-1.0, description="Value of a wrong answer of no tokens."
+        )
         wrong_long: float = Field(
-            default=-0.5, description="A wrong answer of `max_length` tokens."
+            default=-0.5, description="Value of a wrong answer of `max_length` tokens."
         )
         gold: str = Field(default="answer", description="Column with the gold answers.")
-        rules: Rules = Field(default="strict", description="As for `math`: what is right.")
+        rules: Rules = Field(
+            default="strict", description="As for `math`: which answers are right."
+        )
         after: str | None = Field(
             default=None,
             min_length=1,
-            description="As for `math`: only the text after this counts.",
+            description="As for `math`: only the text after this string counts.",
         )
-        timeout: float = Field(default=5.0, gt=0, description="Seconds to check one completion.")
+        timeout: float = Field(
+            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
+        )
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -138,7 +150,7 @@ class CosineLength:
         correct = self._correct.outcomes(
             prompts, completions, columns, log_metric=log_metric, reward="cosine_length"
         )
-        return settled(_shape(correct, lambda index, right: self._value(lengths[index], right)))
+        return values_of(_shape(correct, lambda index, right: self._value(lengths[index], right)))
 
     def _value(self, length: int, right: float) -> float:
         settings = self.config
@@ -150,7 +162,7 @@ class CosineLength:
 
 
 def _slopes(prompts: Sequence[Any], lengths: Sequence[int]) -> list[float]:
-    """0.5 for the shortest to -0.5 for the longest of each run of equal prompts."""
+    """From 0.5 for the shortest to -0.5 for the longest completion of each run of equal prompts."""
     slopes: list[float] = []
     for _, run in groupby(zip(prompts, lengths, strict=True), key=lambda pair: pair[0]):
         group = [length for _, length in run]
@@ -160,7 +172,7 @@ def _slopes(prompts: Sequence[Any], lengths: Sequence[int]) -> list[float]:
 
 
 def _shape(correct: Sequence[Outcome], shaped: Callable[[int, float], float]) -> list[Outcome]:
-    """The shaped value where there is one; None and failures stay as they are."""
+    """The shaped values; None and failures stay as they are."""
     return [
         shaped(index, outcome) if isinstance(outcome, float) else outcome
         for index, outcome in enumerate(correct)

@@ -1,4 +1,4 @@
-"""The rules of others: TRL's and open-r1's `accuracy_reward`."""
+"""Published rules: TRL's and open-r1's `accuracy_reward`."""
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig
@@ -9,7 +9,7 @@ from groupwise_verifiable.mathematics.equality import equal
 from groupwise_verifiable.mathematics.reading import LATEX_OR_PLAIN, parsed
 
 _GOLD = {"trl": LATEX_OR_PLAIN, "open_r1": LATEX_OR_PLAIN[:1]}
-# Only LaTeX after an anchor ("the answer is") or in a box counts; the box comes first.
+# Only LaTeX in a box or after an anchor ("the answer is") counts; a box takes precedence.
 _ANSWERS = {
     rules: LatexExtractionConfig(
         normalization_config=NormalizationConfig(units=True, equations=rules == "open_r1"),

@@ -1,4 +1,4 @@
-"""LaTeX as math-verify reads it, and what it leaves out: signs, bases, brackets."""
+"""LaTeX as parsed by math-verify, with what it ignores: percent, degrees, bases, brackets."""
 
 import logging
 import re
@@ -11,7 +11,7 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
 from groupwise_verifiable.mathematics import formulas
 
-# math-verify warns once a process that its alarms are off; the deadline is the pool's here.
+# math-verify warns once per process that its timeouts are off; here the worker pool has one.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 logging.getLogger("latex2sympy2_extended").setLevel(logging.ERROR)
 
@@ -26,30 +26,30 @@ _DEGREES = re.compile(
 
 @dataclass(frozen=True)
 class Reading:
-    """LaTeX as read, without signs for percent and degrees, and its value."""
+    """LaTeX without signs for percent and degrees, its value, and whether it had such signs."""
 
     latex: str
-    value: Any  # sympy's objects, or the LaTeX itself where math-verify cannot read it
+    value: Any  # sympy objects, or the LaTeX itself where math-verify cannot read it
     percent: bool = False
     degrees: bool = False
 
     @property
     def bracket(self) -> str:
-        """The one that it begins with, if any."""
+        """The bracket that the LaTeX begins with, or ""."""
         opening = self.latex.replace(r"\left", "").replace(r"\lbrace", r"\{").replace(" ", "")
         return "" if opening.startswith(r"\{(") else opening[: 2 if opening[:1] == "\\" else 1]
 
     @property
     def bases(self) -> set[str]:
-        """The bases that its numbers state."""
+        """The bases of its numbers, as in 101_2."""
         return {match[1] or match[2] for match in BASE.finditer(self.latex)}
 
 
 def read(text: str, names: frozenset[str] = frozenset()) -> Reading | None:
-    """Returns what LaTeX says, None where that is no mathematics.
+    """Returns the reading of LaTeX, None if it is no mathematics.
 
-    names: letters that are no unit behind a number. math-verify takes even the m of 2m for one, and
-    the ab of 2ab: 2 would be right.
+    names: letters that are variables, not units, after a number. math-verify removes the m of 2m,
+    and even the ab of 2ab, as units: 2 would be a right answer for 2ab.
     """
     tidied = formulas.tidy(text)
     plain = _DEGREES.sub("", _PERCENT.sub("", tidied)).strip()
@@ -67,26 +67,26 @@ def read(text: str, names: frozenset[str] = frozenset()) -> Reading | None:
 
 @lru_cache(maxsize=256)
 def read_gold(gold: str, names: frozenset[str]) -> tuple[Reading, ...]:
-    """Returns what a gold answer says; nothing where it holds no mathematics."""
+    """Returns the readings of a gold answer; () if it has no mathematics."""
     latex = formulas.formula(gold)
     reading = None if latex is None else read(formulas.in_digits(latex), names)
     if reading is not None and (not isinstance(reading.value, str) or "\\" in reading.value):
         return (reading,)
-    # Prose, with a number or formula somewhere in it.
+    # Prose that contains a number or formula.
     values = parsed(gold, extraction_config=LATEX_OR_PLAIN)
     return tuple(Reading("", value) for value in values if not isinstance(value, str))
 
 
 def parsed(text: str, **options: Any) -> list[Any]:  # math-verify's options
-    """Returns what math-verify finds in a text, sympy's objects or LaTeX."""
+    """Returns the values that math-verify finds in a text, sympy objects or LaTeX."""
     try:
         return list(parse(text, parsing_timeout=None, raise_on_error=True, **options))
     except MemoryError:
-        raise  # the limit, not the mathematics: never a wrong answer
-    except Exception:  # text that is no mathematics fails in any way it likes
+        raise  # the worker's memory limit, which does not make an answer wrong
+    except Exception:  # text that is no mathematics raises all kinds of errors
         return []
 
 
 def names_in(value: Any) -> set[str]:
-    """Returns the unknowns of a value."""
+    """Returns the names of a value's unknowns."""
     return {str(symbol) for symbol in getattr(value, "free_symbols", ())}

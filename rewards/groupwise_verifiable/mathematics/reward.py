@@ -1,4 +1,4 @@
-"""Mathematical equivalence with a gold answer."""
+"""A reward for mathematical equality with a gold answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,19 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.completion import content, prompt_text
-from groupwise_verifiable.failures import Outcome, judged, settled
+from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
 from groupwise_verifiable.workers import map_each
 
 
 class MathEquivalence:
-    r"""1.0 when the completion's answer equals the gold one as mathematics, 0.0 when not.
+    r"""1.0 if the completion's answer equals the gold one mathematically, else 0.0.
 
-    Answers are compared by math-verify. By the strict rules an answer is a value in simplest form,
-    with nothing left to compute that the gold answer does not leave, and `6 = 5` is not 5; the
-    others are those of TRL's `accuracy_reward` (with `after` of its `reasoning_accuracy_reward`)
-    and of open-r1's. None where the gold answer holds no mathematics. An answer that takes too
-    long to check is wrong, and counted by the metric `unchecked`.
+    Answers are compared by math-verify. `strict` also requires that an answer leaves nothing to
+    compute that the gold answer does not leave, and that `6 = 5` is not 5; `trl` is TRL's
+    `accuracy_reward` (with `after` its `reasoning_accuracy_reward`), `open_r1` open-r1's. None
+    where the gold answer is no mathematics. An answer that takes too long to check is wrong, and
+    counted in the metric `unchecked`.
     """
 
     judges = True
@@ -34,17 +34,21 @@ class MathEquivalence:
         gold: str = Field(default="answer", description="Column with the gold answers.")
         rules: Rules = Field(
             default="strict",
-            description="What is right: a value in simplest form, any form of it, or theirs.",
+            description="Which answers are right: strict: a value in simplest form; any_form: any "
+            "form of it; trl, open_r1: as in these libraries.",
         )
         after: str | None = Field(
             default=None,
             min_length=1,
-            description="Only the text after the last of these counts; without one it is 0.0.",
+            description="Only the text after the last occurrence of this string counts; without "
+            "one the value is 0.0.",
         )
-        timeout: float = Field(default=5.0, gt=0, description="Seconds for one completion.")
+        timeout: float = Field(
+            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
+        )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Refuses to start where math-verify is missing, before any completion is made."""
+        """Raises ValueError where math-verify is missing."""
         if find_spec("math_verify") is None:
             raise ValueError("reward 'math' needs math-verify: pip install 'groupwise[math]'")
         self.config = config or self.Config()
@@ -58,7 +62,7 @@ class MathEquivalence:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
-        return settled(self.outcomes(prompts, completions, columns, log_metric=log_metric))
+        return values_of(self.outcomes(prompts, completions, columns, log_metric=log_metric))
 
     def outcomes(
         self,
@@ -69,7 +73,7 @@ class MathEquivalence:
         log_metric: Callable[[str, float], None] | None = None,
         reward: str = "math",
     ) -> list[Outcome]:
-        """Returns the same with failures in their places, for rewards that build on this one."""
+        """Returns the values, or failures in their place, for rewards that build on this one."""
         golds = column(columns, self.config.gold, reward=reward)
         attempts = [
             Attempt(
@@ -89,10 +93,10 @@ class MathEquivalence:
                 ]
             )
 
-        return judged(self._checked(attempts), on_gold=on_gold, log_metric=log_metric)
+        return without_unchecked(self._checked(attempts), on_gold=on_gold, log_metric=log_metric)
 
     def _checked(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """The outcomes; equal attempts, of which a group has many, are checked once."""
+        """The outcomes; equal attempts, frequent within a group, are checked once."""
         from groupwise_verifiable.mathematics.check import equivalent  # imports sympy
 
         different = list(dict.fromkeys(attempts))
@@ -101,7 +105,7 @@ class MathEquivalence:
         return [by_attempt[attempt] for attempt in attempts]
 
     def _counted(self, text: str) -> str:
-        """The part of the text that counts: nothing where it never got that far."""
+        """The part of the text that counts; "" if the text lacks the string of `after`."""
         if self.config.after is None:
             return text
         _, delimiter, rest = text.rpartition(self.config.after)

@@ -1,4 +1,4 @@
-"""What the strict rules ask beyond equality: nothing left to compute, nothing copied."""
+"""The strict rules beyond equality: nothing left to compute, nothing copied from the prompt."""
 
 import re
 from functools import lru_cache
@@ -18,7 +18,7 @@ _ABOUT_BASES = re.compile(r"\bbases?\b|\b(?:bi|octal|deci)|_", re.IGNORECASE)
 def unfinished(gold: Reading, answer: Reading, prompt: str) -> bool:
     """Returns whether the answer leaves something to compute that gold does not."""
     latex, value = answer.latex, answer.value
-    if not is_equation(gold.value):  # of "x = 2 + 3 = 5" the end counts
+    if not is_equation(gold.value):  # for "x = 2 + 3 = 5" the last side counts
         value = take_last_relation(value).rhs if is_equation(value) else value
         latex = latex.rpartition("=")[2].strip() if isinstance(value, Expr) else latex
     if (
@@ -38,7 +38,7 @@ def unfinished(gold: Reading, answer: Reading, prompt: str) -> bool:
 
 
 def copied(gold: Reading, answer: Reading, prompt: str) -> bool:
-    r"""Returns whether a right answer stands in the prompt, as `(x+1)^2` that was to expand."""
+    r"""Returns whether the answer is copied from the prompt, as `(x+1)^2` that was to expand."""
     value = answer.value
     if not isinstance(value, Expr) or value.is_Number or value == gold.value:
         return False

@@ -1,4 +1,4 @@
-"""Each step of working out a sum: whether it is right, and brings the answer nearer."""
+"""A process reward for the steps of a sum: right steps that bring the answer nearer."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +12,9 @@ from groupwise_verifiable.steps import Step, by_decision, region
 
 _MINUS = "-\u2212"
 _INTEGER = rf"[{_MINUS}]?[0-9]{{1,15}}(?![0-9])"
-# What makes a sum, or an equation, a part of something longer.
+# Follows a sum or equation that is a part of something longer.
 _GOES_ON = re.compile(rf"\.[0-9]|[^\S\n]*[{_MINUS}+*/^%(\u00b7\u00d7\u00f7]")
-# Integers joined by plus and minus, as a prompt asks for their sum.
+# Integers joined by plus and minus: the sum in a prompt.
 _CHAIN = re.compile(rf"(?<![\w.]){_INTEGER}(?:[^\S\n]*[{_MINUS}+][^\S\n]*{_INTEGER})++")
 _TERM = re.compile(rf"([{_MINUS}+]?)[^\S\n]*({_INTEGER})")
 _EQUATION = re.compile(
@@ -22,12 +22,12 @@ _EQUATION = re.compile(
     r"(?![^\S\n]*=)"
 )
 _JOINS = "+*/^=(\u00b7\u00d7\u00f7" + _MINUS
-_BEFORE = 20  # characters that are looked at before an equation
+_BEFORE = 20  # characters before an equation that are searched for an operator
 
 
 @dataclass(frozen=True)
 class Equation:
-    """first + second = result, the second with the sign that it was written with."""
+    """first + second = result; for a difference, second is negative. end: as `Step.end`."""
 
     first: int
     second: int
@@ -36,16 +36,16 @@ class Equation:
 
 
 class SumSteps:
-    """1 / (n - 1) for each step that brings a sum of n integers nearer to its answer, else 0.0.
+    """1 / (n - 1) for each right step of a sum of n integers, else 0.0.
 
     A process reward. A step is an equation of two numbers and their sum or difference. It is right
-    if the result is, and both numbers are still to be added up: terms of the prompt's sum, each
-    with its sign, or results of right steps before. They are used up by it, so that repeated and
-    idle steps are worth nothing, and all right steps of a completion 1.0 together, in whatever
-    order the terms are taken. Where terms are left over, the end of the completion is one more step
-    that is worth nothing: no chain, or a short one, is not above an attempt.
+    if the result is right and both numbers are unused: terms of the prompt's sum, with their signs,
+    or results of earlier right steps. A right step uses up its numbers, so repeated and idle steps
+    get 0, and all right steps of a completion add up to 1.0, in any order of the terms. If terms
+    remain, the end of the completion counts as one more step with 0.0, so that stopping early is
+    not better than trying.
 
-    None where the prompt holds no such sum; the last one in it counts.
+    None where the prompt has no such sum; of several the last one counts.
     """
 
     judges = False
@@ -58,7 +58,8 @@ class SumSteps:
         inside: str | None = Field(
             default=None,
             min_length=1,
-            description="The tag outside of which there are no steps, as `think`; none if unset.",
+            description="Only the text inside this tag has steps, `think` for example; the whole "
+            "completion if unset.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
@@ -73,12 +74,12 @@ class SumSteps:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[list[float | None] | None]:
-        """Returns the rewards of decisions; logs how many steps there are, right or not."""
+        """Returns the rewards of decisions; logs the mean number of steps, right or not."""
         every = [self._equations(content(completion)) for completion in completions]
         if log_metric is not None and every:
             log_metric("steps", sum(map(len, every)) / len(every))
         return [
-            self._judged(terms, equations, ends)
+            self._rewards(terms, equations, ends)
             if len(terms := terms_of(prompt_text(prompt))) > 1
             else None
             for prompt, equations, ends in zip(prompts, every, character_ends, strict=True)
@@ -88,25 +89,25 @@ class SumSteps:
         return list(equations_of(text, *region(text, self.config.inside)))
 
     @staticmethod
-    def _judged(
+    def _rewards(
         terms: Sequence[int], equations: Sequence[Equation], ends: Sequence[int]
     ) -> list[float | None]:
         steps = [Step(text="", end=equation.end) for equation in equations]
-        right = judged(terms, equations)
+        right = right_steps(terms, equations)
         values = [float(one) / (len(terms) - 1) for one in right]
         if sum(right) < len(terms) - 1:
             steps, values = [*steps, Step(text="", end=None)], [*values, 0.0]
         return by_decision(steps, values, ends)
 
 
-def judged(terms: Sequence[int], equations: Sequence[Equation]) -> list[bool]:
-    """Which steps are right, of a sum of these terms."""
+def right_steps(terms: Sequence[int], equations: Sequence[Equation]) -> list[bool]:
+    """Whether each step is right, in a sum of these terms."""
     left = list(terms)
-    return [_taken(left, equation) for equation in equations]
+    return [_apply(left, equation) for equation in equations]
 
 
-def _taken(left: list[int], equation: Equation) -> bool:
-    """Whether a step is right; then its numbers are replaced by its result in what is left."""
+def _apply(left: list[int], equation: Equation) -> bool:
+    """Whether a step is right; if so, replaces its numbers by its result among those left."""
     used = [equation.first, equation.second]
     if sum(used) != equation.result or any(used.count(n) > left.count(n) for n in used):
         return False
@@ -117,7 +118,7 @@ def _taken(left: list[int], equation: Equation) -> bool:
 
 
 def terms_of(text: str) -> list[int]:
-    """The terms of the last sum in a prompt, with their signs; none where there is no sum."""
+    """The terms of the last sum in a prompt, with their signs; [] if there is none."""
     chains = list(_CHAIN.finditer(text))
     if not chains or _is_part(text, chains[-1]):
         return []
@@ -128,9 +129,9 @@ def terms_of(text: str) -> list[int]:
 
 
 def equations_of(text: str, start: int, stop: int, closed: int | None) -> Iterator[Equation]:
-    """The equations of a text from `start` to `stop`, which `closed` is the end of.
+    """The equations of a text from `start` to `stop`; closed: end of that region, see `region`.
 
-    Each ends with the character after it, which ends its last number.
+    An equation's end includes the next character, which shows that its last number is complete.
     """
     for match in _EQUATION.finditer(text, start, stop):
         if _is_part(text, match):
@@ -145,7 +146,7 @@ def equations_of(text: str, start: int, stop: int, closed: int | None) -> Iterat
 
 
 def _is_part(text: str, match: re.Match[str]) -> bool:
-    """Whether an operator stands before it, or it goes on."""
+    """Whether an operator precedes the match, or it continues."""
     before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip(" \t")
     return before[-1:] in tuple(_JOINS) or _GOES_ON.match(text, match.end()) is not None
 

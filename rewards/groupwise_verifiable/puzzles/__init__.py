@@ -1,1 +1,1 @@
-"""Puzzles without end: reasoning-gym's tasks as prompts, and its verifiers as a reward."""
+"""Puzzles: reasoning-gym's procedural tasks as prompts, and its verifiers as a reward."""

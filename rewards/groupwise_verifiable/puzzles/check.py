@@ -1,9 +1,9 @@
-"""The verdict of a reasoning-gym task's own verifier: what the workers run.
+"""Scoring an answer by a reasoning-gym task's own verifier; runs in the workers.
 
-Some verifiers evaluate the answer as Python, by `eval` or by sympy's parser, which is `eval` too:
-an answer could run any code. While one of them runs, `eval` reads literals only, and the parser is
-given arithmetic and elementary functions only; anything else is refused as if it did not parse.
-An unevaluated `Integral` is refused too: the question itself would be a right answer by it.
+Some verifiers evaluate the answer as Python, by `eval` or by sympy's parser (which uses `eval`), so
+an answer could run any code. While one of them runs, `eval` reads literals only, and the parser
+accepts arithmetic and elementary functions only; anything else fails as if it did not parse. An
+unevaluated `Integral` is refused, too: with it, the question itself would be a right answer.
 
 Imports neither torch nor groupwise, so that a worker starts quickly.
 """
@@ -53,15 +53,15 @@ _TOKENS = frozenset(
     {tokenize.NUMBER, tokenize.NEWLINE, tokenize.NL, tokenize.ENDMARKER, tokenize.ENCODING}
 )
 _TAKEN = frozenset(vars(sympy)) | frozenset(vars(builtins)) | frozenset(keyword.kwlist)
-# Where a row whose task has many right answers keeps one of them.
+# Metadata keys of one right answer, for tasks with many right answers.
 _EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An answer to a row of a task; None when the completion held no answer.
+    """An answer to a row of a task; None if the completion has no answer.
 
-    home: the module that makes the task known to reasoning-gym.
+    home: the module that registers the task with reasoning-gym.
     """
 
     task: str
@@ -71,21 +71,21 @@ class Attempt:
 
 
 def score(attempt: Attempt) -> float:
-    """Returns what the task's verifier gives the answer, 0.0 to 1.0.
+    """Returns the score of the task's verifier, 0.0 to 1.0.
 
-    0.0 where there is no answer, where a rule of ours says that it is wrong, and where the verifier
-    gives what is no share: not a number, or above 1, as `calendar_arithmetic` for some gold of -1.
+    0.0 if there is no answer, if one of our rules says that it is wrong, and if the verifier's
+    score is NaN or not in [0, 1], as `calendar_arithmetic`'s for some gold answers of -1.
     """
     if attempt.answer is None or not admissible(attempt.task, attempt.answer, attempt.entry):
         return 0.0
     verify = _verifier(attempt.task, attempt.home)
-    with _harmless(attempt.task, sys.modules[type(_owner(verify)).__module__]):
+    with _without_eval(attempt.task, sys.modules[type(_owner(verify)).__module__]):
         value = float(verify(attempt.answer, attempt.entry))
     return value if 0.0 <= value <= 1.0 else 0.0
 
 
 def on_gold(attempt: Attempt) -> Attempt:
-    """Returns the attempt with its row's own answer, an empty one where the row has none."""
+    """Returns the attempt with the row's gold answer; "" where the row has none."""
     metadata = attempt.entry["metadata"]
     examples = [attempt.entry["answer"], *(metadata.get(name) for name in _EXAMPLES)]
     gold = next((example for example in examples if example is not None), "")
@@ -104,8 +104,8 @@ def _owner(method: Any) -> object:  # a bound method
 
 
 @contextmanager
-def _harmless(task: str, module: ModuleType) -> Iterator[None]:
-    """Replaces what the verifier's module evaluates with, for the time of one call."""
+def _without_eval(task: str, module: ModuleType) -> Iterator[None]:
+    """The context in which the verifier's module has restricted versions of eval and parser."""
     if task in _EVALUATES_LITERALS:
         with _replaced(module, "eval", ast.literal_eval):
             yield
@@ -134,7 +134,7 @@ def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
 
 
 def _parse_mathematics(text: str, *arguments: Any, **options: Any) -> Any:
-    """Parses as sympy does, but takes only arithmetic, symbols and elementary functions."""
+    """sympy's parse_expr, restricted to arithmetic, symbols and elementary functions."""
     for token in tokenize.generate_tokens(io.StringIO(text.strip()).readline):
         if not _allowed(token):
             raise ValueError(f"{token.string!r} is not mathematics")

@@ -1,4 +1,4 @@
-"""Scores of reasoning-gym's own verifiers."""
+"""A reward by reasoning-gym's own verifiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.completion import content, tagged
-from groupwise_verifiable.failures import Outcome, judged, settled
+from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
 from groupwise_verifiable.puzzles.rules import REFUSED
 from groupwise_verifiable.puzzles.tasks import check_task, task_home, task_names
 from groupwise_verifiable.workers import WorkerFailure, map_each
@@ -21,17 +21,17 @@ _PATIENCE = 4
 
 
 class ReasoningGymScore:
-    """Whether the verifier of the row's reasoning-gym task takes the answer for right: 1.0 or 0.0.
+    """1.0 if the verifier of the row's reasoning-gym task accepts the answer, else 0.0.
 
     The answer is the content of the last pair of tags, as reasoning-gym itself extracts it; a
-    completion without one is wrong. The rows' columns `question`, `answer` and `metadata` are those
-    of the prompt source `reasoning_gym`.
+    completion without tags is wrong. Rows need the columns `question`, `answer` and `metadata` of
+    the prompt source `reasoning_gym`.
 
-    Many verifiers also give a share for a part of an answer, or for its form: sudoku's for each
-    cell, some for any text at all. A policy learns to earn that, so it counts only if asked for.
+    Many verifiers also give partial credit: sudoku's for each cell, some for any text at all. A
+    policy would learn to collect that, so it counts only with `partial: true`.
 
     Verifiers run in killable workers, where only literals and elementary mathematics are evaluated.
-    An answer that its verifier cannot check in time is wrong, and counted as `unchecked`.
+    An answer that cannot be checked in time is wrong, and counted in the metric `unchecked`.
     """
 
     judges = True
@@ -45,22 +45,24 @@ class ReasoningGymScore:
             default="answer", description="The tag around the answer; null: the whole completion."
         )
         task: str | None = Field(
-            default=None, description="The task; null: the `source_dataset` in each row's metadata."
+            default=None, description="The task; null: `source_dataset` of each row's metadata."
         )
         partial: bool = Field(
-            default=False, description="Give what the verifier gives for a part of an answer, too."
+            default=False, description="Whether the verifier's partial credit counts."
         )
-        timeout: float = Field(default=5.0, gt=0, description="Seconds for one completion.")
+        timeout: float = Field(
+            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
+        )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Refuses to start where reasoning-gym is missing or has no such task, or a useless one."""
+        """Raises ValueError where reasoning-gym is missing, or the task is unknown or refused."""
         self.config = config or self.Config()
         if self.config.task is None:
             task_names()
         elif _checked(self.config.task) == "composite":
             raise ValueError(
                 "reward 'reasoning_gym': 'composite' has no verifier of its own; leave `task` "
-                "unset, for each row's metadata names its task"
+                "unset: each row's metadata names its task"
             )
 
     def __call__(
@@ -76,15 +78,15 @@ class ReasoningGymScore:
 
         attempts = self._attempts(completions, columns)
         timeout = self.config.timeout
-        outcomes = judged(
+        outcomes = without_unchecked(
             self._outcomes(attempts, timeout),
-            # Longer: a worker is slow at first, and those that were killed have just been replaced.
+            # Longer: workers that replace killed ones are slow at first.
             on_gold=lambda indices: self._outcomes(
                 [on_gold(attempts[index]) for index in indices], _PATIENCE * timeout
             ),
             log_metric=log_metric,
         )
-        return settled(outcomes)
+        return values_of(outcomes)
 
     def _outcomes(self, attempts: Sequence[Attempt], timeout: float) -> list[Outcome]:
         from groupwise_verifiable.puzzles.check import score  # as above
@@ -126,11 +128,11 @@ class ReasoningGymScore:
 
 
 def _checked(task: object) -> str:
-    """The name of a task whose verifier is of use."""
+    """The name of a task. Raises ValueError for an unknown task, or one with a useless verifier."""
     name = check_task(task)
     if name in REFUSED:
         raise ValueError(
-            f"reward 'reasoning_gym' refuses the task {name!r}: {REFUSED[name]}; take another task "
+            f"reward 'reasoning_gym' refuses the task {name!r}: {REFUSED[name]}; use another task "
             "or a reward of your own"
         )
     return name

@@ -1,7 +1,8 @@
-"""Which answers are wrong whatever the verifier of their reasoning-gym task says, and why.
+"""Rules for reasoning-gym tasks whose verifier accepts wrong answers.
 
-A rule stands in front of a verifier that gives wrong answers the value of right ones. It is True
-for every right answer in the form that the question asks for.
+A rule runs before the verifier, and returns False for answers that are wrong whatever the verifier
+says. It is True for every right answer in the form that the question asks for. Each docstring says
+which mistake of the verifier the rule corrects.
 """
 
 import ast
@@ -18,36 +19,36 @@ from groupwise_verifiable.numbers import last_number, whole_number
 Entry = Mapping[str, Any]
 Rule = Callable[[str, Entry], bool]
 
-# By these verifiers nobody can tell a right answer from a wrong one.
+# Tasks whose verifier cannot distinguish right from wrong answers.
 REFUSED = {
     "propositional_logic": (
-        "its verifier takes whatever follows from the premises, and so each premise, copied, or "
-        "all of them joined"
+        "its verifier accepts whatever follows from the premises, so also a copied premise, or all "
+        "of them joined"
     ),
 }
 
 _NOT_FINITE = re.compile(r"(?<!\w)(?:s?nan|inf|infinity)[ij]?(?!\w)", re.IGNORECASE)
-# A match starts where no other could have started before it, so that a search takes linear time.
+# No match can start inside another, so that a search takes linear time.
 _NUMBER = re.compile(r"(?<![0-9._])[0-9._]+(?:[eE]\+?[0-9]+)?")
 _ARITHMETIC = re.compile(r"[-+*/()0-9\s]*")
 _RELATIVE = Fraction(1, 100)
 
-# What an answer may be written with.
+# Patterns that an answer must match.
 _FORMS = {
-    # The verifier reads the first fraction of any text that begins with one.
+    # The verifier accepts any text that begins with the right fraction.
     "fraction_simplification": re.compile(
         r"\$?\s*(?:\\d?frac\s*\{\s*[0-9]+\s*\}\s*\{\s*[0-9]+\s*\}|[0-9]+\s*/\s*[0-9]+)\s*\$?",
         re.IGNORECASE,
     ),
-    # The distance of "not a number", also spelled "n a n", is none to the verifier.
+    # To the verifier NaN, also spelled "n a n", has no distance from the right answer.
     "complex_arithmetic": re.compile(r"[-+.()0-9eEijIJ\s]*"),
-    # The verifier presses every A, B and C of any text: "banana" is BAAA.
+    # The verifier reads every A, B and C of any text: "banana" is BAAA.
     "quantum_lock": re.compile(r"[A-Ca-c\W]*"),
 }
 
 
 def admissible(task: str, answer: str, entry: Entry) -> bool:
-    """Returns False for an answer that is wrong and that the task's verifier is not to see."""
+    """Returns False for an answer that is wrong, whatever the task's verifier says."""
     if not _finite(answer) and _finite(str(entry["answer"])):
         return False
     form, rule = _FORMS.get(task), _RULES.get(task)
@@ -57,7 +58,7 @@ def admissible(task: str, answer: str, entry: Entry) -> bool:
 
 
 def _finite(text: str) -> bool:
-    """Whether the text names no infinity, no "not a number", and no number above all floats."""
+    """Whether the text has no infinity, no NaN, and no number too large for a float."""
     return not _NOT_FINITE.search(text) and not any(
         math.isinf(_float(match.group())) for match in _NUMBER.finditer(text)
     )
@@ -71,14 +72,14 @@ def _float(literal: str) -> float:
 
 
 def _halting(answer: str, entry: Entry) -> bool:
-    """The verifier compares the truth of two strings: that of every string but "" is True."""
+    """The verifier compares bool(string), which is True for every string but ""."""
     return answer.casefold() == str(entry["answer"]).casefold()
 
 
 def _near(answer: str, entry: Entry) -> bool:
-    """A tolerance of 1e-4 or 1e-3 makes 0 right where the gold answer is small.
+    """The verifier's absolute tolerance of 1e-4 or 1e-3 accepts 0 for a small gold answer.
 
-    coin_flip also compares leading characters, of which those of "0" are those of "0.25".
+    coin_flip's also compares leading characters: "0" matches "0.25".
     """
     number, right = whole_number(answer), whole_number(str(entry["answer"]))
     if number is None or right is None:
@@ -87,17 +88,17 @@ def _near(answer: str, entry: Entry) -> bool:
 
 
 def _countdown(answer: str, entry: Entry) -> bool:
-    """The verifier sees no number in 0x2a, and takes powers, factorials and functions."""
+    """The verifier overlooks the number 0x2a, and accepts powers, factorials and functions."""
     return _combines(answer, entry, entry["metadata"]["target"])
 
 
 def _puzzle24(answer: str, entry: Entry) -> bool:
-    """The verifier takes any four numbers, and 24.9 for 24."""
+    """The verifier accepts any four numbers, and 24.9 for 24."""
     return _combines(answer, entry, 24)
 
 
 def _combines(answer: str, entry: Entry, target: int) -> bool:
-    """Whether the answer makes the target, each number of the row used once, by + - * and /."""
+    """Whether the answer equals the target, using each of the row's numbers once, by + - * /."""
     numbers = sorted(map(str, entry["metadata"]["numbers"]))
     if not _ARITHMETIC.fullmatch(answer) or sorted(re.findall(r"[0-9]+", answer)) != numbers:
         return False
@@ -116,7 +117,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def _value(node: ast.expr) -> Fraction:
-    """The exact value of an expression; a SyntaxError where it is more than arithmetic."""
+    """The exact value of an expression. Raises SyntaxError for more than arithmetic."""
     match node:
         case ast.Constant(value=int() as number):
             return Fraction(number)
@@ -130,21 +131,21 @@ def _value(node: ast.expr) -> Fraction:
 
 
 def _expanded(answer: str, entry: Entry) -> bool:
-    """The verifier's parser multiplies by itself: 2*(x + 1) is 2*x + 2, the question its answer."""
+    """The verifier's parser expands products itself, so the question would be a right answer."""
     gold, question = _bare(entry["answer"]), _bare(entry["metadata"]["polynomial_expr"])
     copied = _bare(answer) == question != gold
     return not copied and ("(" not in answer or "(" in gold)
 
 
 def _roots(answer: str, entry: Entry) -> bool:
-    """The verifier skips what is no number; where there are no roots, any text has none."""
+    """The verifier ignores what is no number: without roots, it accepts any text."""
     if not entry["answer"]:
         return not answer.strip("\"'")
     return answer.count(",") == entry["answer"].count(",")
 
 
 def _sorted_numbers(answer: str, entry: Entry) -> bool:
-    """The verifier takes a number for another that is not more than 1 away."""
+    """The verifier accepts numbers that are off by up to 1."""
     try:
         numbers = sorted(map(float, json.loads(answer.replace("'", '"'))))
     except (ValueError, TypeError):
@@ -153,18 +154,18 @@ def _sorted_numbers(answer: str, entry: Entry) -> bool:
 
 
 def _one_number(answer: str, entry: Entry) -> bool:
-    """The verifier takes the first number of any text, without its sign."""
+    """The verifier reads the first number of any text, without its sign."""
     number, right = last_number(answer), whole_number(str(entry["answer"]))
     return number is not None and right is not None and number.value == right.value
 
 
 def _same_word(answer: str, entry: Entry) -> bool:
-    """The verifier's tenth right letter makes a word right, however long it is."""
+    """The verifier accepts any word with ten right letters."""
     return _bare(answer).casefold() == _bare(entry["answer"]).casefold()
 
 
 def _no_more_words(answer: str, entry: Entry) -> bool:
-    """The verifier does not see what follows a right answer."""
+    """The verifier ignores text after a right answer."""
     return len(answer.split()) <= len(entry["answer"].split())
 
 
@@ -174,7 +175,7 @@ def _as_many_items(answer: str, entry: Entry) -> bool:
 
 
 def _few_steps(answer: str, entry: Entry) -> bool:
-    """Steps without aim solve some boards in the end."""
+    """The verifier accepts any number of steps, and random ones solve some boards in the end."""
     return len(answer) <= 2 * len(entry["answer"])
 
 

@@ -1,4 +1,4 @@
-"""Prompts made without end by reasoning-gym's procedural tasks."""
+"""A prompt source: reasoning-gym's procedural tasks, which generate any number of prompts."""
 
 import hashlib
 import operator
@@ -10,80 +10,62 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from groupwise.prompts.wording import Wording
 from groupwise_verifiable.puzzles.tasks import check_task
 
+COLUMNS = ("question", "answer", "metadata")
 _PATIENCE = 5.0  # seconds
 
 
 class ReasoningGym:
-    """The rows of one reasoning-gym task: `prompt`, `question`, `answer` and `metadata`.
+    """Puzzles of a reasoning-gym task, made as they are needed: `question` and `answer`.
 
-    Rows are made when they are asked for, and row i of a seed is always the same. The reward
-    `reasoning_gym` scores their completions with the task's own verifier. Rows of the task
-    `composite` name in their metadata the task that each is of.
+    The prompt is the question, unless a template makes it of the question and other text.
+    Rows are generated on demand; row i of a seed is always the same. The reward `reasoning_gym`
+    scores their completions by the task's own verifier. With the task `composite`, each row's
+    metadata names its task.
 
-    key: the column that says what a row asks; rows that ask the same are held out together.
+    key: the column of the question; rows with the same question are held out together.
     """
 
     key = "question"
 
-    class Config(BaseModel):
+    class Config(Wording):
         """Settings of the prompt source `reasoning_gym`."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
-
         task: str = Field(description="The task's name in reasoning-gym, such as chain_sum.")
-        size: int = Field(default=1_000_000, ge=1, description="How many rows there are.")
-        seed: int = Field(default=0, ge=0, description="Another seed gives other rows.")
+        size: int = Field(default=1_000_000, ge=1, description="Number of rows.")
+        seed: int = Field(default=0, ge=0, description="Seed of the rows.")
         options: dict[str, Any] = Field(default={}, description="The task's own settings.")
-        prefix: str = Field(default="", description="Text before the question.")
-        instruction: str = Field(default="", description="Text after the question.")
-        chat: bool = Field(default=False, description="Prompts as messages instead of text.")
-        system: str | None = Field(default=None, description="A system message, for `chat: true`.")
 
     def __init__(self, config: Config) -> None:
-        """Checks the task and its options; makes no row yet."""
-        if config.system is not None and not config.chat:
-            raise ValueError("`system` needs `chat: true`: a text prompt has no messages")
+        """Checks the task and its options; generates no row yet."""
+        config.check(COLUMNS)
         self.config = config
         self._rows = _dataset(config)
 
     def __len__(self) -> int:
-        """Returns how many rows there are."""
+        """Returns the number of rows."""
         return self.config.size
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns row `index`, counted from the end when negative."""
+        """Returns row `index`; a negative one counts from the end."""
         number = operator.index(index)
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         row = self._rows[number]
-        question = str(row["question"])
-        return {
-            "prompt": self._prompt(question),
-            "question": question,
-            "answer": row["answer"],
-            "metadata": row["metadata"],
-        }
+        columns = {name: row[name] for name in COLUMNS} | {"question": str(row["question"])}
+        return {"prompt": self.config.worded(columns, columns["question"]), **columns}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows in order."""
         return (self[index] for index in range(len(self)))
 
-    def _prompt(self, question: str) -> str | list[dict[str, str]]:
-        text = self.config.prefix + question + self.config.instruction
-        if not self.config.chat:
-            return text
-        messages = [{"role": "user", "content": text}]
-        if self.config.system is not None:
-            messages.insert(0, {"role": "system", "content": self.config.system})
-        return messages
-
 
 class _Part(BaseModel):
-    """A task of a `composite`: how often it is drawn, in proportion, and its own settings."""
+    """A task of a `composite`: its relative frequency and its own settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -96,11 +78,11 @@ _PARTS = TypeAdapter(Annotated[list[_Part], Field(min_length=1)])
 
 
 def spread(seed: int, part: str = "") -> int:
-    """Returns a seed below 2**31, far from those that other seeds, or other parts, give.
+    """Returns a seed below 2**31 by hashing, far from those of other seeds or parts.
 
-    reasoning-gym draws row i from `seed + i`: with seeds 0 and 1 all rows but one would be shared.
-    Some of its tasks take seeds below 2**32 only, rows included, so two seeds of a million rows
-    still overlap with a chance of one in a thousand.
+    reasoning-gym generates row i from `seed + i`, so seeds 0 and 1 would share all rows but one.
+    Some tasks need seed + i < 2**32; hashed to 31 bits, two seeds with a million rows each still
+    overlap with probability 0.001.
     """
     digest = hashlib.sha256(f"groupwise reasoning_gym {seed}{part and ' '}{part}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
@@ -118,7 +100,7 @@ def _dataset(config: ReasoningGym.Config) -> Any:  # reasoning-gym has no types
                 task, size=config.size, seed=spread(config.seed), **options
             )
     except (TypeError, ValueError, AssertionError, KeyError, AttributeError) as error:
-        # Tasks check their settings by assertions; anything they raise here is about a setting.
+        # Tasks check their settings by assertions; any error here is about a setting.
         raise ValueError(
             f"task {task!r} refuses the options {config.options} for {config.size} rows (`size`): "
             f"{error!r}"
@@ -126,7 +108,7 @@ def _dataset(config: ReasoningGym.Config) -> Any:  # reasoning-gym has no types
 
 
 def _composite(config: ReasoningGym.Config) -> dict[str, Any]:
-    """The options of `composite`, `datasets` as reasoning-gym takes them, each with a seed."""
+    """The options of `composite`, with `datasets` as reasoning-gym takes them, each with a seed."""
     from reasoning_gym.composite import DatasetSpec  # an extra, and slow to import
 
     try:
@@ -158,10 +140,10 @@ def _check_reserved(task: str, options: Mapping[str, Any], place: str) -> None:
 
 @contextmanager
 def _patience(config: ReasoningGym.Config) -> Iterator[None]:
-    """Says on stderr what takes so long where a task makes all of its rows at once."""
+    """The context that prints a note after some seconds: some tasks generate all rows at once."""
     advice = (
-        f"reasoning_gym: the task {config.task!r} makes all of its {config.size:,} rows at once, "
-        "which is not done yet; with a lower `size` it is done sooner\n"
+        f"reasoning_gym: the task {config.task!r} generates all of its {config.size:,} rows at "
+        "once and is still at it; a lower `size` takes less time\n"
     )
     timer = threading.Timer(_PATIENCE, lambda: sys.stderr.write(advice))
     timer.daemon = True

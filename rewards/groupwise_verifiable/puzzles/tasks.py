@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 
 def task_names() -> list[str]:
-    """Returns the names of reasoning-gym's tasks; a ValueError says what to install."""
+    """Returns the names of reasoning-gym's tasks; ValueError if it is not installed."""
     if find_spec("reasoning_gym") is None:
         raise ValueError("reasoning_gym tasks need reasoning-gym: pip install 'groupwise[llm]'")
     import reasoning_gym.factory  # an extra, and slow to import
@@ -14,7 +14,7 @@ def task_names() -> list[str]:
 
 
 def task_home(task: str) -> str:
-    """Returns the name of the module that defines a task, one of reasoning-gym's or of a user's."""
+    """Returns the name of the module that defines a task, reasoning-gym's or the user's own."""
     import reasoning_gym.factory  # an extra, and slow to import
 
     home = str(reasoning_gym.factory.DATASETS[task][0].__module__)
@@ -27,7 +27,7 @@ def task_home(task: str) -> str:
 
 
 def check_task(task: object) -> str:
-    """Returns the name when there is such a task; a ValueError gives the closest names."""
+    """Returns the name if there is such a task; else a ValueError names the closest ones."""
     names = task_names()
     if task in names:
         return str(task)

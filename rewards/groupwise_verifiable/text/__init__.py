@@ -1,1 +1,1 @@
-"""Rewards for text: its answer, its form, its length, its language, and a model's opinion."""
+"""Rewards for text: answer, format, length, repetition, language, and a reward model's score."""

@@ -1,4 +1,4 @@
-"""Answers compared with a gold column: as strings, or as numbers."""
+"""Rewards that compare the answer with a gold column, as string or as number."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -11,17 +11,16 @@ from groupwise_verifiable.columns import column, is_missing
 from groupwise_verifiable.completion import content, outside_thinking, prompt_text, tagged
 from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
 
-# How many times as long an answer may be as the gold one and yet be equal to it: letters with marks
-# of their own are several characters in other forms. Normalising takes quadratic time.
+# Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
+# several characters in another Unicode form. Normalising takes quadratic time.
 _LONGEST_FORM = 20
 
 
 class ExactAnswer:
-    """1.0 when the answer is the gold string, else 0.0; None where the gold value is blank.
+    """1.0 if the answer is the gold string, else 0.0; None where the gold value is blank.
 
-    Both sides are stripped and their runs of white space become one space before they are
-    compared, and a letter equals itself in Unicode's other forms. A completion without the
-    asked-for tag is wrong.
+    Both sides are stripped, runs of white space become one space, and Unicode is normalised (NFC).
+    With `extract: tag`, a completion without the tag is wrong.
     """
 
     judges = True
@@ -33,7 +32,8 @@ class ExactAnswer:
 
         gold: str = Field(default="answer", description="Column with the gold answers.")
         extract: Literal["whole", "tag", "last_line"] = Field(
-            default="whole", description="What of the completion is the answer."
+            default="whole",
+            description="The answer: the whole completion, the content of a tag, or the last line.",
         )
         tag: str = Field(
             default="answer", min_length=1, description="The tag's name for `extract: tag`."
@@ -76,12 +76,12 @@ class ExactAnswer:
 
 
 class NumericAnswer:
-    """1.0 when the answer is the gold number, else 0.0; None where gold is not a number.
+    """1.0 if the answer is the gold number, else 0.0; None where gold is not a number.
 
-    Numbers are compared exactly, as fractions: |answer - gold| <= max(absolute, relative * |gold|).
-    1,234 and 1234, 0.75 and 3/4 are equal. What is left to compute is no answer: an operand, as the
-    3 of "5-3", a fraction that is not reduced, or one that the prompt holds, unless the gold number
-    is written as a fraction. Nor does what stands in `<think>...</think>` count.
+    Numbers are compared exactly, as fractions: |answer - gold| <= max(absolute, relative * |gold|);
+    1,234 equals 1234, and 0.75 equals 3/4. An unfinished computation is no answer: the operand 3 in
+    "5-3", or, unless gold is a fraction, too, a fraction that is not reduced or is copied from the
+    prompt. The text in `<think>...</think>` does not count.
     """
 
     judges = True
@@ -94,8 +94,8 @@ class NumericAnswer:
         gold: str = Field(default="answer", description="Column with the gold answers.")
         extract: Literal["last_number", "tag", "whole"] = Field(
             default="last_number",
-            description="The answer: the completion's last number, if it stands by itself, or a "
-            "tag's content or the whole completion, which must be a number and nothing else.",
+            description="The answer: the completion's last number, if it stands by itself; or the "
+            "content of a tag, or the whole completion, which must be a number and nothing else.",
         )
         tag: str = Field(
             default="answer", min_length=1, description="The tag's name for `extract: tag`."
@@ -104,18 +104,18 @@ class NumericAnswer:
             default=0.0,
             ge=0,
             allow_inf_nan=False,
-            description="Largest difference that still is equal.",
+            description="Largest absolute difference at which numbers are equal.",
         )
         relative: float = Field(
             default=0.0,
             ge=0,
             allow_inf_nan=False,
-            description="The same, as a share of the gold number.",
+            description="Largest difference as a share of the gold number.",
         )
         ended: bool | None = Field(
             default=None,
-            description="Count only completions that ended by themselves, none that were cut off; "
-            "by default unless a tag ends the answer, where `truncated` says which those are.",
+            description="Whether truncated completions are wrong; if unset they are, unless "
+            "`extract: tag` or the fact `truncated` is missing.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
@@ -156,7 +156,7 @@ class NumericAnswer:
         return not answer.is_reduced or answer.literal in "".join(prompt_text(prompt).split())
 
     def _tolerance(self, gold: Fraction) -> Fraction:
-        # By way of the decimal string: 0.1 in a configuration means one tenth.
+        # From the decimal string: 0.1 in a configuration means exactly one tenth.
         relative = Fraction(str(self.config.relative)) * abs(gold)
         return max(Fraction(str(self.config.absolute)), relative)
 
@@ -168,7 +168,7 @@ class NumericAnswer:
 
 
 def last_line(text: str) -> str:
-    """Returns the last line that is not blank, stripped; an empty string when there is none."""
+    """Returns the last line that is not blank, stripped; "" if there is none."""
     lines = text.rstrip().splitlines()
     return lines[-1].strip() if lines else ""
 

@@ -1,4 +1,4 @@
-"""The form of a completion: its thinking and its answer in their tags."""
+"""Rewards for the format of a completion: thinking and answer in their tags."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from groupwise_verifiable.completion import content
 
 
 class _Format(ABC):
-    """A reward that looks at the text alone."""
+    """A reward that depends on the completion's text only."""
 
     judges = True
 
     class Config(BaseModel):
-        """There is nothing to set."""
+        """No settings."""
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
     def __init__(self, config: Config | None = None) -> None:
-        """Takes the settings, of which there are none."""
+        """config: has no settings."""
         self.config = config or self.Config()
 
     def __call__(
@@ -37,13 +37,13 @@ class _Format(ABC):
 
 
 class ThinkAnswerFormat(_Format):
-    r"""1.0 when the whole completion is thinking and then an answer, each in its tags, else 0.0.
+    r"""1.0 if the whole completion is thinking and then an answer, each in its tags, else 0.0.
 
-    That is `<think>\n...\n</think>\n<answer>\n...\n</answer>` from the first character to the
-    last (DeepSeek-R1, arXiv:2501.12948), where neither part is blank and each of the four tags that
-    `tag_count` counts is there once. open-r1's `format_reward` means the same, but its expression
-    takes tags and nothing in them, or several of each, and whatever follows on the lines after
-    `</answer>`: it ends in `$` with MULTILINE set, which holds before any line break.
+    That is `<think>\n...\n</think>\n<answer>\n...\n</answer>` from the first character to the last
+    (DeepSeek-R1, arXiv:2501.12948), with neither part blank and each of `tag_count`'s four tags
+    exactly once. open-r1's `format_reward` intends the same, but also accepts empty or repeated
+    tags, and any text on the lines after `</answer>`: its pattern ends in `$` with MULTILINE, which
+    matches before any line break.
     """
 
     _start, _middle, _end = "<think>\n", "\n</think>\n<answer>\n", "\n</answer>"
@@ -59,10 +59,10 @@ class ThinkAnswerFormat(_Format):
 
 
 class ThinkFormat(_Format):
-    """1.0 when the completion starts with its only `<think>`, closes it once and goes on, else 0.0.
+    """1.0 if the completion is `<think>...</think>` followed by text, each tag once, else 0.0.
 
-    TRL's `think_format_reward`, which also takes several `</think>`, and nothing behind them. What
-    is inside of them may be blank.
+    As TRL's `think_format_reward`, which also accepts several `</think>`, and no text after them.
+    The thinking may be blank.
     """
 
     def score(self, text: str) -> float:
@@ -73,10 +73,10 @@ class ThinkFormat(_Format):
 
 
 class TagCount(_Format):
-    r"""A quarter for each of four tags that occurs exactly once: 0.0 to 1.0.
+    r"""0.25 for each of the tags of `think_answer_format` that occurs once: a slope towards it.
 
-    The tags are `<think>\n`, `\n</think>\n`, `\n<answer>\n` and `\n</answer>`, wherever they are:
-    a slope towards `think_answer_format`. open-r1's `tag_count_reward`.
+    The tags are `<think>\n`, `\n</think>\n`, `\n<answer>\n` and `\n</answer>`, at any place. It
+    gives partial credit while a policy learns `think_answer_format`. open-r1's `tag_count_reward`.
     """
 
     _tags = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")

@@ -1,4 +1,4 @@
-"""How much of a completion is written in the language asked for."""
+"""A reward for the share of a completion that is in the target language."""
 
 import difflib
 import random
@@ -15,13 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.completion import content
 
-# What is not language: mathematics, code, tags and commands.
+# Not counted as language: mathematics, code, tags and LaTeX commands.
 _NOT_PROSE = re.compile(r"```[^`]*```|\$[^$\n]*\$|\\[A-Za-z]+|</?[A-Za-z_]+>")
 _SENTENCE_END = re.compile("[.!?\u3002\uff01\uff1f\n]+")
-# Fewer letters than this say in which script they are, but hardly in which language.
+# Fewer letters than this determine the script, but hardly the language.
 _ENOUGH_LETTERS = 20
-# langdetect takes a millisecond for a piece, up to ten between two languages: of longer texts it
-# sees a sample.
+# langdetect takes 1 ms per piece, up to 10 ms for mixed languages; longer texts are sampled.
 _MOST_PIECES = 60
 _SCRIPTS = {
     "east_asian": ("zh", "ja", "ko"),
@@ -45,16 +44,15 @@ _KANA, _HANGUL = re.compile("[\u3040-\u30ff]"), re.compile("[\uac00-\ud7af]")
 
 
 class LanguageConsistency:
-    """The share of the letters that belong to the target language: 0.0 to 1.0.
+    """Letters in the target language / all letters: 0.0 to 1.0.
 
     DeepSeek-R1 (arXiv:2501.12948, section 2.3.2) rewards the share of words in the target language.
-    Single words are too short to recognise, so the letters of a sentence are taken together by
-    script, and langdetect names the language of each such piece; Chinese, Japanese and Korean are
-    told apart by their letters, and under twenty letters the script alone decides. So a few Chinese
-    words in an English sentence count as what they are. Code, mathematics between dollars, commands
-    and tags do not count; None where no letters are left. Of a text with more than 60 pieces
-    langdetect sees that many, drawn at random. All seeds are fixed: equal texts get equal
-    values.
+    Single words are too short to recognise, so each sentence is divided by script into pieces, and
+    langdetect names the language of each piece. Chinese, Japanese and Korean are distinguished by
+    their letters, and below 20 letters the script decides. So a few Chinese words in an English
+    sentence count as Chinese. Code, mathematics between dollars, LaTeX commands and tags are
+    ignored; None where no letters are left. Of texts with more than 60 pieces a random sample of 60
+    is recognised, with fixed seeds: equal texts get equal values.
     """
 
     judges = False
@@ -65,15 +63,15 @@ class LanguageConsistency:
         model_config = ConfigDict(extra="forbid", frozen=True)
 
         language: str = Field(
-            default="en", description="The target, a langdetect code; zh is any Chinese."
+            default="en", description="The target language, a langdetect code; zh is any Chinese."
         )
         column: str | None = Field(
             default=None,
-            description="A column with the target of each prompt, instead of `language`.",
+            description="Column with the target language of each prompt, instead of `language`.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Refuses to start where langdetect is missing or does not know the language."""
+        """Raises ValueError where langdetect is missing or does not know the language."""
         if find_spec("langdetect") is None:
             raise ValueError(
                 "reward 'language_consistency' needs langdetect: pip install 'groupwise[llm]'"
@@ -111,14 +109,16 @@ def _share(text: str, target: str) -> float | None:
             else:
                 right += letters * (script == _script_of(target))
     if long:
-        seen = _sample(long, text)
-        matching = sum(n for script, piece, n in seen if _language(script, piece) == _base(target))
-        right += matching * sum(n for _, _, n in long) / sum(n for _, _, n in seen)
+        sample = _sample(long, text)
+        matching = sum(
+            n for script, piece, n in sample if _language(script, piece) == _base(target)
+        )
+        right += matching * sum(n for _, _, n in long) / sum(n for _, _, n in sample)
     return right / total if total else None
 
 
 def _sample(pieces: list[tuple[str, str, int]], text: str) -> list[tuple[str, str, int]]:
-    """The pieces to recognise. Which of many, every character of the text has a say in."""
+    """The pieces to recognise; of many a sample, whose seed depends on the whole text."""
     if len(pieces) <= _MOST_PIECES:
         return pieces
     seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
@@ -132,7 +132,7 @@ def _pieces(sentence: str) -> Iterator[tuple[str, str, int]]:
     word = 0
     for character in sentence:
         script = _script(character)
-        if script is None:  # a space, digit or mark ends a word in whatever script it was
+        if script is None:  # a space, digit or mark ends a word
             word += 1
             continue
         letters = words.setdefault(script, [])
@@ -160,7 +160,7 @@ def _language(script: str, piece: str) -> str:
     """The language of a piece, without its region."""
     if script != "east_asian":
         return _base(_detected(piece))
-    # langdetect takes plain Chinese for Korean now and then; their letters tell them apart.
+    # langdetect sometimes takes Chinese for Korean, so the letters decide.
     if _HANGUL.search(piece):
         return "ko"
     return "ja" if _KANA.search(piece) else "zh"
@@ -179,14 +179,14 @@ def _base(language: str) -> str:
 def _factory() -> Any:  # langdetect has no types
     from langdetect import PROFILES_DIRECTORY, DetectorFactory  # an extra
 
-    factory = DetectorFactory()  # of our own: the seed of the shared one stays the user's
+    factory = DetectorFactory()  # our own: the shared one's seed is the user's
     factory.load_profile(PROFILES_DIRECTORY)
     factory.set_seed(0)
     return factory
 
 
 def _known(language: object) -> str:
-    """The code itself when langdetect knows it."""
+    """The code, if langdetect knows it. Raises ValueError otherwise."""
     codes = {*_factory().get_lang_list(), "zh"}
     if language in codes:
         return str(language)
@@ -195,7 +195,7 @@ def _known(language: object) -> str:
 
 
 def _detected(text: str) -> str:
-    """The most likely language, "unknown" when there is nothing to go by."""
+    """The most likely language; "unknown" where langdetect recognises nothing."""
     from langdetect.lang_detect_exception import LangDetectException  # an extra
 
     detector = _factory().create()

@@ -1,4 +1,4 @@
-"""A reward model that is trained on while the policy moves."""
+"""A reward model for text that is trained together with the policy."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,11 +15,10 @@ from groupwise_verifiable.text.reward_model import RewardModel, check_whole, out
 
 
 class LearnedText(Learned, RewardModel):
-    """The probability that a verifier would call prompt and completion right.
+    """The probability that a verifier would accept the completion.
 
-    It begins as a sequence classification model with one output, or as a language model: the head
-    that this lacks gives 0 for every text, a probability of one half, until it has learned. Dropout
-    stays off.
+    It starts from a sequence classification model with one output, or from a language model, which
+    gets a new head with zero weights: probability 0.5 for every text. Dropout stays off.
     """
 
     name: ClassVar[str] = "learned_text"
@@ -28,7 +27,7 @@ class LearnedText(Learned, RewardModel):
         """Settings of the reward `learned_text`."""
 
         precision: Literal["float32"] = Field(
-            default="float32", description="Of the weights and the computation."
+            default="float32", description="Precision of weights and computation."
         )
 
     config: Config
@@ -38,7 +37,7 @@ class LearnedText(Learned, RewardModel):
         Learned.__init__(self)
 
     def _check_folder(self, folder: str) -> None:
-        """Nothing: which models have a head for sequences shows when they are loaded."""
+        """No check: any language model will do, and loading shows what is missing."""
 
     def _load(self) -> tuple[Any, Any]:
         """Model and tokenizer."""
@@ -47,7 +46,7 @@ class LearnedText(Learned, RewardModel):
 
         name, verbosity = self.config.model, logging.get_verbosity()
         with loading(f"`model`: {name!r}"), torch.random.fork_rng(devices=[]), ExitStack() as stack:
-            # It warns of the head that is missing.
+            # transformers warns about the missing head.
             stack.callback(logging.set_verbosity, verbosity)
             logging.set_verbosity_error()
             torch.manual_seed(self.config.seed)
@@ -63,7 +62,7 @@ class LearnedText(Learned, RewardModel):
         missing = sorted(report["missing_keys"])
         check_whole(name, [key for key in missing if key.startswith(body)])
         for key in missing:
-            if len(weight := model.get_parameter(key)) == 1:  # the output's
+            if len(weight := model.get_parameter(key)) == 1:  # of the output
                 torch.nn.init.zeros_(weight)
         return for_use(model, self.config.device), tokenizer
 
@@ -73,7 +72,7 @@ class LearnedText(Learned, RewardModel):
         return model
 
     def inputs(self, rollouts: Rollouts) -> Sequence[Tensor | None]:
-        """The tokens of prompt and completion; None where they are too many for the model."""
+        """Token ids of prompt and completion; None where they are too long for the model."""
         model, tokenizer = self.loaded()
         limit = self._limit(model, tokenizer)
         tokens = [

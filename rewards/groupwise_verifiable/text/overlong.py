@@ -1,4 +1,4 @@
-"""A penalty for coming close to the limit of length, and for passing it."""
+"""A penalty for completions that come close to a length limit, or exceed it."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -9,9 +9,9 @@ from groupwise_verifiable.columns import column
 
 
 class SoftOverlong:
-    """0.0 up to `max_length - cache` tokens, then falling in a line to -1.0 at `max_length`.
+    """0.0 up to `max_length - cache` tokens, then linearly down to -1.0 at `max_length` and beyond.
 
-    -1.0 beyond. Equation 13 of DAPO, arXiv:2503.14476; TRL's `get_soft_overlong_punishment`.
+    Equation 13 of DAPO, arXiv:2503.14476; TRL's `get_soft_overlong_punishment`.
     """
 
     judges = False
@@ -21,8 +21,8 @@ class SoftOverlong:
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        max_length: int = Field(ge=1, description="Tokens from which on the value is -1.0.")
-        cache: int = Field(ge=0, description="Over how many tokens before that the value falls.")
+        max_length: int = Field(ge=1, description="Tokens from which the value is -1.0.")
+        cache: int = Field(ge=0, description="Tokens before `max_length` over which it falls.")
 
         @model_validator(mode="after")
         def _fits(self) -> Self:

@@ -1,4 +1,4 @@
-"""A penalty for repeating oneself."""
+"""A penalty for repeated n-grams."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,11 +10,11 @@ from groupwise_verifiable.completion import content
 
 
 class Repetition:
-    """The share of n-grams that are repeats, times `max_penalty`: from `max_penalty` to 0.0.
+    """(1 - distinct n-grams / n-grams) * max_penalty: from `max_penalty` to 0.0.
 
-    (1 - distinct n-grams / n-grams) * max_penalty, and 0.0 for completions shorter than one
-    n-gram. "Demystifying Long Chain-of-Thought Reasoning", arXiv:2502.03373, appendix C.2. Over
-    tokens it is TRL's `get_repetition_penalty_reward`, over words open-r1's.
+    0.0 for completions shorter than one n-gram. "Demystifying Long Chain-of-Thought Reasoning",
+    arXiv:2502.03373, appendix C.2. Over tokens it is TRL's `get_repetition_penalty_reward`, over
+    words open-r1's.
     """
 
     judges = False
@@ -24,17 +24,17 @@ class Repetition:
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        size: int = Field(default=3, ge=1, description="How many tokens or words an n-gram has.")
+        size: int = Field(default=3, ge=1, description="n, in tokens or words.")
         max_penalty: float = Field(
             default=-1.0,
             le=0,
             allow_inf_nan=False,
-            description="The value that full repetition nears.",
+            description="The value for full repetition.",
         )
         over: Literal["auto", "tokens", "words"] = Field(
             default="auto",
-            description="N-grams of token ids, of lower-case words, or (auto) of token ids where "
-            "there are any, else of words.",
+            description="N-grams of token ids, of lower-case words, or (auto) of token ids if the "
+            "policy provides them, else of words.",
         )
 
     def __init__(self, config: Config | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A reward model: a transformers model that gives a text one number."""
+"""A reward model: a transformers model that scores prompt and completion."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
@@ -14,12 +14,12 @@ from groupwise_verifiable.models import LazyModel, check_model_name, for_use, lo
 
 
 class RewardModel(LazyModel[tuple[Any, Any]]):
-    """What a sequence classification model with a single output gives prompt and completion.
+    """The output of a sequence classification model with one output, for prompt + completion.
 
-    Messages become text by the chat template of the model's own tokenizer, as TRL does it, and get
-    no further special tokens; plain prompts are followed by their completions and get those that
-    the tokenizer adds. A completion that makes the text longer than the model takes is worth the
-    lowest value of its batch; a prompt that does so by itself is a named failure.
+    Messages are rendered by the chat template of the model's own tokenizer, without further special
+    tokens (as in TRL); plain prompts and completions are concatenated, with the special tokens that
+    the tokenizer adds. If the completion makes the text too long for the model, its value is the
+    lowest of the batch; if the prompt alone is too long, that is an error of the sample.
     """
 
     judges = False
@@ -39,18 +39,19 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         max_length: int | None = Field(
             default=None,
             ge=1,
-            description="Tokens of prompt and completion; longer ones are not read. If unset, as "
-            "many as the model has positions.",
+            description="Longest prompt + completion, in tokens; longer texts are not scored. The "
+            "model's context length if unset.",
         )
         precision: Literal["float32", "bf16"] = Field(
-            default="float32", description="Of the weights and the computation."
+            default="float32", description="Precision of weights and computation."
         )
         device: str | None = Field(
-            default=None, description="Where it runs; on a GPU where there is one by default."
+            default=None, description="Device of the model; if unset a GPU if there is one."
         )
 
     def __init__(self, config: Config) -> None:
-        """Loads nothing; ValueError where transformers is missing or a folder has no such model."""
+        """Loads nothing. Raises ValueError where transformers is missing, or a folder holds no
+        reward model."""
         if find_spec("transformers") is None:
             raise ValueError(
                 f"reward {self.name!r} needs transformers: pip install 'groupwise[llm]'"
@@ -62,7 +63,7 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         self.config = config
 
     def _check_folder(self, folder: str) -> None:
-        """Raise ValueError where what a folder says of its model is not a reward model's."""
+        """Raise ValueError where a folder's configuration is not that of a reward model."""
         _check_configuration(folder)
 
     def __call__(
@@ -73,16 +74,16 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Returns a value for each completion; logs the share of those that are too long.
+        """Returns a value for each completion; logs the share of too long texts as `too_long`.
 
-        Raises SampleErrors for those whose prompt is, or for all of them where none can be read.
+        Raises SampleErrors for too long prompts, and for all samples if every text is too long.
         """
         model, tokenizer = self.loaded()
         pairs = zip(prompts, completions, strict=True)
         tokens = [self._tokens(tokenizer, *pair) for pair in pairs]
         limit = self._limit(model, tokenizer)
         too_long = [row for row, ids in enumerate(tokens) if not _fits(ids, limit)]
-        # The longest together, so that little is filled up.
+        # Similar lengths together, for little padding.
         order = sorted(set(range(len(tokens))) - set(too_long), key=lambda i: -len(tokens[i]))
         values: list[float | None] = [None] * len(tokens)
         read: list[float] = []
@@ -94,7 +95,7 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
                 values[row] = score
         errors: dict[int, str] = {}
         for row in too_long:
-            # A policy that could escape its judge, or stop the run, by length would learn to.
+            # The lowest value, not None or an error: else a policy would learn to write long texts.
             if read and _fits(self._tokens(tokenizer, prompts[row], ""), limit):
                 values[row] = min(read)
             else:
@@ -126,17 +127,17 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         if tokenizer.chat_template is None:
             raise ValueError(
                 f"reward {self.name!r}: the prompts are messages, but the tokenizer of "
-                f"{self.config.model!r} has no chat template; give text prompts or another model"
+                f"{self.config.model!r} has no chat template; use text prompts or another model"
             )
         text = encodable(tokenizer.apply_chat_template(messages, tokenize=False))
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
     def _limit(self, model: Any, tokenizer: Any) -> int | None:
-        """The tokens that a text may have; None where nothing says."""
+        """The longest text in tokens; None if unlimited."""
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         limits = (self.config.max_length, positions, tokenizer.model_max_length)
-        # A tokenizer that knows no limit states an astronomic one.
+        # A tokenizer without a limit states a huge number.
         known = [limit for limit in limits if limit is not None and limit < 10**9]
         return min(known) if known else None
 
@@ -163,17 +164,17 @@ def outputs(model: Any, tokens: Sequence[list[int]]) -> Any:
 
     config = model.config.get_text_config()
     own = config.pad_token_id
-    # Models judge a text by its last token that is no padding. Where a model names none, that
-    # must be the last one there is, so what fills up is a token that no text has.
+    # The model's output is that of the last token before padding, found by the padding token's id.
+    # Where the model names none, we pad with a token that no text contains.
     used = {token for ids in tokens for token in ids}
     pad = next(token for token in range(len(used) + 1) if token not in used)
     longest = max(map(len, tokens))
-    filled = [ids + [pad if own is None else own] * (longest - len(ids)) for ids in tokens]
+    padded = [ids + [pad if own is None else own] * (longest - len(ids)) for ids in tokens]
     mask = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in tokens]
     try:
         config.pad_token_id = pad if own is None else own
         logits = model(
-            input_ids=torch.tensor(filled, device=model.device),
+            input_ids=torch.tensor(padded, device=model.device),
             attention_mask=torch.tensor(mask, device=model.device),
         ).logits
     finally:
@@ -186,16 +187,16 @@ def _fits(ids: Sequence[int], limit: int | None) -> bool:
 
 
 def _check_configuration(folder: str) -> None:
-    """Raise ValueError where what a folder says of its model is not a reward model's."""
+    """Raise ValueError where a folder's configuration is not that of a reward model."""
     from transformers import AutoConfig
 
     with loading(f"`model`: {folder!r}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    kinds = config.architectures or ()  # an older folder may not say
+    kinds = config.architectures or ()  # older folders may lack this
     if kinds and not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ValueError(
-            f"`model`: {folder!r} is no reward model: expected one for sequence classification, "
-            f"found {', '.join(kinds)}"
+            f"`model`: {folder!r} is no reward model: expected a model for sequence "
+            f"classification, found {', '.join(kinds)}"
         )
     _check_outputs(folder, config)
 
@@ -204,7 +205,7 @@ def check_whole(name: str, missing: Collection[str]) -> None:
     if missing:
         raise ValueError(
             f"`model`: {name!r} is no reward model: it lacks {len(missing)} weights, "
-            f"{min(missing)!r} is one"
+            f"{min(missing)!r} for example"
         )
 
 
@@ -217,5 +218,5 @@ def _check_outputs(name: str, config: Any) -> None:
 
 
 def encodable(text: str) -> str:
-    """Returns the text with U+FFFD for every lone surrogate, which no tokenizer takes."""
+    """Returns the text with U+FFFD for lone surrogates, which no tokenizer accepts."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,4 @@
-"""The length of a completion, as it is: to hold by a constraint, to watch, or to weigh."""
+"""The length of a completion as a plain number: for a constraint, a metric or a weighted reward."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from groupwise_verifiable.completion import content
 
 
 class TokenCount:
-    """How many tokens a completion has, the one that ends it included; or characters."""
+    """Number of tokens of a completion, the end token included; or number of characters."""
 
     judges = False
 

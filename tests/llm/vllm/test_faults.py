@@ -39,7 +39,7 @@ def shorter(choice):
         ({"words": "raw_logprobs"}, {}, "raw_logprobs, .* --logprobs-mode processed_logprobs"),
         ({"longest": 12}, {}, r"takes 12 tokens .*max_new_tokens is 12; .*--max-model-len"),
         ({"sleeps": False}, {"sleep": True}, "cannot sleep .*--enable-sleep-mode"),
-        ({"device": "cpu"}, {}, "reads long prompts in parts, .*--no-enable-chunked-prefill"),
+        ({"device": "cpu"}, {}, "with chunked prefill, .*--no-enable-chunked-prefill"),
         ({}, {"transfer": "nccl"}, r"by NCCL .*--weight-transfer-config '.*nccl.*transfer: files"),
     ],
 )
@@ -49,7 +49,7 @@ def test_a_server_started_otherwise(pair, facts, settings, words):
 
 
 def test_tied_embeddings_on_a_cpu(make, engine, sampler):
-    with pytest.raises(UserError, match=r"keeps the old output embedding .*untie it"):
+    with pytest.raises(UserError, match=r"keeps the old output embedding .*untie them"):
         sampler(make("qwen2"), engine("qwen2", device="cpu", cuts=False))
     sampler(make("qwen2"), engine("qwen2"))  # on a GPU it may be
 
@@ -59,7 +59,11 @@ def test_refusals_say_what_to_set(pair, sampler):
     for path, answer, words in [
         ("server_info", (404, {"detail": "Not Found"}), "VLLM_SERVER_DEV_MODE=1, and at least"),
         ("server_info", (401, {"error": "Unauthorized"}), "Unauthorized; set sampler.api_key"),
-        ("server_info", (200, {"vllm_config": "text"}), "does not describe itself as vLLM"),
+        (
+            "server_info",
+            (200, {"vllm_config": "text"}),
+            "does not describe its configuration as vLLM",
+        ),
         (GENERATE, (403, {"error": {"message": "disabled"}}), "disabled; .*--enable-scale-out"),
         (GENERATE, (200, {"text": "hello"}), "without completions"),
         ("update_weight_version", (404, {"detail": "Not Found"}), "at least vLLM 0.32"),
@@ -76,7 +80,7 @@ def test_a_server_of_another_model(make, engine, sampler):
     for model, words in (
         ({"hidden_size": 64}, "cannot load the policy's weights: .*Was it started with"),
         ({"num_hidden_layers": 1}, "cannot load the policy's weights"),
-        ({"num_hidden_layers": 3}, "nats from the policy's on average: it runs another model"),
+        ({"num_hidden_layers": 3}, "nats on average: it runs another model"),
         ({"rms_norm_eps": 0.5, "vocab_size": 300}, "cannot load the policy's weights"),
     ):
         with pytest.raises(UserError, match=words):
@@ -95,8 +99,11 @@ def test_prompts_that_a_server_has_no_room_for(pair, rows):
         ({}, "set either servers .* or start"),
         ({"servers": ["http://one:1"], "start": {}}, "set either servers .* or start"),
         ({"servers": ["one:1"]}, "expected addresses such as http"),
-        ({"servers": ["http://one:1", "http://one:1/"]}, "a server is named twice"),
-        ({"servers": ["http://one:1"], "sleep": True, "transfer": "nccl"}, "joins no two"),
+        ({"servers": ["http://one:1", "http://one:1/"]}, "the same server is listed twice"),
+        (
+            {"servers": ["http://one:1"], "sleep": True, "transfer": "nccl"},
+            "cannot connect two processes on one GPU",
+        ),
     ],
 )
 def test_settings(settings, words):
@@ -111,15 +118,18 @@ def test_answers_that_cannot_be_trained_on(pair, rows):
     _, server, drawn = pair({"max_new_tokens": 4})
     for spoil, words in [
         (changed(logprobs=None), "states no log-probs .*--logprobs-mode processed_logprobs"),
-        (shorter, "states log-probs of 3 tokens, and drew 4"),
-        (changed(weight_versions=None), "which weights drew a completion; it needs vLLM 0.32"),
-        (changed(weight_versions=[{"start": 0}]), "of another form; it needs vLLM 0.32"),
-        (changed(logprobs={"content": None}), "of another form; it needs vLLM 0.32"),
-        (unscored, "of another form; it needs vLLM 0.32"),
+        (shorter, "sampled 4 tokens and states 3 log-probs"),
+        (
+            changed(weight_versions=None),
+            "does not state a completion's weight version; vLLM 0.32 does",
+        ),
+        (changed(weight_versions=[{"start": 0}]), "in an unknown format; it needs vLLM 0.32"),
+        (changed(logprobs={"content": None}), "in an unknown format; it needs vLLM 0.32"),
+        (unscored, "in an unknown format; it needs vLLM 0.32"),
         (lacking("token_ids"), "answers without token_ids"),
-        (changed(token_ids=[]), "drew 0 tokens, and 1 to 4 were asked for"),
-        (changed(token_ids=[5] * 5), "drew 5 tokens, and 1 to 4 were asked for"),
-        (changed(token_ids=[5, 5, 5, 900]), "drew token 900, and the policy's model knows 258"),
+        (changed(token_ids=[]), "sampled 0 tokens, expected 1 to 4"),
+        (changed(token_ids=[5] * 5), "sampled 5 tokens, expected 1 to 4"),
+        (changed(token_ids=[5, 5, 5, 900]), "sampled token 900, and the policy's model has 258"),
         (changed(token_ids=[5], finish_reason="length"), "after 1 of 4 tokens, with neither"),
         (changed(finish_reason="abort"), "reason: abort"),
     ]:
@@ -131,7 +141,7 @@ def test_answers_that_cannot_be_trained_on(pair, rows):
 def test_as_many_completions_as_were_asked_for(pair, rows):
     _, server, drawn = pair()
     server.faults[GENERATE] = lambda _: (200, {"choices": []})
-    with pytest.raises(UserError, match="0 completions, and 2 were asked for"):
+    with pytest.raises(UserError, match="0 completions, expected 2"):
         drawn.sample(rows, group_size=2, seeds=range(6))
 
 
@@ -195,7 +205,7 @@ def test_it_is_said_that_a_server_is_waited_for(pair, rows, capsys):
     with pytest.raises(UserError, match="cannot be reached"):
         drawn.sample(rows, group_size=2, seeds=range(6))
     assert capsys.readouterr().err.strip() == (
-        f"note: the vLLM server at {server.url} cannot be reached; it is asked again for 1 s "
+        f"note: the vLLM server at {server.url} cannot be reached; requests are repeated for 1 s "
         f"(sampler.patience)"
     )
 

@@ -85,7 +85,10 @@ def test_one_that_does_not_start(make, start, tmp_path):
     for settings, words in [
         ({**start, "options": {"fail": True}}, "vLLM did not start:\n    the engine has no room"),
         ({}, r"not installed here: pip install .groupwise\[vllm\].*sampler.start.python"),
-        ({"python": "/nowhere/python"}, "sampler.start.python: /nowhere/python is no program"),
+        (
+            {"python": "/nowhere/python"},
+            "sampler.start.python: /nowhere/python is not an executable program",
+        ),
         ({**start, "wait": 0.1, "options": {"host": "192.0.2.1"}}, "within 0.1 s; its log is"),
     ]:
         with pytest.raises(UserError, match=words):

@@ -1,4 +1,4 @@
-"""check_algorithm: what an update builds on in an algorithm, on a policy known by heart."""
+"""check_algorithm: the properties that an update requires of an algorithm, on a toy policy."""
 
 from collections.abc import Mapping
 
@@ -16,8 +16,8 @@ def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None 
 
     The toy provides log_probs, entropy, std, interval and value, each [b, t], and mean [b, t, 4].
 
-    extras: what else the algorithm needs of a policy, by name, as functions of the log-probs [b, t]
-        that give [b, t, ...].
+    extras: further outputs of a policy that the algorithm needs, by name, as functions of the
+        log-probs [b, t] that return [b, t, ...].
     """
     extras = extras or {}
     missing = algorithm.answers - Toy(spread=0.0, extras=extras).provides
@@ -25,6 +25,6 @@ def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None 
         name = sorted(missing)[0]
         raise ValueError(
             f"check_algorithm: {type(algorithm).__name__} needs {name!r}, which the toy policy "
-            f"does not provide; say what it may be: extras={{{name!r}: lambda log_probs: ...}}"
+            f"does not provide; pass a function for it: extras={{{name!r}: lambda log_probs: ...}}"
         )
     hold(type(algorithm).__name__, LAWS, Case(algorithm, extras))

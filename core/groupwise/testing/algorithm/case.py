@@ -1,4 +1,4 @@
-"""Case: an algorithm, and the updates it makes of a toy's rollouts."""
+"""Case: an algorithm, and its updates on rollouts of a toy policy."""
 
 import copy
 from collections.abc import Mapping
@@ -17,20 +17,19 @@ from groupwise.testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
 from groupwise.training.update import Updater
 
 LIMIT = 1e-5
-"""By how much of their norm gradients may be apart: the toy is in float64, targets in float32."""
+"""The limit of relative differences of gradients: the toy is in float64, targets in float32."""
 WHOLE = 10**9
 REWARDS = (1.0, 0.0, 0.3, 2.0, 0.0, 0.0, 1.0, 0.7, 3.0, 1.0, 0.1, 0.2)
 
 
 class Case:
-    """An algorithm and the updates it makes; each is made by a copy, as algorithms may have a
-    state."""
+    """An algorithm; each update is made by a copy of it, since it may have a state."""
 
     def __init__(self, algorithm: Algorithm, extras: Mapping[str, Extra]) -> None:
         self.algorithm, self.extras = algorithm, extras
 
     def toy(self, *, spread: float = 0.5) -> Toy:
-        """Which answers only what the algorithm says that it needs."""
+        """A toy policy that returns only the outputs that the algorithm declares."""
         toy = Toy(spread=spread, extras=self.extras)
         toy.needed = self.algorithm.answers
         return toy
@@ -46,11 +45,11 @@ class Case:
         everything: bool = False,
         algorithm: Algorithm | None = None,
     ) -> tuple[Tensor, dict[str, float]]:
-        """The gradient of an update, and what was measured.
+        """The gradient of an update, and its metrics.
 
-        first: that of a step's first; else the old answers are of other weights.
-        everything: also of what `active` leaves out.
-        algorithm: which makes the update, and may change by it; a copy of ours if unset.
+        first: the step's first update; else the old outputs are of other weights.
+        everything: include the rollouts that `active` leaves out.
+        algorithm: makes the update, which may change its state; a copy of the case's if unset.
         """
         toy = toy or self.toy()
         rollouts = toy_rollouts(toy) if rollouts is None else rollouts
@@ -72,17 +71,18 @@ class Case:
     def answers(
         self, updater: Updater, toy: Toy, rollouts: Rollouts, *, first: bool = False
     ) -> dict[str, Tensor]:
-        """What the policy said before the first update and what the reference says."""
+        """The outputs of the policy before the first update, and of the reference."""
         algorithm = updater.algorithm
-        seen = {name.removeprefix("old_") for name in algorithm.sees if name.startswith("old_")}
+        for_targets = {n.removeprefix("old_") for n in algorithm.sees if n.startswith("old_")}
         answers: dict[str, Tensor] = {}
         with nullcontext() if first else compare.nudged(toy, seed=1):
-            names = seen if first else algorithm.old | seen
+            names = for_targets if first else algorithm.old | for_targets
             old = updater.answers(rollouts, names) if names else {}
             answers |= {f"old_{name}": value for name, value in old.items()}
         with compare.nudged(toy, seed=2):
-            says = updater.answers(rollouts, algorithm.reference) if algorithm.reference else {}
-            answers |= {f"reference_{name}": value for name, value in says.items()}
+            names = algorithm.reference
+            reference = updater.answers(rollouts, names) if names else {}
+            answers |= {f"reference_{name}": value for name, value in reference.items()}
         return answers
 
     def targets(self, scores: Scores, rollouts: Rollouts, toy: Toy) -> Mapping[str, Tensor]:
@@ -93,7 +93,7 @@ class Case:
 
 
 def updater_of(toy: Toy, algorithm: Algorithm, budget: int) -> Updater:
-    """The core's own, in this process and on the CPU, whatever device a run would take."""
+    """The core's `Updater`, in this process and on the CPU, whatever device a run would use."""
     alone = SimpleNamespace(
         device=torch.device("cpu"),
         num_processes=1,

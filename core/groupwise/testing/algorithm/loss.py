@@ -1,4 +1,4 @@
-"""Laws of the loss: what a decision costs."""
+"""Laws of an algorithm's loss."""
 
 import copy
 from dataclasses import replace
@@ -18,9 +18,9 @@ from groupwise.testing.law import law
 
 
 @law(
-    "rewards that differ teach something",
-    look="`targets`, `loss`: in a step's first update the old answers are the policy's own, and "
-    "what only measures the distance to them is flat there",
+    "different rewards give a gradient",
+    look="`targets`, `loss`: in a step's first update the old outputs are the policy's own, so a "
+    "loss that only measures the distance to them has gradient 0",
 )
 def teaches(case: Case) -> str | None:
     gradient, _ = case.update(first=True)
@@ -28,16 +28,16 @@ def teaches(case: Case) -> str | None:
 
 
 @law(
-    "micro-batches change no gradient",
-    look="`loss`: plain sums of weighted decisions; no mean over a micro-batch, no number of rows",
+    "the gradient does not depend on micro-batches",
+    look="`loss`: weighted values per decision; no mean over a micro-batch, no division by rows",
 )
 def microbatches(case: Case) -> str | None:
     return _same_gradient(case, cuts=False, budgets=(1, 13))
 
 
 @law(
-    "decisions may be cut apart where the loss allows",
-    look="`couples_decisions`: True where one decision's loss depends on others of its rollout",
+    "cutting rollouts apart changes no gradient, unless couples_decisions",
+    look="`couples_decisions`: True if a decision's loss depends on others of its rollout",
 )
 def cut_apart(case: Case) -> str | None:
     return _same_gradient(case, cuts=True, budgets=(13, WHOLE))
@@ -49,56 +49,56 @@ def _same_gradient(case: Case, *, cuts: bool, budgets: tuple[int, ...]) -> str |
         whole, _ = case.update(toy=toy, first=first)
         toy.cuts = cuts
         for budget in budgets:
-            found, _ = case.update(toy=toy, budget=budget, first=first)
-            apart = compare.direction_gap(found, whole)
-            if apart > LIMIT:
+            gradient, _ = case.update(toy=toy, budget=budget, first=first)
+            gap = compare.direction_gap(gradient, whole)
+            if gap > LIMIT:
                 return (
                     f"in micro-batches of {budget} decisions the gradient of the "
-                    f"{'first' if first else 'second'} update differs by {apart:.2g} of its norm"
+                    f"{'first' if first else 'second'} update differs by {gap:.2g} of its norm"
                 )
     return None
 
 
 @law(
-    "padding reaches nothing",
-    look="`loss`: values outside the mask may be any; select with torch.where, as 0 x inf is NaN",
+    "padding changes no gradient",
+    look="`loss`: values outside the mask are arbitrary; use torch.where, since 0 x inf is NaN",
 )
 def padding(case: Case) -> str | None:
     expected, _ = case.update()
     for behind in (1e4, -1e4):
         toy = case.toy()
         toy.behind = behind
-        apart = compare.direction_gap(case.update(toy=toy)[0], expected)
-        if apart > LIMIT:
+        gap = compare.direction_gap(case.update(toy=toy)[0], expected)
+        if gap > LIMIT:
             return (
-                f"with {behind:g} added to all answers outside the mask the gradient differs by "
-                f"{apart:.2g} of its norm"
+                f"with {behind:g} added to all outputs outside the mask the gradient differs by "
+                f"{gap:.2g} of its norm"
             )
     return None
 
 
 @law(
-    "the loss is finite where padding is not",
-    look="`loss`: log-probs are masked before the exponential, as by `objective.token_log_ratio`; "
-    "afterwards the gradient is NaN",
+    "infinite padding leaves the gradient finite",
+    look="`loss`: mask log-probs before the exponential, as `objective.token_log_ratio` does; "
+    "after it the gradient is NaN",
 )
 def infinite(case: Case) -> str | None:
     toy = case.toy()
     expected, _ = case.update(toy=toy)
     toy.infinite = True
-    found, measured = case.update(toy=toy)
-    apart = compare.direction_gap(found, expected)
-    if apart > LIMIT:
+    gradient, measured = case.update(toy=toy)
+    gap = compare.direction_gap(gradient, expected)
+    if gap > LIMIT:
         return (
-            f"with infinite log-probs outside the mask the gradient differs by {apart:.2g} of its "
+            f"with infinite log-probs outside the mask the gradient differs by {gap:.2g} of its "
             f"norm, and the loss is {measured['loss']:g}"
         )
     return None
 
 
 @law(
-    "holes: every decision has its gradient",
-    look="`loss`, `targets`: places by `mask`, not by `lengths`, which count decisions",
+    "every decision has a gradient, also behind holes of the mask",
+    look="`loss`, `targets`: use `mask` for positions, not `lengths`, which counts decisions",
 )
 def holes(case: Case) -> str | None:
     toy = case.toy()
@@ -107,22 +107,22 @@ def holes(case: Case) -> str | None:
     sizes = torch.stack([_size(value.grad, rollouts.mask) for value in answers.values()]).sum(dim=0)
     outside = float(sizes.masked_fill(rollouts.mask, 0.0).abs().max())
     if outside > 0:
-        return f"places outside the mask have a gradient of up to {outside:.3g}"
+        return f"positions outside the mask have a gradient of up to {outside:.3g}"
     taught = (sizes > 0).any(dim=1) & (rollouts.lengths < rollouts.extents)
     places = torch.arange(rollouts.mask.shape[1])
     far = rollouts.mask & (places >= rollouts.lengths.unsqueeze(1)) & taught.unsqueeze(1)
     if bool(far.any()) and not bool((sizes[far] > 0).any()):
-        return f"none of {int(far.sum())} decisions behind holes has a gradient, others have"
+        return f"none of {int(far.sum())} decisions behind holes has a gradient, but others have"
     return None
 
 
 def _leaves(
     case: Case, toy: Toy, rollouts: Rollouts, *, taught: bool = True, shift: float | None = None
 ) -> dict[str, Tensor]:
-    """What the policy answers in a first update, with the loss's gradient of each answer.
+    """The policy's outputs in a first update, with the loss's gradient with respect to each.
 
-    taught: False for advantages of 0. shift: by how much the sampler's log-probs are above the
-    policy's; the batch has none if unset.
+    taught: False for advantages of 0. shift: sampler's - policy's log-probs; if unset the batch has
+    no log-probs of a sampler.
     """
     leaves, current, batch, algorithm = _batch(case, toy, rollouts, toy_scores(REWARDS))
     if not taught and "advantages" in batch:
@@ -132,8 +132,8 @@ def _leaves(
     loss = algorithm.loss(current, batch)
     if loss.shape != rollouts.mask.shape:
         raise ValueError(
-            f"the loss is {list(loss.shape)}, expected {list(rollouts.mask.shape)}, one number a "
-            f"decision"
+            f"the loss has shape {list(loss.shape)}, expected {list(rollouts.mask.shape)}, one "
+            f"number per decision"
         )
     loss.sum().backward()
     return leaves
@@ -142,7 +142,7 @@ def _leaves(
 def _batch(
     case: Case, toy: Toy, rollouts: Rollouts, scores: Scores
 ) -> tuple[dict[str, Tensor], LogProbs, dict[str, Tensor], Algorithm]:
-    """Answers as leaves, the same as the loss takes them, its batch, and the algorithm."""
+    """The outputs as leaves, as `LogProbs`, the batch of the loss, and the algorithm."""
     algorithm = copy.deepcopy(case.algorithm)
     algorithm.prepare(toy)
     updater = updater_of(toy, algorithm, WHOLE)
@@ -161,34 +161,34 @@ def _batch(
 
 
 def _size(grad: Tensor | None, mask: Tensor) -> Tensor:
-    """[b, t]: how large a gradient [b, t, ...] is at each place."""
+    """[b, t]: the size of a gradient [b, t, ...] at each position."""
     if grad is None:
         return torch.zeros(mask.shape, dtype=torch.float64)
     return grad.abs() if grad.ndim == 2 else grad.flatten(2).abs().sum(dim=2)
 
 
 @law(
-    "what is left out has no gradient",
-    look="`active`: False only where the loss of a rollout cannot have a gradient",
+    "`active` leaves out only rollouts without gradient",
+    look="`active`: False only if the loss of a rollout cannot have a gradient",
 )
 def left_out(case: Case) -> str | None:
     rewards = (*REWARDS[:4], 0.5, 0.5, 0.5, 0.5, *REWARDS[8:])
     some, _ = case.update(rewards)
     everything, _ = case.update(rewards, everything=True)
-    apart = compare.direction_gap(some, everything)
-    if apart > LIMIT:
-        return f"without what `active` leaves out the gradient differs by {apart:.2g} of its norm"
+    gap = compare.direction_gap(some, everything)
+    if gap > LIMIT:
+        return f"with the rollouts left out by `active` the gradient differs by {gap:.2g}"
     return None
 
 
 @law(
-    "what was rewarded becomes likelier",
-    look="the signs of advantages and loss: a loss is descended",
+    "an update makes rewarded completions likelier",
+    look="the signs of advantages and loss: the loss is minimised",
 )
 def improves(case: Case) -> str | None:
     if "log_probs" not in case.algorithm.needs:
         return None
-    toy = case.toy(spread=0.0)  # it draws what it scores
+    toy = case.toy(spread=0.0)  # it scores the distribution that it draws from
     rollouts = toy_rollouts(toy)
     case.update(toy=toy, rollouts=rollouts, first=True)
     before = _likely(toy, rollouts)
@@ -218,9 +218,9 @@ def _likely(toy: Toy, rollouts: Rollouts) -> Tensor:
 
 
 @law(
-    "an advantage moves the decision that it is of",
-    look="`loss`: at ratio 1 the gradient of a decision's log-prob has the sign of -A, also where "
-    "steps of a completion have rewards of their own",
+    "an advantage moves its own decision",
+    look="`loss`: at ratio 1 the gradient of a decision's log-prob has the sign of -A, also with "
+    "step rewards",
 )
 def own_advantage(case: Case) -> str | None:
     if "log_probs" not in case.algorithm.needs:
@@ -228,7 +228,7 @@ def own_advantage(case: Case) -> str | None:
     toy = case.toy()
     rollouts = toy_rollouts(toy)
     every = [toy_scores(REWARDS)]
-    if isinstance(case.algorithm, GRPO):  # whose variants promise process supervision
+    if isinstance(case.algorithm, GRPO):  # its variants support process rewards
         every.append(_with_steps(every[0], rollouts))
     for scores in every:
         leaves, current, batch, algorithm = _batch(case, toy, rollouts, scores)
@@ -246,7 +246,7 @@ def own_advantage(case: Case) -> str | None:
 
 
 def _with_steps(scores: Scores, rollouts: Rollouts) -> Scores:
-    """The same, and a reward of 1 or -1 in turn for each step, of one decision."""
+    """The same scores, with a step reward in -1 to 1 for each decision."""
     places = torch.arange(rollouts.mask.shape[1], dtype=torch.float64)
     rows = torch.arange(len(rollouts), dtype=torch.float64).unsqueeze(1)
     steps = (3 * places + rows).cos().masked_fill(~rollouts.mask, torch.nan)
@@ -254,25 +254,28 @@ def _with_steps(scores: Scores, rollouts: Rollouts) -> Scores:
 
 
 @law(
-    "the sampler weighs what rewards teach, and nothing else",
-    look="`corrects`, `loss`: where it is True, the surrogate is weighed by how likely the policy "
-    "was to take a decision against `sampler_log_probs`; KL and entropy are not",
+    "importance weights multiply the surrogate only",
+    look="`corrects`, `loss`: if it is True, the importance weight exp(old_log_probs - "
+    "sampler_log_probs) multiplies the surrogate, and neither KL nor entropy",
 )
 def corrected(case: Case) -> str | None:
     if not (case.algorithm.corrects and "log_probs" in case.algorithm.old):
         return None
     toy = case.toy()
     rollouts = toy_rollouts(toy)
-    apart = {}
+    largest = {}
     for taught in (True, False):
         one, other = (_leaves(case, toy, rollouts, taught=taught, shift=by) for by in (0.0, 1.0))
         pairs = [(one[name].grad, other[name].grad) for name in one]
         gaps = [a - b for a, b in pairs if a is not None and b is not None]
-        apart[taught] = max((float(gap.abs().max()) for gap in gaps), default=0.0)
-    if not apart[True] > 0:
-        return "decisions that the sampler was likelier to take by a nat have the same gradient"
-    if apart[False] > 1e-12:
-        return f"with advantages of 0 the sampler changes gradients by up to {apart[False]:.3g}"
+        largest[taught] = max((float(gap.abs().max()) for gap in gaps), default=0.0)
+    if not largest[True] > 0:
+        return "sampler log-probs that are higher by 1 nat do not change the gradient"
+    if largest[False] > 1e-12:
+        return (
+            f"with advantages of 0, sampler log-probs change gradients by up to "
+            f"{largest[False]:.3g}"
+        )
     return None
 
 

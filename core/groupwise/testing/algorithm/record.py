@@ -1,4 +1,4 @@
-"""Laws of what an algorithm measures, and of its state."""
+"""Laws of an algorithm's metrics and state."""
 
 import copy
 import math
@@ -15,21 +15,21 @@ from groupwise.testing.law import law
 
 
 @law(
-    "what is measured is one number a decision",
+    "`measure` returns one number per decision",
     look="`measure`: [b, t] tensors, finite at decisions; the core takes their means",
 )
 def measures(case: Case) -> str | None:
-    seen: dict[str, Tensor] = {}
-    watched = copy.deepcopy(case.algorithm)
-    measure = watched.measure
+    measured: dict[str, Tensor] = {}
+    algorithm = copy.deepcopy(case.algorithm)
+    measure = algorithm.measure
 
-    def kept(current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        seen.update(measure(current, batch))
-        return seen
+    def recorded(current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+        measured.update(measure(current, batch))
+        return measured
 
-    watched.measure = kept  # type: ignore[method-assign]
-    _, numbers = case.update(algorithm=watched)
-    for name, value in seen.items():
+    algorithm.measure = recorded  # type: ignore[method-assign]
+    _, numbers = case.update(algorithm=algorithm)
+    for name, value in measured.items():
         if value.ndim != 2:
             return f"{name} is {list(value.shape)}, expected [b, t]"
         if not math.isfinite(numbers[name]):
@@ -38,7 +38,7 @@ def measures(case: Case) -> str | None:
 
 
 @law(
-    "its state comes through a checkpoint",
+    "its state survives a checkpoint",
     look="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:

@@ -1,4 +1,4 @@
-"""Laws of targets: what an update aims at."""
+"""Laws of an algorithm's targets."""
 
 import math
 from dataclasses import replace
@@ -12,17 +12,17 @@ from groupwise.testing.law import law
 
 
 @law(
-    "it asks for all that it uses",
+    "`needs`, `old`, `reference` and `sees` name all outputs that it reads",
     look="`needs`, `old`, `reference`, `sees`: a policy leaves out what none of them names",
 )
-def asks(case: Case) -> str | None:
+def declares(case: Case) -> str | None:
     for first in (True, False):
         case.update(first=first)
     return None
 
 
 @law(
-    "targets are of the whole update",
+    "targets have the shapes of the whole update",
     look="`targets`: `weights` [B, T] and others [B] or [B, T], float32, finite",
 )
 def shapes(case: Case) -> str | None:
@@ -45,9 +45,9 @@ def shapes(case: Case) -> str | None:
 
 
 @law(
-    "weights know the whole update",
-    look="`weights`: they divide by what is counted over all rollouts of the update, as those of "
-    "`objective.weights`, so that the loss is a plain sum",
+    "`weights` divide by counts over the whole update",
+    look="`weights`: divide by rollouts or decisions of the whole update, as `objective.weights` "
+    "does, so that the loss is a plain sum",
 )
 def weights(case: Case) -> str | None:
     toy = case.toy()
@@ -59,19 +59,19 @@ def weights(case: Case) -> str | None:
     )
     if abs(double - single) > 1e-4 * single:
         return (
-            f"they sum up to {single:.4g}, and to {double:.4g} over the same rollouts twice; "
-            f"expected the same"
+            f"they sum to {single:.4g}, and to {double:.4g} over the same rollouts twice; "
+            f"expected the same sum"
         )
     return None
 
 
 @law(
-    "it learns nothing from equal rewards",
-    look="`advantages`: relative to the group, also where all rewards are the same number",
+    "equal rewards teach nothing",
+    look="`advantages`: relative to the group, also if all rewards are equal",
 )
 def equal_rewards(case: Case) -> str | None:
     if case.algorithm.sees:
-        return None  # what it sees, a value say, is a baseline of its own
+        return None  # outputs of the policy, such as values, may be another baseline
     toy = case.toy()
     rollouts = toy_rollouts(toy)
     targets = case.targets(toy_scores([0.3] * len(rollouts)), rollouts, toy)
@@ -83,7 +83,7 @@ def equal_rewards(case: Case) -> str | None:
 
 @law(
     "a completion without a reward teaches nothing",
-    look="`targets`: NaN among rewards means that none applies; it is no 0 and enters no mean",
+    look="`targets`: a NaN reward means that none applies; it is not 0 and enters no mean",
 )
 def without_reward(case: Case) -> str | None:
     toy = case.toy()
@@ -92,24 +92,24 @@ def without_reward(case: Case) -> str | None:
     targets = case.targets(toy_scores(some), rollouts, toy)
     for name, value in targets.items():
         if not bool(value.isfinite().all()):
-            return f"{name} is not finite where a reward is NaN"
+            return f"{name} is not finite if a reward is NaN"
     if "advantages" not in targets or case.algorithm.sees:
         return None
     missing = torch.tensor(some).isnan()
     most = float(targets["advantages"][missing].abs().max())
     if most > 0:
-        return f"where a reward is NaN there are advantages of up to {most:.3g}"
+        return f"completions whose reward is NaN have advantages of up to {most:.3g}"
     rest = [value for value in some if not math.isnan(value)]
     without = case.targets(toy_scores(rest), rollouts.select(~missing), toy)["advantages"]
-    apart = float((without - targets["advantages"][~missing]).abs().max())
-    if apart > 1e-5:
-        return f"without the completions that have none, others' advantages differ by {apart:.3g}"
+    gap = float((without - targets["advantages"][~missing]).abs().max())
+    if gap > 1e-5:
+        return f"leaving out completions whose reward is NaN changes other advantages by {gap:.3g}"
     return None
 
 
 @law(
     "rollouts may come in any order",
-    look="`targets`: a group is what has one number in `rollouts.groups`, not so many rows in turn",
+    look="`targets`: a group is the rows with one number in `rollouts.groups`, in any order",
 )
 def any_order(case: Case) -> str | None:
     toy = case.toy()
@@ -118,10 +118,10 @@ def any_order(case: Case) -> str | None:
     one = case.targets(toy_scores(values.tolist()), rollouts, toy)
     other = case.targets(toy_scores(values[order].tolist()), rollouts.select(order), toy)
     for name, value in one.items():
-        apart = float((value[order] - other[name]).abs().max())
-        if apart > 1e-5:
-            return f"{name} of rollouts in another order differ by up to {apart:.3g}"
+        gap = float((value[order] - other[name]).abs().max())
+        if gap > 1e-5:
+            return f"{name} of rollouts in another order differ by up to {gap:.3g}"
     return None
 
 
-LAWS = (asks, shapes, weights, equal_rewards, without_reward, any_order)
+LAWS = (declares, shapes, weights, equal_rewards, without_reward, any_order)

@@ -1,4 +1,4 @@
-"""Toy: a policy small enough to know everything about, which answers whatever an algorithm asks."""
+"""Toy: a tiny policy in float64, which returns any output that an algorithm needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,24 +12,24 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose
 
 Extra = Callable[[Tensor], Tensor]
-"""[b, t] log-probs to [b, t, ...]: what the toy answers by a name of its own."""
+"""From log-probs [b, t] to a further output [b, t, ...] of the toy."""
 
 SYMBOLS, PLACES, WIDTH = 3, 6, 4
 HOLE = slice(2, 4)
-"""Places of every longer rollout that are no decisions, as what a tool answered."""
+"""Positions of longer rollouts that are no decisions, as the tokens of a tool's answer."""
 
 
 class Toy(Policy):
-    """Draws one of three symbols at each place, in float64, and answers by tables.
+    """Draws one of three symbols at each position; all outputs are tables of parameters.
 
-    Rollouts have 1 to 6 places; at those of `HOLE` longer ones have no decisions. Symbols are drawn
-    evenly, which the policy does, too, as long as `spread` is 0.
+    Rollouts have 1 to 6 positions; those longer than `HOLE` have no decisions there. Samples are
+    uniform; with `spread` 0 the policy's distribution is uniform, too.
 
-    Beside log-probs and entropy it answers `mean` [b, t, 4], `std` and `interval` [b, t], which do
-    not depend on weights, `value` [b, t], and `extras`. Of all these only what is `needed`.
+    Besides log-probs and entropy it returns `mean` [b, t, 4], `std` and `interval` [b, t], which do
+    not depend on weights, `value` [b, t], and `extras`; of all these only what is `needed`.
 
-    cuts: whether `microbatches` cuts decisions apart where that is allowed. behind: what is added
-    to answers at places that are no decisions; `infinite`: to their log-probs, infinity.
+    cuts: whether `microbatches` cuts rollouts apart if that is allowed. behind: added to outputs at
+    positions that are no decisions; infinite: their log-probs are infinite.
     """
 
     unit = "symbols"
@@ -54,7 +54,7 @@ class Toy(Policy):
 
     @property
     def provides(self) -> frozenset[str]:  # type: ignore[override]
-        """What it can answer."""
+        """All outputs that it can compute."""
         own = {"log_probs", "entropy", "mean", "std", "interval", "value"}
         return frozenset(own | set(self.extras))
 
@@ -72,7 +72,7 @@ class Toy(Policy):
         lengths = torch.stack([torch.randint(1, PLACES + 1, (), generator=g) for g in generators])
         places = torch.arange(PLACES)
         mask = places < lengths.unsqueeze(1)
-        # A rollout that ends within the hole or before it has none: its last place is a decision.
+        # A rollout that ends before the end of the hole has none: its last position is a decision.
         mask[lengths > HOLE.stop, HOLE] = False
         even = -torch.tensor(float(SYMBOLS)).log()
         return Rollouts(
@@ -104,10 +104,10 @@ class Toy(Policy):
         if self.needed is not None:
             answers = {name: value for name, value in answers.items() if name in self.needed}
         for name, value in answers.items():
-            # Added, not filled in: a gradient that is not finite there goes on into the weights.
-            odd = torch.inf if self.infinite and name == "log_probs" else self.behind
-            there = mask.view(*mask.shape, *[1] * (value.ndim - 2))
-            answers[name] = value + torch.where(there, 0.0, odd)
+            # Added, not filled in, so that a gradient that is not finite there reaches the weights.
+            added = torch.inf if self.infinite and name == "log_probs" else self.behind
+            is_decision = mask.view(*mask.shape, *[1] * (value.ndim - 2))
+            answers[name] = value + torch.where(is_decision, 0.0, added)
         extra = {name: answers[name] for name in answers if name not in ("log_probs", "entropy")}
         return LogProbs(
             log_probs=answers.get("log_probs"), entropy=answers.get("entropy"), extra=extra

@@ -1,4 +1,4 @@
-"""check_policy: what the core, and every algorithm, builds on in a policy."""
+"""check_policy: the properties that the core and all algorithms require of a policy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +21,10 @@ def check_policy(
 ) -> None:
     """Check a policy on some rows. Raises AssertionError, which names the law that is broken.
 
-    The policy's weights are changed on the way, and are the same afterwards.
+    The check changes the policy's weights, and restores them.
 
-    rows: two or more, of different lengths where there are lengths; best such that some rollouts
-        end early, as what is not sampled cannot be checked.
-    load: makes a policy of what `save_pretrained` wrote, where that is not the default.
+    rows: two or more, with prompts of different lengths; preferably such that some rollouts end
+        early, since padding is checked only if there is some.
+    load: loads a policy from what `save_pretrained` wrote, if that is not the default format.
     """
     hold(type(policy).__name__, LAWS, Case(policy, rows, group_size, load))

@@ -1,4 +1,4 @@
-"""Laws of what a policy says of its decisions."""
+"""Laws of a policy's outputs for its decisions."""
 
 import math
 from dataclasses import replace
@@ -14,7 +14,7 @@ from groupwise.testing.policy.case import Case
 
 
 @law(
-    "the forward answers what is provided",
+    "`forward` returns what `provides` names",
     look="`provides`, and the fields of the `LogProbs` that `forward` returns",
 )
 def provided(case: Case) -> str | None:
@@ -22,12 +22,12 @@ def provided(case: Case) -> str | None:
     needed = policy.provides if policy.needed is None else policy.provides & policy.needed
     missing = needed - set(case.whole)
     if missing:
-        return f"`provides` names {sorted(missing)}, and the forward has none"
+        return f"`provides` names {sorted(missing)}, which `forward` does not return"
     for name, value in case.whole.items():
         if value.shape[:2] != shape:
-            return f"{name} is {list(value.shape)}, expected {list(shape)} first"
+            return f"{name} has shape {list(value.shape)}, expected it to begin with {list(shape)}"
         if not bool(value.isfinite().all()):
-            return f"{name} is not finite everywhere; it must be at padding, too"
+            return f"{name} is not finite everywhere; it must also be at padding"
         if name == "log_probs" and value.dtype not in (torch.float32, torch.float64):
             return f"log_probs are {value.dtype}, expected torch.float32"
     return None
@@ -36,7 +36,7 @@ def provided(case: Case) -> str | None:
 @law(
     "the ratio is one",
     look="the same code and precision in `sample` and `forward`: temperature, dropout, positions "
-    "behind padding, what is counted as a decision",
+    "behind padding, which tokens are decisions",
 )
 def ratio(case: Case) -> str | None:
     sampled = case.rollouts.sampler_log_probs
@@ -46,21 +46,21 @@ def ratio(case: Case) -> str | None:
     ours, theirs = (
         compare.at_decisions(v, mask).double() for v in (case.whole["log_probs"], sampled)
     )
-    apart = (ours - theirs).abs().nan_to_num(nan=math.inf)
+    difference = (ours - theirs).abs().nan_to_num(nan=math.inf)
     kind = "largest" if case.policy.exact else "mean"
-    value = float(apart.max() if case.policy.exact else apart.mean())
+    value = float(difference.max() if case.policy.exact else difference.mean())
     if value > case.limit:
         return (
-            f"the {kind} gap between the forward's log-probs and the sampler's is {value:.3g} "
+            f"the {kind} gap between log-probs of `forward` and of `sample` is {value:.3g} "
             f"nats, at most {case.limit:g} is allowed"
         )
     return None
 
 
 @law(
-    "what is scored is what was drawn from",
+    "`forward` scores the distribution that `sample` draws from",
     look="temperature, top-k, top-p: the distribution of `sample` must be that of `forward`, and "
-    "`entropy` its entropy",
+    "`entropy` must be its entropy",
 )
 def drawn_from(case: Case) -> str | None:
     if not {"log_probs", "entropy"} <= set(case.whole):
@@ -85,7 +85,7 @@ def drawn_from(case: Case) -> str | None:
 
 
 @law(
-    "padding reaches nothing",
+    "padding changes no output",
     look="what `forward` reads behind a rollout's last decision: attention, positions, sums over T",
 )
 def padding(case: Case) -> str | None:
@@ -93,23 +93,24 @@ def padding(case: Case) -> str | None:
     places = torch.arange(rollouts.mask.shape[1])
     behind = places >= rollouts.extents.cpu().unsqueeze(1)
     trajectory = {name: _refilled(value, behind) for name, value in rollouts.trajectory.items()}
-    return case.apart(case.answers(replace(rollouts, trajectory=trajectory)))
+    return case.difference(case.answers(replace(rollouts, trajectory=trajectory)))
 
 
 def _refilled(column: Any, behind: Tensor) -> Any:
-    """Other values at padding; records of bools are left alone, as they may say what padding is."""
+    """The column with other values at padding; bools are unchanged: they may be a padding mask."""
     timed = isinstance(column, Tensor) and column.ndim > 1
     if not timed or column.dtype == torch.bool or not bool(behind.any()):
         return column
-    there = behind.to(column.device).view(*behind.shape, *[1] * (column.ndim - 2))
-    # Whole numbers may be ids, of which those of the first decisions are as good as any.
+    padding = behind.to(column.device).view(*behind.shape, *[1] * (column.ndim - 2))
+    # Integers may be ids, so use valid ones, of the first decision.
     other = column[:, :1] if not column.is_floating_point() else column.new_tensor(7.0)
-    return torch.where(there, other, column)
+    return torch.where(padding, other, column)
 
 
 @law(
-    "selecting and joining keeps what was sampled",
-    look="`trajectory`: a tensor [B, T, ...] goes by decisions, all else is a list of B tensors",
+    "selected and joined rollouts have the same outputs",
+    look="`trajectory`: only tensors with one entry per decision are [B, T, ...]; others must be "
+    "lists of B tensors",
 )
 def selecting(case: Case) -> str | None:
     count = len(case.rollouts)
@@ -118,9 +119,9 @@ def selecting(case: Case) -> str | None:
     order = [*range(1, count, 2), *range(0, count, 2)]
     for joined, rows in ((again, order), (case.rollouts.select([count - 1]), [count - 1])):
         width = slice(0, joined.mask.shape[1])
-        wrong = case.apart(case.answers(joined), joined.mask, rows=rows, columns=width)
+        wrong = case.difference(case.answers(joined), joined.mask, rows=rows, columns=width)
         if wrong is not None:
-            return f"of rollouts selected{' and joined' if len(rows) > 1 else ''}, {wrong}"
+            return f"for rollouts selected{' and joined' if len(rows) > 1 else ''}, {wrong}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Case: a policy, rows, what it samples for them, and what it says of that."""
+"""Case: a policy, rows, its rollouts for them and its outputs for these."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -17,7 +17,7 @@ EVERY = slice(None)
 
 
 class Case(Draws):
-    """load: makes a policy of what `save_pretrained` wrote, where that is not the default."""
+    """A policy and rows; load: loads a policy from what `save_pretrained` wrote."""
 
     def __init__(
         self, policy: Policy, rows: Rows, size: int, load: Callable[[Path], Policy] | None
@@ -27,21 +27,21 @@ class Case(Draws):
 
     @cached_property
     def rollouts(self) -> Rollouts:
-        """One sample of all rows, which most laws look at."""
+        """One sample of all rows, which most laws use."""
         return self.sample()
 
     @torch.no_grad()
     def answers(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
-        """What the policy says, by name; copies, as an answer may be a view of a weight."""
+        """The policy's outputs by name, copied, since an output may be a view of a weight."""
         answers = compare.answers(self.policy(rollouts, decisions))
         return {name: value.clone() for name, value in answers.items()}
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
-        """What the policy says of all its rollouts at once."""
+        """The policy's outputs for all its rollouts at once."""
         return self.answers(self.rollouts)
 
-    def apart(
+    def difference(
         self,
         answers: Mapping[str, Tensor],
         mask: Tensor | None = None,
@@ -49,7 +49,7 @@ class Case(Draws):
         rows: Any = EVERY,
         columns: slice = EVERY,
     ) -> str | None:
-        """How answers differ from what `whole` has for these rows and decisions.
+        """How outputs differ from those in `whole` for these rows and decisions; None if not.
 
         mask: which of them are decisions; that of all rollouts if unset.
         """
@@ -57,7 +57,7 @@ class Case(Draws):
         for name, value in answers.items():
             expected = self.whole[name].cpu()[rows][:, columns]
             part = value.cpu()[:, : expected.shape[1]]
-            apart = compare.gap(*(compare.at_decisions(v, mask) for v in (part, expected)))
-            if apart > self.limit:
-                return f"{name} differ by {apart:.2g}, at most {self.limit:g} is allowed"
+            gap = compare.gap(*(compare.at_decisions(v, mask) for v in (part, expected)))
+            if gap > self.limit:
+                return f"{name} differ by {gap:.2g}, at most {self.limit:g} is allowed"
         return None

@@ -1,4 +1,4 @@
-"""Laws of micro-batches: an update may be cut in any way."""
+"""Laws of micro-batches: the gradient does not depend on how an update is cut."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,9 +20,9 @@ def _splits(case: Case) -> Iterable[tuple[str, Sequence[Microbatch], bool]]:
 
 
 @law(
-    "holes: every decision is in one micro-batch",
-    look="`microbatches`: by `extents`, the place after the last decision, not by `lengths`, their "
-    "number",
+    "every decision is in one micro-batch, also behind holes of the mask",
+    look="`microbatches`: use `extents`, the position after the last decision, not `lengths`, the "
+    "number of decisions",
 )
 def holes(case: Case) -> str | None:
     mask = case.rollouts.mask.cpu()
@@ -37,18 +37,19 @@ def holes(case: Case) -> str | None:
             row, place = wrong.nonzero()[0].tolist()
             return (
                 f"{how}: {int(wrong.sum())} of {int(mask.sum())} decisions are not in exactly one "
-                f"part; that at place {place} of rollout {row} is in {int(counts[row, place])}"
+                f"part; the one at position {place} of rollout {row} is in "
+                f"{int(counts[row, place])}"
             )
-        seen = torch.cat([rows.cpu() for rows, _ in parts])
-        if not cut and len(seen) != len(seen.unique()):
-            return f"{how}: a rollout is cut apart, though the loss does not allow it"
+        all_rows = torch.cat([rows.cpu() for rows, _ in parts])
+        if not cut and len(all_rows) != len(all_rows.unique()):
+            return f"{how}: a rollout is cut apart, which the loss does not allow"
     return None
 
 
 @law(
-    "decisions may be cut apart where the loss allows",
-    look="`forward`: the slice `decisions` of the answers is what is asked for, with the context "
-    "of the whole rollout",
+    "`forward` of some decisions returns the same as for all",
+    look="`forward`: return the slice `decisions` of the outputs, computed with the context of the "
+    "whole rollout",
 )
 def cut_apart(case: Case) -> str | None:
     rollouts, width = case.rollouts, case.rollouts.mask.shape[1]
@@ -57,17 +58,17 @@ def cut_apart(case: Case) -> str | None:
         sizes = {name: value.shape[1] for name, value in answers.items()}
         expected = len(range(width)[decisions])
         if any(size != expected for size in sizes.values()):
-            return f"of {expected} decisions asked for, answers have {sizes}"
-        wrong = case.apart(answers, rollouts.mask[:, decisions], columns=decisions)
+            return f"for {expected} decisions, outputs have {sizes}"
+        wrong = case.difference(answers, rollouts.mask[:, decisions], columns=decisions)
         if wrong is not None:
-            return f"of decisions {decisions.start} to {decisions.stop} alone, {wrong}"
+            return f"for decisions {decisions.start} to {decisions.stop} alone, {wrong}"
     return None
 
 
 @law(
-    "micro-batches change no gradient",
-    look="`forward`: a rollout's answers must not depend on the others of its micro-batch "
-    "(batch norm, means over rows), and no part may be detached",
+    "the gradient does not depend on micro-batches",
+    look="`forward`: a rollout's outputs must not depend on others of its micro-batch (batch norm, "
+    "means over rows), and must not be detached",
 )
 def microbatches(case: Case) -> str | None:
     whole = _gradient(case, [(torch.arange(len(case.rollouts)), slice(None))])
@@ -75,14 +76,14 @@ def microbatches(case: Case) -> str | None:
         return f"the gradient of all rollouts has norm {float(whole.norm()):g}"
     limit = 1e-3 if case.policy.exact else 0.1
     for how, parts, _ in _splits(case):
-        apart = compare.direction_gap(_gradient(case, parts), whole)
-        if apart > limit:
-            return f"{how}: the gradient differs by {apart:.2g} of its norm, at most {limit:g}"
+        gap = compare.direction_gap(_gradient(case, parts), whole)
+        if gap > limit:
+            return f"{how}: the gradient differs by {gap:.2g} of its norm, at most {limit:g}"
     return None
 
 
 def _gradient(case: Case, parts: Iterable[Microbatch]) -> Tensor:
-    """Of the sum of all answers, each decision with another factor."""
+    """The gradient of the sum of all outputs, each decision with a factor of its own."""
     policy, rollouts = case.policy, case.rollouts
     places = torch.arange(rollouts.mask.numel(), dtype=torch.float32).view(rollouts.mask.shape)
     factors = torch.cos(places) + 0.5

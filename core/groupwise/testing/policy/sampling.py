@@ -1,4 +1,4 @@
-"""Laws of what a policy samples."""
+"""Laws of a policy's sampling."""
 
 import torch
 
@@ -8,11 +8,11 @@ from groupwise.testing.policy.case import Case
 
 
 @law(
-    "rollouts are what was asked for",
-    look="`sample`: `group_size` rollouts a row, adjacent and in order; `groups` 0, 1, ...; all "
+    "`sample` returns `group_size` rollouts per row, in order",
+    look="`sample`: `group_size` rollouts per row, adjacent and in order; `groups` 0, 1, ...; all "
     "`facts`; no more decisions than `max_decisions`",
 )
-def asked_for(case: Case) -> str | None:
+def complete(case: Case) -> str | None:
     policy, rollouts = case.policy, case.rollouts
     policy.check_prompts(case.rows)
     wrong = case.misplaced(rollouts)
@@ -28,8 +28,8 @@ def asked_for(case: Case) -> str | None:
 
 
 @law(
-    "facts are stated where rewards ask for them",
-    look="`sample`, which states those of `optional_facts` that are in `requested`",
+    "optional facts are returned on request",
+    look="`sample`: return the `optional_facts` that are in `requested`",
 )
 def on_request(case: Case) -> str | None:
     policy = case.policy
@@ -44,25 +44,25 @@ def on_request(case: Case) -> str | None:
 
 
 @law(
-    "seeds name samples",
-    look="a generator of its own for each rollout, seeded by its seed alone; nothing may be drawn "
-    "for a whole batch, or depend on the width of a batch",
+    "a sample depends on its seed alone",
+    look="use one generator per rollout, seeded by its seed alone; draw nothing for a whole batch, "
+    "and nothing that depends on the width of a batch",
 )
 def seeds(case: Case) -> str | None:
-    return case.apart_alone(case.rollouts)
+    return case.difference_alone(case.rollouts)
 
 
-@law("other seeds, other samples", look="whether `seeds` reach what is drawn")
+@law("other seeds give other samples", look="whether `seeds` are used")
 def other_seeds(case: Case) -> str | None:
     other = case.sample(first=10_000)
     same = map(compare.completions_gap, case.rollouts.completions, other.completions)
-    if all(apart == 0 for apart in same):
+    if all(gap == 0 for gap in same):
         return f"{len(other)} rollouts are the same with other seeds"
     return None
 
 
 @law(
-    "the global generator is left alone",
+    "sampling does not use torch's global generator",
     look="draws without `generator=`, dropout, and modules that are initialised while sampling",
 )
 def global_generator(case: Case) -> str | None:
@@ -72,13 +72,13 @@ def global_generator(case: Case) -> str | None:
     return None if same else "sampling has drawn from torch's global generator"
 
 
-@law("greedy takes no chances", look="purpose == 'greedy'; or say `greedy = False`")
+@law("greedy samples do not depend on seeds", look="purpose == 'greedy'; or set `greedy = False`")
 def greedy(case: Case) -> str | None:
     if not case.policy.greedy:
         return None
     one, other = (case.sample(first=first, purpose="greedy") for first in (0, 10_000))
-    apart, what = compare.rollouts_gap(one, other)
-    return f"two seeds differ in {what} by {apart:.2g}" if apart > case.limit else None
+    gap, what = compare.rollouts_gap(one, other)
+    return f"two seeds differ in {what} by {gap:.2g}" if gap > case.limit else None
 
 
-LAWS = (asked_for, on_request, seeds, other_seeds, global_generator, greedy)
+LAWS = (complete, on_request, seeds, other_seeds, global_generator, greedy)

@@ -1,4 +1,4 @@
-"""Laws of weights: kept, put in place, saved."""
+"""Laws of a policy's weights: kept, exchanged, saved."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,13 +14,13 @@ KEPT = "kept_by_groupwise_testing"
 
 
 class _LeftEarly(Exception):  # noqa: N818
-    """Leaves `using` as an error would."""
+    """Leaves `using` by an exception."""
 
 
 @law(
-    "kept weights come back",
-    look="`keep`, `using`, `blend` and `restore`, where the policy has its own: copies, not "
-    "references; the present weights come back after an exception, too; no kept weight is trained",
+    "kept weights are copies, and current ones return after `using`",
+    look="`keep`, `using`, `blend` and `restore`, if the policy overrides them: copies, not "
+    "references; the current weights return also after an exception; kept weights are not trained",
 )
 def kept(case: Case) -> str | None:
     policy, count = case.policy, len(list(case.policy.parameters()))
@@ -40,29 +40,29 @@ def _exchanged(case: Case) -> str | None:
     policy = case.policy
     trained = case.answers(case.rollouts)
     if all(torch.equal(trained[name], case.whole[name]) for name in trained):
-        return "other weights give the same answers; are those that answer among parameters()?"
+        return "changed parameters() give the same outputs; does `forward` use other weights?"
     try:
         with policy.using(KEPT):
-            wrong = case.apart(case.answers(case.rollouts))
+            wrong = case.difference(case.answers(case.rollouts))
             raise _LeftEarly
     except _LeftEarly:
         pass
     if wrong is not None:
         return f"with the kept weights, {wrong}"
-    back = case.answers(case.rollouts)
-    if any(compare.gap(back[name], trained[name]) > case.limit for name in back):
+    after = case.answers(case.rollouts)
+    if any(compare.gap(after[name], trained[name]) > case.limit for name in after):
         return "after `using`, left by an exception, the weights are not those from before"
     policy.blend(KEPT, 0.0)
     with policy.using(KEPT):
         blended = case.answers(case.rollouts)
     if any(compare.gap(blended[name], trained[name]) > case.limit for name in blended):
-        return "blended with decay 0, the kept weights are not the present ones"
+        return "blended with decay 0, the kept weights are not the current ones"
     return None
 
 
 @law(
     "saving and loading keeps the weights",
-    look="`save_pretrained`: all trained weights, as they are now, in a format that can be loaded",
+    look="`save_pretrained`: write all trained weights, as they are now, in a loadable format",
 )
 def saving(case: Case) -> str | None:
     policy = case.policy
@@ -73,17 +73,17 @@ def saving(case: Case) -> str | None:
             return "`save_pretrained` wrote nothing"
         if case.load is not None:
             with torch.no_grad():
-                found = compare.answers(case.load(path)(case.rollouts))
+                loaded = compare.answers(case.load(path)(case.rollouts))
         elif type(policy).save_pretrained is Policy.save_pretrained:
             from safetensors.torch import load_model
 
             with compare.nudged(policy):
                 load_model(policy, str(path / "model.safetensors"))
-                found = case.answers(case.rollouts)
+                loaded = case.answers(case.rollouts)
         else:
             return None
-    wrong = case.apart(found)
-    return None if wrong is None else f"of the loaded weights, {wrong}"
+    wrong = case.difference(loaded)
+    return None if wrong is None else f"with the loaded weights, {wrong}"
 
 
 LAWS = (kept, saving)

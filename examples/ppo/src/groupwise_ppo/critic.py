@@ -1,4 +1,4 @@
-"""Critic: a body of its own weights and a head of one number."""
+"""Critic: a separate transformer with a head that outputs one value per token."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -17,8 +17,8 @@ from groupwise_llm.training.passes import Sequences, run_over
 
 
 class Critic(nn.Module):
-    """The value of the state before each token, by a sequence classifier of transformers with one
-    label, whose head is asked at every token."""
+    """The value of the state before each token, by a transformers sequence classifier with one
+    label, whose head is applied at every token."""
 
     def __init__(self, classifier: Any, *, recompute: bool = False) -> None:
         super().__init__()
@@ -30,27 +30,28 @@ class Critic(nn.Module):
         return head
 
     def forward(self, sequences: Sequences, numerics: Numerics, groups: Tensor | None) -> Tensor:
-        """Values [k] in float32 of the states that the decisions were taken in.
+        """Values [k] in float32 of the states before the decisions.
 
-        groups: [n], the same number for the same prompt, where prompts are shared; else None.
+        groups: [n] group of each row, to compute each group's prompt once; None to compute every
+        row whole.
         """
         hidden = self.body.hidden(run_over(self.body, sequences, groups), numerics)
         values: Tensor = self.head(hidden.float()).squeeze(-1)
         return values
 
     def save(self, path: Path) -> None:
-        """As transformers saves a classifier; a next run can begin from it."""
+        """Save as transformers saves a classifier; `policy.critic` can load it."""
         self.body.model.save_pretrained(path)
 
 
 def load(model: str | Path, options: Mapping[str, Any], *, recompute: bool) -> Critic:
-    """A critic that begins as this model: a reward model, or a language model, whose values are
-    then 0 at first. Raises UserError where it cannot be had.
+    """A critic initialised from a reward model, or from a language model with a head of zeros, so
+    that values are 0 at first. Raises UserError where loading fails.
 
-    options: of transformers' from_pretrained. Weights are held in float32.
+    options: of transformers' from_pretrained. Weights are in float32.
     """
     level = logging.get_verbosity()
-    logging.set_verbosity_error()  # it would warn of the head that a language model has not
+    logging.set_verbosity_error()  # no warning about the head that a language model lacks
     try:
         classifier, report = AutoModelForSequenceClassification.from_pretrained(
             model, **{**options, "dtype": torch.float32}, num_labels=1, output_loading_info=True
@@ -63,8 +64,8 @@ def load(model: str | Path, options: Mapping[str, Any], *, recompute: bool) -> C
         logging.set_verbosity(level)
     if not isinstance(getattr(classifier, "score", None), nn.Linear):
         raise UserError(
-            f"policy.critic: {type(classifier).__name__} has no linear head `score`, which would "
-            f"be asked at every token; take a model of another architecture"
+            f"policy.critic: {type(classifier).__name__} has no linear head `score` to apply at "
+            f"every token; use a model of another architecture"
         )
     missing = sorted(report["missing_keys"])
     if missing:
@@ -79,7 +80,7 @@ def load(model: str | Path, options: Mapping[str, Any], *, recompute: bool) -> C
 
 
 def size(config: Any) -> int:
-    """Weights of a critic of this configuration of transformers."""
+    """Number of weights of a critic with this transformers configuration."""
     config = deepcopy(config)
     config.num_labels = 1
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Values to advantages, and to the critic's loss: pure functions of [B, T] per-decision tensors."""
+"""Advantages and the critic's loss from values: pure functions of [B, T] per-decision tensors."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from groupwise.advantages import Scale
 
 
 def at_the_end(rewards: Tensor, mask: Tensor) -> Tensor:
-    """[B] rewards of whole rollouts as [B, T]: each at its rollout's last decision, 0 elsewhere."""
+    """[B] rewards of whole rollouts as [B, T]: at the rollout's last decision, 0 elsewhere."""
     places = torch.arange(mask.shape[1], device=mask.device)
     last = (places * mask).amax(dim=1, keepdim=True) if mask.shape[1] else places
     return torch.where((places == last) & mask, rewards.unsqueeze(1), 0.0)
@@ -18,11 +18,11 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, decay: f
 
         delta_t = r_t + gamma V(s_t+1) - V(s_t);   A_t = delta_t + gamma decay A_t+1
 
-    The state after the last decision has value 0, and places outside the mask do not count: the
-    next state of a decision is that of the next decision, whatever a tool said between them.
+    The state after the last decision has value 0. Places outside the mask (such as a tool's tokens)
+    are skipped: the next state of a decision is that of the next decision.
 
-    rewards, values: [B, T] of each decision, and of the state it was taken in; mask: [B, T] bool.
-    decay: lambda; 1 gives the rewards to come less the value, 0 trusts the next value alone.
+    rewards, values: [B, T] of each decision, and of the state before it; mask: [B, T] bool.
+    decay: lambda; with 1, A_t is the sum of future rewards minus V(s_t); with 0 it is delta_t.
     Returns [B, T], 0 outside the mask.
     """
     advantages = torch.zeros_like(values)
@@ -39,7 +39,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, decay: f
 def whitened(
     advantages: Tensor, mask: Tensor, groups: Tensor, *, scale: Scale, epsilon: float = 1e-8
 ) -> Tensor:
-    """(A - mean) / (std + epsilon) over the decisions of the batch, or of the group; or A as it is.
+    """(A - mean) / (std + epsilon) over the batch's or the group's decisions; A for scale "none".
 
     advantages, mask: [B, T]; groups: [B]. Returns [B, T], 0 outside the mask.
     """
@@ -59,10 +59,10 @@ def whitened(
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float | None
 ) -> Tensor:
-    """[B, T]: half the squared error of each value, the larger of it and of the clipped value's.
+    """[B, T]: max((V - R)^2, (V_clip - R)^2) / 2, with V_clip = V_old + clamp(V - V_old, +-clip).
 
-    A value that has left [old - clip, old + clip] has no gradient, unless it moves back: the form
-    of OpenAI's Baselines. clip: None leaves the squared error alone.
+    The form of OpenAI's Baselines: a value outside [V_old - clip, V_old + clip] has a gradient only
+    if it moves back. clip: None for (V - R)^2 / 2.
     """
     error = (values - returns).square()
     if clip is not None:

@@ -1,7 +1,7 @@
-"""Hybrid GRPO: the group is the baseline of a prompt, a critic that of every decision after it.
+"""Hybrid GRPO: the group is the baseline of a prompt, a critic that of every decision.
 
-When to use it: as PPO, where groups can be had. The critic need not learn how hard a prompt is, as
-the group says that; it learns how a beginning compares with the group's other completions.
+When to use it: instead of PPO, where several completions per prompt are affordable. The group shows
+how hard a prompt is, so the critic only has to learn how a partial completion compares with others.
 """
 
 from pydantic import Field
@@ -16,36 +16,36 @@ from groupwise_ppo.ppo import PPO
 class HybridGRPO(PPO):
     """Hybrid Group Relative Policy Optimization, arXiv:2502.01652.
 
-    There an advantage is the mean of f(reward) over the actions sampled in a state, plus the next
-    state's value, less the state's own. Taken by the letter, all completions of a prompt would have
-    one advantage, and none would be preferred. So each has its own f(reward), GRPO's (reward - mean
-    of the group) / std, the mean over the group is the loss's, and `gae` bootstraps between tokens.
+    In the paper A = mean of f(r) over the actions sampled in a state + V(s') - V(s). Taken
+    literally, all completions of a prompt would have the same advantage. So each has its own f(r)
+    here, GRPO's (r - mean of the group) / std, the loss averages over the group, and `gae`
+    bootstraps between tokens.
     """
 
     class Config(PPO.Config):
         scale: advantages.Scale = Field(
-            "group", description="what std rewards less their group's mean are divided by"
+            "group", description="the std that centred rewards are divided by: group, batch or none"
         )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
         gae_lambda: float = Field(
             0.95,
             ge=0,
             le=1,
-            description="1 trusts the reward that came, 0 the value of the next state",
+            description="lambda of the advantages: 1 uses the rewards, 0 the next state's value",
         )
         value_lambda: float | None = Field(
-            1.0, ge=0, le=1, description="the same for what the critic learns; gae_lambda if unset"
+            1.0, ge=0, le=1, description="lambda of the critic's targets; gae_lambda if unset"
         )
 
     smallest_group = 2
 
     def rewards(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        """[B, T]: GRPO's advantage at the last decision; the reward of steps counts by its sum."""
+        """[B, T]: GRPO's advantage at the last decision; step rewards are part of the total."""
         relative = advantages.group_relative(
             scores.total, rollouts.groups, scale=self.config.scale, epsilon=self.config.epsilon
         )
         return at_the_end(relative, rollouts.mask)
 
     def scaled(self, better: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
-        """As they are: the rewards were scaled."""
+        """Unchanged: the rewards are scaled already."""
         return better

@@ -1,4 +1,4 @@
-"""What this package registers; it imports no torch, so that listing plugins stays quick."""
+"""Registers this package's plugins; it imports no torch, so that listing plugins is fast."""
 
 from groupwise.hookspecs import Register, hookimpl
 

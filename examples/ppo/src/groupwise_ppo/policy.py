@@ -1,4 +1,4 @@
-"""LanguageModelWithCritic: the language model of Groupwise, and beside it a critic."""
+"""LanguageModelWithCritic: Groupwise's language model with a critic."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,11 +22,11 @@ WITHOUT_HEAD = frozenset({"log_probs", "entropy"})
 
 
 class LanguageModelWithCritic(LanguageModel):
-    """As `language_model`, with `value` [b, t]: what the critic makes of the state before a token.
+    """As `language_model`, with the extra `value` [b, t]: the critic's value before each token.
 
-    The critic is trained whole, also beside adapters, and lies in `critic` of the saved folder,
-    where transformers does not look when it loads the model. An algorithm that asks for no value
-    has none loaded.
+    All of the critic's weights are trained, even if the policy has adapters. It is saved in the
+    subfolder `critic`, which transformers ignores. It is loaded only for algorithms that need
+    values.
     """
 
     provides = LanguageModel.provides | {"value"}
@@ -35,11 +35,11 @@ class LanguageModelWithCritic(LanguageModel):
     class Config(Settings):
         critic: PathOrName | None = Field(
             None,
-            description="what the critic begins as: a saved critic, or a reward model with this "
-            "tokenizer; the policy's own model, with values of 0, if unset",
+            description="initial weights of the critic: a saved critic, or a reward model with "
+            "this tokenizer; the policy's own model, with values of 0, if unset",
         )
         critic_rate: float = Field(
-            1.0, gt=0, description="factor of train.learning_rate for the critic"
+            1.0, gt=0, description="the critic's learning rate, as a factor of train.learning_rate"
         )
 
     config: Config
@@ -68,24 +68,24 @@ class LanguageModelWithCritic(LanguageModel):
             self.critic.to(device)
 
     def _check(self, critic: Critic) -> None:
-        """Raise UserError for a critic that does not know the policy's tokens."""
+        """Raise UserError for a critic with a smaller vocabulary than the policy's."""
         ours, theirs = (
             model.causal.config.get_text_config().vocab_size for model in (self.causal, critic.body)
         )
         if theirs < ours:
             raise UserError(
-                f"policy.critic: it knows {theirs} tokens, and the policy's model {ours}; take one "
-                f"with the same tokenizer"
+                f"policy.critic: it has {theirs} tokens, and the policy's model {ours}; use a "
+                f"critic with the same tokenizer"
             )
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs, entropy and values [b, t]; the values alone where nothing else is needed."""
+        """Log-probs, entropy and values [b, t]; only values where nothing else is needed."""
         if self.critic is None or (self.needed is not None and "value" not in self.needed):
             return super().forward(rollouts, decisions)
         alone = self.needed is not None and not self.needed & WITHOUT_HEAD
         answer = LogProbs(log_probs=None) if alone else super().forward(rollouts, decisions)
-        sequences, placed = self.asked(rollouts, decisions)
-        # What the model allows was tried on it alone: another architecture is passed over plainly.
+        sequences, placed = self.pass_inputs(rollouts, decisions)
+        # Prompt sharing was probed on the policy's architecture only, so others go row by row.
         alike = type(self.critic.body.causal.config) is type(self.causal.causal.config)
         value = self.critic(
             sequences,
@@ -101,8 +101,8 @@ class LanguageModelWithCritic(LanguageModel):
 
     @classmethod
     def estimate(cls, config: Settings, *, training: bool, **more: Any) -> Mapping[str, int]:
-        """Those of the language model, and of the critic: its weights, their gradients and the
-        optimizer's state, and as many activations."""
+        """Bytes of the language model and of the critic: weights, gradients, optimizer state, and
+        the same activations again."""
         sizes = dict(super().estimate(config, training=training, **more))
         assert isinstance(config, LanguageModelWithCritic.Config)
         begins = config.model_copy(update={"model": config.critic or config.model})

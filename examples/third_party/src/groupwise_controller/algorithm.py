@@ -10,9 +10,9 @@ from groupwise.rewards import Scores
 
 
 class Reinforce(Algorithm):
-    """A = r - mean of the others' r, loss = -A log pi of the whole rollout; arXiv:2402.14740.
+    """A = r - mean of the group's other r, loss = -A log pi(rollout); arXiv:2402.14740.
 
-    No clip and no ratio: it is meant for one update per rollout.
+    Without ratio and clip, so it needs one update per rollout.
     """
 
     class Config(BaseModel):
@@ -25,18 +25,18 @@ class Reinforce(Algorithm):
         self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         centred = advantages.group_relative(scores.total, rollouts.groups, scale="none")
-        # r - mean of the n - 1 others is n / (n - 1) times r - mean of all n that have a reward.
+        # r - mean of the other n - 1 = n / (n - 1) * (r - mean of all n that have a reward).
         same = rollouts.groups.unsqueeze(0) == rollouts.groups.unsqueeze(1)
         n = (same & ~scores.total.isnan()).sum(dim=1)
         return {
             "advantages": (centred * n / (n - 1).clamp(min=1)).float(),
-            # 1 / B for every decision: the log-prob of a rollout is the sum of its decisions'.
+            # 1 / B for every decision: a rollout's log-prob is the sum over its decisions.
             "weights": objective.weights(rollouts.mask, normalize="constant", length=1),
         }
 
     def loss(self, current: LogProbs, batch: Mapping[str, Tensor]) -> Tensor:
         assert current.log_probs is not None
-        # The gradient of log pi - log pi_old is that of log pi, and padding comes out as 0.
+        # log pi - log pi_old has the gradient of log pi, and is 0 at padding.
         log_pi = objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
         return -objective.per_decision(batch["advantages"]) * log_pi * batch["weights"]
 

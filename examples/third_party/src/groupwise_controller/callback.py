@@ -1,4 +1,4 @@
-"""A callback: how much the controller still explores."""
+"""A callback that logs the controller's exploration, the std of its actions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ class ExplorationLog(Callback):
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        file: Path = Field(description="the file, relative to where the command is called")
+        file: Path = Field(description="the file, relative to the working directory")
 
     def __init__(self, config: Config) -> None:
         self.file = config.file

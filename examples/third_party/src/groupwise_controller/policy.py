@@ -16,14 +16,14 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Controller(Policy):
-    """action ~ Normal(network(observation), std), with a learned std that does not depend on it.
+    """action ~ Normal(network(observation), std), with a learned std, equal for all observations.
 
-    A rollout ends when the mass arrives or leaves the arena, and is truncated after `horizon`
-    pushes. A completion is what rewards need, as plain numbers:
+    A rollout ends when the mass reaches the goal or leaves the arena, and is truncated after
+    `horizon` pushes. A completion, for rewards, is a dict of plain numbers:
 
         {"path": [[x, y], ...], "pushes": [[x, y], ...]}
 
-    where `path` has one point more than there are pushes.
+    where `path` has one point more than `pushes`.
     """
 
     provides = frozenset({"log_probs", "entropy"})
@@ -36,13 +36,13 @@ class Controller(Policy):
         horizon: int = Field(default=40, ge=1, description="the most pushes in a rollout")
         hidden: int = Field(default=32, ge=1, description="width of both hidden layers")
         std: float = Field(default=0.5, gt=0, description="std of the actions before training")
-        seed: int = Field(default=0, ge=0, description="of the network's first weights")
+        seed: int = Field(default=0, ge=0, description="seed of the network's initial weights")
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()
         config = config or self.Config()
         self.max_decisions = config.horizon
-        # A generator of its own: the first weights must not depend on what was drawn before.
+        # In a fork of the RNG: initial weights must not depend on earlier random numbers.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.network = nn.Sequential(
@@ -55,9 +55,9 @@ class Controller(Policy):
         self.log_std = nn.Parameter(torch.full((2,), config.std).log())
 
     def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
-        """[..., 2] and [..., 2] to [...]: one decision is both components of a push.
+        """Log-prob [...] of actions [..., 2]; one decision is both components of a push.
 
-        Sampling and training both come here, so their ratio is 1 until the weights change.
+        Sampling and training both use this, so the ratio is 1 until the weights change.
         """
         z = (actions - mean) / self.log_std.exp()
         return -(z.square() / 2 + self.log_std + LOG_2PI / 2).sum(dim=-1)
@@ -78,7 +78,7 @@ class Controller(Policy):
         running = torch.ones(len(rows), dtype=torch.bool, device=device)
         mask, observations, actions, log_probs, path = [], [], [], [], [world.position]
         for decision in range(self.max_decisions):
-            # The finished go on beside the running: their mask is False, and that is all it takes.
+            # Finished rollouts are simulated on, with mask False.
             mask.append(running)
             observations.append(world.observations)
             mean = self.network(world.observations)
@@ -102,7 +102,7 @@ class Controller(Policy):
         )
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """All decisions at once: what was seen at each is on record, so nothing is simulated."""
+        """All decisions at once: observations are in the trajectory, so nothing is simulated."""
         observations, actions = (
             rollouts.tensor(name)[:, decisions] for name in ("observations", "actions")
         )
@@ -118,7 +118,7 @@ def _start(rows: Sequence[Mapping[str, Any]], *, like: Tensor) -> World:
 
 
 def _noise(seeds: Sequence[int], horizon: int, *, greedy: bool) -> Tensor:
-    """[B, T, 2] standard normal, a generator for each rollout; on the CPU, whose numbers last."""
+    """[B, T, 2] standard normal, one generator per rollout; on the CPU, so the same everywhere."""
     if greedy:
         return torch.zeros(len(seeds), horizon, 2)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]

@@ -1,4 +1,4 @@
-"""Rewards: one that is a function, one that is a class with settings."""
+"""Two rewards: a function, and a class with settings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ def arrives(
     goal: Sequence[Point],
     partial: float = 0.5,
 ) -> list[float]:
-    """1.0 at the goal; else `partial` times the share of the way that is done, never below 0.
+    """1.0 at the goal; else partial * (share of the way done), at least 0.
 
     `start` and `goal` are columns of the prompts, `partial` is set in the configuration.
     """
@@ -31,16 +31,17 @@ def arrives(
 
 
 class SmoothControl:
-    """Between 0 and 1: the less a push differs from the one before it, the more.
+    """Rewards smooth pushes: max(0, 1 - mean |push_t - push_{t-1}| / tolerance).
 
-    1 - mean |difference| / `tolerance`, not below 0. None, "does not apply", where there are
-    fewer than two pushes.
+    None, "does not apply", for fewer than two pushes.
     """
 
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        tolerance: float = Field(default=1.0, gt=0, description="the mean that earns nothing")
+        tolerance: float = Field(
+            default=1.0, gt=0, description="mean difference from which the reward is 0"
+        )
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()

@@ -1,4 +1,4 @@
-"""The world: a point mass on a plane with friction, pushed by the controller, B of them at once."""
+"""The world: a batch of point masses on a plane with friction, pushed by the controller."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from torch import Tensor
 STEP = 0.1
 """Seconds between two pushes."""
 FRICTION = 0.5
-"""Share of the velocity lost in a second."""
+"""Share of the velocity lost per second."""
 STRENGTH = 4.0
-"""Acceleration of a push of 1, which is the strongest there is."""
+"""Acceleration by a push of 1, the strongest one."""
 ARENA = 1.0
 """Half the side of the square that the mass must not leave."""
 RADIUS = 0.1
-"""The mass has arrived when it is as close as this to the goal."""
+"""Distance from the goal at which the mass has arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +27,12 @@ class World:
 
     @property
     def observations(self) -> Tensor:
-        """[B, 6]: what the controller sees."""
+        """[B, 6]: the network's input: goal - position, velocity, position."""
         return torch.cat([self.goal - self.position, self.velocity, self.position], dim=1)
 
     @property
     def arrived(self) -> Tensor:
-        """[B] bool."""
+        """[B] bool: at the goal."""
         return (self.goal - self.position).square().sum(dim=1) <= RADIUS**2
 
     @property
@@ -41,7 +41,7 @@ class World:
         return (self.position.abs() > ARENA).any(dim=1)
 
     def push(self, actions: Tensor) -> "World":
-        """The world one step later. Actions [B, 2] may be any numbers; pushes are -1 to 1."""
+        """The world one step later. Actions [B, 2] are clamped to [-1, 1]."""
         force = STRENGTH * actions.clamp(-1.0, 1.0)
         velocity = self.velocity + STEP * (force - FRICTION * self.velocity)
         return World(position=self.position + STEP * velocity, velocity=velocity, goal=self.goal)

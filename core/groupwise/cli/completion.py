@@ -1,0 +1,32 @@
+"""Completion: what the shell offers for an argument that was begun.
+
+Where nothing is offered, bash completes file names.
+"""
+
+from glob import escape
+from pathlib import Path
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Folders of runs: those whose path begins so, and those in a folder whose path does."""
+    from groupwise.storage.facts import FACTS
+
+    begun = incomplete.rpartition("/")[2]
+    folder = Path(incomplete.removesuffix(begun))
+    patterns = [f"{escape(begun)}*/{FACTS}", f"{escape(begun)}*/*/{FACTS}"]
+    return sorted(str(path.parent) for pattern in patterns for path in folder.glob(pattern))
+
+
+def plugin_names(incomplete: str) -> list[str]:
+    """Registered names of any kind."""
+    from groupwise.plugins.registry import installed
+
+    return sorted({e.name for e in installed().entries if e.name.startswith(incomplete)})
+
+
+def tasks(incomplete: str) -> list[str]:
+    """Tasks of `groupwise init`."""
+    from groupwise.cli import draft
+
+    names = {task for modality in draft.MODALITIES for task in draft.tasks(modality)}
+    return sorted(name for name in names if name.startswith(incomplete))

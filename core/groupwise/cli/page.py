@@ -1,0 +1,114 @@
+"""Page: one registered name: what it does, how a configuration names it, what it takes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from groupwise import hookspecs
+from groupwise.cli.catalog import install
+from groupwise.cli.layout import heading, paragraph
+from groupwise.cli.options import REQUIRED, UNSET, Option, of_arguments, of_model
+from groupwise.errors import UserError
+from groupwise.plugins.build import arguments, has_config
+from groupwise.plugins.docstrings import docstring, when
+from groupwise.plugins.registry import SINGULAR, Entry, target_of
+
+SECTIONS: Mapping[str, str] = {
+    "policies": "policy: {}",
+    "samplers": "sampler: {}",
+    "rewards": "rewards: [{}]",
+    "algorithms": "algorithm: {}",
+    "prompts": "prompts: {}",
+    "callbacks": "callbacks: [{}]",
+}
+"""How a configuration names a plugin; adapters are chosen by the model."""
+DOCUMENTED: Mapping[str, str] = {
+    "policies": "docs/configuration.md",
+    "samplers": "docs/configuration.md",
+    "adapters": "docs/plugins.md",
+    "rewards": "docs/rewards.md",
+    "algorithms": "docs/algorithms.md",
+    "prompts": "docs/configuration.md",
+}
+"""Where our own plugins are documented."""
+
+
+def page(entries: Sequence[Entry], width: int | None) -> Text:
+    """What a name stands for: its entry, or those of each kind.
+
+    width: of the terminal, None for lines of any length.
+    """
+    return Text("\n").join(_of_entry(entry, width) for entry in entries)
+
+
+def _of_entry(entry: Entry, width: int | None) -> Text:
+    text = heading(entry.name, SINGULAR[entry.kind])
+    parts = [*docstring(entry.target).split("\n\n"), when(entry.target)]
+    for part in filter(None, dict.fromkeys(parts)):
+        text.append("\n")
+        text.append(_described(part, width))
+    text.append("\n")
+    try:
+        options = _options(entry.kind, target_of(entry))
+    except UserError as error:
+        text.append(paragraph(str(error), width, indent=2), style="red")
+        options = None
+    section = SECTIONS.get(entry.kind)
+    if section is not None:
+        named = section.format(_named(entry.name, options or []))
+        text.append(f"  {named}\n\n")
+    if options:
+        text.append_text(heading("options"))
+        for option in options:
+            text.append_text(_of_option(option, width))
+        text.append("\n")
+    elif options is not None:
+        text.append("  It takes no options.\n\n")
+    text.append(f"  source: {entry.target}, of plugin {entry.plugin} ({entry.distribution})\n")
+    if entry.distribution == hookspecs.PROJECT and entry.kind in DOCUMENTED:
+        text.append(f"  docs:   {DOCUMENTED[entry.kind]}\n")
+    if command := install(entry):
+        text.append(f"  needs:  {command}\n")
+    return text
+
+
+def _described(part: str, width: int | None) -> str:
+    """A paragraph of a docstring; its lines stay where it is a list or a formula."""
+    lines = part.splitlines()
+    if any(each.startswith((" ", "-", "|")) for each in lines) or width is None:
+        return "".join(f"  {each}\n" for each in lines)
+    return paragraph(" ".join(lines), width, indent=2)
+
+
+def _options(kind: str, target: Any) -> list[Option]:
+    if has_config(target):
+        return list(of_model(target.Config))
+    if not callable(target):
+        return []
+    try:
+        return list(of_arguments(arguments(kind, target)))
+    except ValueError:  # a built-in type without a signature
+        return []
+
+
+def _named(name: str, options: list[Option]) -> str:
+    """The name in a configuration, with the options that have no default."""
+    required = [f"{o.key}: ..." for o in options if o.default == REQUIRED and "." not in o.key]
+    return f"{{{', '.join([f'name: {name}', *required])}}}"
+
+
+def _of_option(option: Option, width: int | None) -> Text:
+    """Key and default as a configuration has them, type, and the meaning below."""
+    default = {REQUIRED: "...", UNSET: "null"}.get(option.default, option.default.strip("`"))
+    kind = option.kind.replace("`, `", " | ").replace("`", "")
+    text = Text.assemble(
+        "  ",
+        (option.key, "bold"),
+        f": {default}",
+        (f"  ({kind}{', required' if option.default == REQUIRED else ''})", "dim"),
+        "\n",
+    )
+    if option.meaning:
+        text.append(paragraph(option.meaning, width, indent=6))
+    return text

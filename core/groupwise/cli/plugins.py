@@ -1,0 +1,71 @@
+"""`groupwise plugins`: what is installed, or what one name takes."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from groupwise.cli.commands import app, telling
+from groupwise.cli.completion import plugin_names
+
+if TYPE_CHECKING:
+    from groupwise.plugins.registry import Entry, Registry
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME", help="show this one and its options", autocompletion=plugin_names
+    ),
+]
+
+
+@app.command()
+@telling()
+def plugins(
+    name: Name = None,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON, for other programs")] = False,
+) -> None:
+    """List what a configuration can name; or show the options of one.
+
+    Policies, samplers, adapters, rewards, algorithms, prompts and callbacks of all plugins.
+    """
+    from groupwise.plugins.registry import installed
+
+    registry = installed()
+    entries = registry.entries if name is None else registry.of_name(name)
+    if as_json:
+        typer.echo(json.dumps(_record(registry, entries), indent=2))
+        return
+    from rich.console import Console
+
+    # Lines are cut by hand for a terminal's width, and not at all when piped into a file or grep.
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    width = console.width if console.is_terminal else None
+    if name is None:
+        from groupwise.cli.catalog import catalog
+
+        console.print(catalog(registry, width), end="")
+    else:
+        from groupwise.cli.page import page
+
+        console.print(page(entries, width), end="")
+
+
+def _record(registry: "Registry", entries: "Sequence[Entry]") -> dict[str, Any]:
+    from groupwise.cli.catalog import duplicates
+    from groupwise.plugins.docstrings import WHEN, line, when
+    from groupwise.plugins.registry import missing_requirements
+
+    keys = ("kind", "name", "target", "extra", "plugin", "distribution")
+    return {
+        "entries": [
+            {key: getattr(entry, key) for key in keys}
+            | {"line": line(entry.target), "when": when(entry.target).removeprefix(WHEN)}
+            | {"missing": missing_requirements(entry)}
+            for entry in entries
+        ],
+        "failures": dict(registry.failures),
+        "switched_off": list(registry.switched_off),
+        "duplicates": duplicates(registry),
+    }

@@ -1,0 +1,97 @@
+"""evaluate_run: a run's last checkpoint evaluated again, and what came of it in a folder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from groupwise import processes
+from groupwise.config.objects import Objects
+from groupwise.errors import UserError
+from groupwise.evaluation import Evaluation
+from groupwise.plugins.build import with_secrets
+from groupwise.report.evaluation import SAMPLES, write_evaluation
+from groupwise.run.interruption import orderly
+from groupwise.run.parts import check_sections
+from groupwise.run.record import unit
+from groupwise.run.reopening import Reopened, reopened
+from groupwise.storage import disk
+from groupwise.storage.facts import first_free, write_config
+from groupwise.storage.metrics import as_json
+from groupwise.storage.place import RESULT
+from groupwise.storage.samples import write_samples
+
+EVALUATIONS = "evaluations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """The metrics of an evaluation and its folder; failures: by reward, why it failed last."""
+
+    metrics: Mapping[str, float]
+    folder: Path
+    failures: Mapping[str, str]
+
+
+def evaluate_run(
+    run: Path,
+    overrides: Sequence[str] = (),
+    *,
+    output: Path | None = None,
+    objects: Objects | None = None,
+) -> Evaluated:
+    """Evaluate a run's last checkpoint, by its own configuration but for the overrides.
+
+    Nothing that the run wrote is changed. Metrics, samples, configuration and a page are written
+    to `output`, a new folder; RUN/evaluations/step_N if None, with a number where that exists.
+
+    objects: the Python objects that the run was given, by the key path of their section.
+
+    Raises UserError where nothing is held out, and where `output` exists.
+    """
+    with orderly(), reopened(run, overrides, objects) as opened:
+        evaluator, step = opened.evaluator, opened.state.global_step
+        if not evaluator.count:
+            raise UserError(
+                "there is nothing to evaluate: no prompt is held out, or evaluation.prompts is 0; "
+                "prompts of their own are named by evaluation.source"
+            )
+        folder = processes.first(lambda: _made(output, run / EVALUATIONS / f"step_{step}"))
+        chief = opened.state.is_world_process_zero
+        try:
+            evaluation = evaluator(opened.state)
+            if chief:
+                _write(folder, run, opened, evaluation)
+        except BaseException:
+            if chief:
+                disk.remove(folder)
+            raise
+        return Evaluated(
+            metrics=evaluation.metrics, folder=folder, failures=dict(evaluator.failures)
+        )
+
+
+def _made(output: Path | None, default: Path) -> Path:
+    """The folder, new, before anything takes its time."""
+    folder = first_free(default) if output is None else output
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UserError(f"{folder} exists; choose another folder by --output") from error
+    return folder
+
+
+def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) -> None:
+    parts = opened.parts
+    team, config = opened.evaluator.team, parts.config
+    source = config.evaluation.source or config.prompts
+    result = {
+        "run": run.resolve().name,
+        "step": opened.state.global_step,
+        "prompts": source.options.get("path", source.name),
+        "unit": unit({label: s.policy for label, s in team.samplings.items()}),
+        "metrics": evaluation.metrics,
+    }
+    write_config(folder, with_secrets(parts.loaded, check_sections(parts.loaded, parts.objects)))
+    disk.write(folder / RESULT, as_json(result))
+    write_samples(folder / SAMPLES, evaluation.samples)
+    write_evaluation(folder)

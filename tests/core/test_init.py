@@ -1,0 +1,135 @@
+"""`groupwise init`: what it writes is a configuration that `check` accepts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from groupwise.cli import app
+from groupwise.cli.columns import Columns
+from groupwise.cli.draft import MODALITIES, TEMPLATES, tasks
+from groupwise.config import yaml_lines
+from groupwise.config.load import load_config
+from groupwise.plugins import registry as plugins
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "examples" / "arithmetic" / "base"
+PAINTER = ROOT / "examples" / "shapes" / "base"
+
+
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"Question": f"1 + {n}", "solution": str(n + 1), "topic": "sums"} for n in range(40)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--model", BASE, "--task", "reasoning_gym:chain_sum"),
+        ("--model", BASE, "--dataset", "sums.jsonl"),
+        ("--image", PAINTER, "--dataset", ROOT / "examples" / "glyphs" / "prompts.jsonl"),
+    ],
+    ids=["reasoning_gym", "dataset", "image"],
+)
+def test_what_is_written_passes_check(folder: Path, arguments: tuple[object, ...]) -> None:
+    result = call("init", "conf/run.yaml", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "groupwise check conf/run.yaml" in result.stdout
+    result = call("check", "conf/run.yaml")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_data_set_decides_on_its_reward(folder: Path) -> None:
+    assert call("init", "run.yaml", "--model", BASE, "--dataset", "sums.jsonl").exit_code == 0
+    config = load_config(Path("run.yaml")).config
+    assert [(r.name, r.options["gold"]) for r in config.rewards] == [("numeric_answer", "solution")]
+    assert config.prompts.options["prompt"] == "Question"
+    assert config.policy is not None
+    assert config.policy.options["max_new_tokens"] == 256  # of 512 positions
+
+
+@pytest.mark.parametrize(
+    ("answers", "task"),
+    [
+        (["7", "-1,234.5", "so it is\n#### 18"], "numbers"),
+        (["7", "3/4", r"\frac{1}{2}", "x^2"], "math"),
+        (["7", "Paris"], "words"),
+    ],
+)
+def test_answers_are_numbers_formulas_or_words(answers: list[str], task: str) -> None:
+    assert Columns(prompt="prompt", answer="answer", answers=answers).task == task
+
+
+@pytest.mark.parametrize("modality", MODALITIES)
+def test_every_template_names_what_there_is(folder: Path, modality: str) -> None:
+    """Every task, with data of the hub: that is not read, the rest is checked."""
+    flag = {"text": "--model", "image": "--image"}[modality]
+    for task in tasks(modality):
+        arguments = ["--task", task if task != "reasoning_gym" else "reasoning_gym:chain_sum"]
+        if task not in yaml_lines.read((TEMPLATES / "data.yaml").read_text("utf-8"), "")[0]:
+            arguments += ["--dataset", "some/data"]
+        result = call("init", f"{task}.yaml", flag, "some/model", *arguments)
+        assert result.exit_code == 0, result.output
+        text = Path(f"{task}.yaml").read_text("utf-8")
+        assert "$" not in text
+        beside_keys = [line for line in text.splitlines() if " # " in line and line[0] != "#"]
+        assert {line.index("# ") for line in beside_keys} == {34}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one of --model, a language model, and --image"),
+        (["--model", "m", "--image", "m"], "give one of --model"),
+        (["--model", "m"], "give --dataset FILE, or a --task that has prompts of its own: math"),
+        (["--model", "m", "--task", "maths"], "--task maths: unknown, did you mean 'math'?"),
+        (["--image", "m", "--task", "math"], "of image models there are preference, writing"),
+        (["--model", "m", "--task", "reasoning_gym"], "name one of its tasks, as reasoning_gym:"),
+        (["--model", "m", "--task", "reasoning_gym:chain_smu"], "chain_sum"),
+        (["--model", "m", "--dataset", "nowhere.csv"], "nowhere.csv: no such file; of a dataset"),
+        (["--model", "m", "--dataset", "sums.jsonl", "--prompt", "text"], "has no column 'text'"),
+        (["--model", "m", "--dataset", "plain.jsonl"], "no column of answers"),
+    ],
+)
+def test_mistakes_write_nothing(folder: Path, arguments: list[str], message: str) -> None:
+    (folder / "plain.jsonl").write_text('{"prompt": "a"}', "utf-8")
+    result = call("init", "run.yaml", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not Path("run.yaml").exists()
+
+
+def test_a_folder_is_no_file(folder: Path) -> None:
+    result = call("init", ".", "--model", "some/model", "--task", "math", "--force")
+    assert result.exit_code == 2
+    assert ". is a folder: name a file in it, as run.yaml" in result.stderr
+
+
+def test_a_file_is_replaced_by_force_alone(folder: Path) -> None:
+    Path("run.yaml").write_text("mine", "utf-8")
+    line = ("init", "run.yaml", "--model", "some/model", "--task", "math")
+    result = call(*line)
+    assert result.exit_code == 2
+    assert "run.yaml is there already; --force replaces it" in result.stderr
+    assert Path("run.yaml").read_text("utf-8") == "mine"
+    assert call(*line, "--force").exit_code == 0
+    assert Path("run.yaml").read_text("utf-8") != "mine"
+
+
+def test_missing_extras_are_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        plugins, "missing_requirements", lambda entry: ["it"] if entry.extra else []
+    )
+    result = call("init", "run.yaml", "--model", "some/model", "--task", "math")
+    assert result.exit_code == 2
+    assert "pip install 'groupwise[data,llm,math]'" in result.stderr
+    assert not Path("run.yaml").exists()
