@@ -4,12 +4,14 @@ A test says by `@pytest.mark.attack(PROMISE, HOW)` what it attacks, and counts b
 `tries`. With `--full` a table of it ends the run, the one in docs/reliability.md.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 
 import hypothesis
 import pytest
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _counts: Counter[tuple[str, str]] = Counter()
 _broken: set[tuple[str, str]] = set()
 
@@ -45,6 +47,22 @@ def tries(request: pytest.FixtureRequest) -> Callable[[int], None]:
         _counts[promise, how] += count
 
     return add
+
+
+def browser_path() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = browser_path()
+    if path is None:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.hookimpl(wrapper=True)

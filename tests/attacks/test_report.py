@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from groupwise.report import write_report
 
 PROMISE = "A report runs nothing of what a run holds, fetches nothing, and fits the window"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (360, 800, 1600)
 RUN = "window.hacked = true"
 MARKUP = [
@@ -51,22 +49,7 @@ NUMBERS = "1" * 6_000
 DEEP = "[" * 10_000 + "]" * 10_000
 NESTED = '{"a":' * 400 + "1" + "}" * 400
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def browser_path() -> str | None:
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = browser_path()
-    if path is None:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
 
 class Seen:
@@ -246,35 +229,7 @@ def test_text_is_readable_in_both_schemes(browser, tmp_path, scheme):
     names = ["correct", "format"]
     seen = Seen(browser, write_report(run_of(tmp_path / "run", names)), scheme)
     seen.page.evaluate("document.querySelector('details').open = true")
-    contrasts = seen.page.evaluate(
-        """(() => {
-          const often = {willReadFrequently: true};
-          const canvas = document.createElement('canvas').getContext('2d', often);
-          const luminance = layers => {
-            for (const layer of layers) {
-              canvas.fillStyle = layer;
-              canvas.fillRect(0, 0, 1, 1);
-            }
-            const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)].map(value =>
-              (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          };
-          const out = {};
-          for (const element of document.querySelectorAll('body *')) {
-            const own = [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
-            if (!own || !element.checkVisibility() || element.closest('script')) continue;
-            const behind = [];
-            for (let e = element; e; e = e.parentElement)
-              behind.unshift(getComputedStyle(e).backgroundColor);
-            const a = luminance([...behind]);
-            const b = luminance([...behind, getComputedStyle(element).color]);
-            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-            const key = `${element.tagName}.${element.className}`;
-            out[key] = Math.min(out[key] ?? 99, ratio);
-          }
-          return out;
-        })()"""
-    )
+    contrasts = seen.page.evaluate(CONTRAST)
     assert len(contrasts) > 12
     assert {key: ratio for key, ratio in contrasts.items() if ratio < 4.5} == {}
     lines = seen.page.locator("path.line, path.dot")

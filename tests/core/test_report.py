@@ -121,9 +121,11 @@ def test_a_whole_run_shows_every_chart_in_order(tmp_path: Path) -> None:
     expected += "|Prompts by success|Replayed completions"
     assert titles(html) == [*expected.split("|"), "Time by phase", "Throughput"]
     assert "80 steps · 1 h 02 min · policy causal_lm · algorithm grpo" in page.words
-    assert "25.0 % → 75.0 %+50.0 points95 %: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
+    assert (
+        "25.0 % → 75.0 %+50.0 points95 % interval: 18\N{EN DASH}34 → 66\N{EN DASH}82" in page.words
+    )
     assert "Pass@850.0 % → 90.0 %" in page.words
-    assert "it says nothing of progress" in page.words
+    assert "its value shows no progress" in page.words
     assert "result.json" not in page.words
     assert page.count("details") == 1
     assert all(a["aria-label"] for tag, a in page.tags if tag == "svg")
@@ -182,7 +184,7 @@ def test_an_interrupted_run_has_a_page(tmp_path: Path) -> None:
         file.write('{"step": 4, "reward": 0.')
     _, page = page_of(run)
     assert "3 steps" in page.words
-    assert "There is no result.json" in page.words
+    assert "it has no result.json" in page.words
     assert "1 line of metrics.jsonl could not be read" in page.words
     assert "20.0 % → 60.0 %+40.0 pointsafter step 3" in page.words
     assert "so far" in page.words
@@ -315,8 +317,8 @@ def test_images_stand_in_a_grid_with_their_rewards(tmp_path: Path) -> None:
     assert classes.count("sample picture") == 3
     assert page.words.count("legible 0.25") == 6
     assert page.words.count("r \N{EN DASH}") == 6
-    assert "the same noise before and after" in page.words
-    assert "in italics are only watched" in page.words
+    assert "same held-out prompts and noise before and after" in page.words
+    assert "in italics are watched, not trained on" in page.words
     assert "greedy" not in page.words
 
 
@@ -351,7 +353,7 @@ def test_an_alarm_stands_at_the_head(tmp_path: Path) -> None:
     assert "Alarm at step 4." in page.words
     assert "risen (0.1 → 0.75) while check, which" in page.words
     assert "worsened (0.9 → 0.25)" in page.words
-    assert "There was one at step 2, too. At step 6 it was over." in page.words
+    assert "Earlier alarms: at step 2. At step 6 there was none." in page.words
     assert "Alarm at steps 2 and 4." in page.words
     assert "Alarm" not in page_of(write_run(tmp_path, [steps[0], steps[3]]))[1].words
 
@@ -369,16 +371,16 @@ def test_what_rewards_count_stands_beside_their_curves(tmp_path: Path) -> None:
     html, page = page_of(write_run(tmp_path, steps, config=config))
     shown = "Reward: a|Constraint: b|Constraint: c|Reward: d|Weight: a|Multipliers"
     assert "|".join(titles(html)[1:7]) == shown
-    assert "To be at most 40 and at least 30.5, which is" in page.words
-    assert "To be at least 0.9, which" in page.words
+    assert "Its bound is at most 40 and at least 30.5 (dashed line)" in page.words
+    assert "Its bound is at least 0.9 (dashed" in page.words
     assert "b at most" in page.words
-    assert "summed by the step's own weights" in page.words
+    assert "the rewards with the weights of the step" in page.words
     levels = [
         attributes["d"] for tag, attributes in page.tags if attributes.get("class") == "level"
     ]
     assert [level.count("M0 ") for level in levels] == [2, 1]
     plain = page_of(write_run(tmp_path / "plain", [step_row(1, **rewards)]))
-    assert "summed by the step's own weights" not in plain[1].words
+    assert "the rewards with the weights of the step" not in plain[1].words
     for hostile in ("rewards: 3", "rewards: [3, {name: [1], constraint: {at_most: 1}}]"):
         page_of(write_run(tmp_path / "hostile", steps, config=hostile))
 
@@ -510,7 +512,7 @@ def test_wilsons_interval_has_its_published_values() -> None:
 )
 def test_the_headline_names_the_policy(tmp_path: Path, policy: str, name: str | None) -> None:
     _, page = page_of(write_run(tmp_path, [], config=policy + "\n"))
-    headline = page.words.split("steps")[1].split("There is")[0]
+    headline = page.words.split("steps")[1].split("The run")[0]
     assert headline == (f" · policy {name}" if name else "")
 
 
@@ -615,7 +617,7 @@ def test_each_policy_of_several_has_its_line(tmp_path: Path) -> None:
     spoken = re.findall(r'aria-label="(.*?)"', html)
     assert "Length. writer: 8 at step 1, 8 at step 2; painter: 3 at step 1, 3 at step 2" in spoken
     assert "KL: painter. painter: 0.5 at step 1, 0.5 at step 2" in spoken
-    assert "refused ones count" in html
+    assert "or of refusal" in html
 
 
 def test_completions_of_a_pool_are_compared_with_those_of_the_same_policy(tmp_path: Path) -> None:

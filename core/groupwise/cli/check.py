@@ -13,6 +13,7 @@ from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, build_parts, check_sections, looked_at
+from groupwise.tracking import check_trackers
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
@@ -21,6 +22,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     Builds all that a run would, but for what loads weights. Raises UserError for what a run would
     refuse.
     """
+    check_trackers(loaded)
     targets, config = check_sections(loaded, {}), loaded.config
     parts = build_parts(loaded, {})
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}

@@ -16,6 +16,7 @@ from groupwise.cli.options import of_model
 from groupwise.config import sections
 from groupwise.config.learners import LearnerSection, StageSection
 from groupwise.config.section import PluginSection
+from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.plugins import registry as plugins
 
@@ -35,6 +36,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,
+    "Each of `tracking`": TrackerSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
 """Kinds of plugins whose options are shown; rewards have pages of their own."""

@@ -25,6 +25,7 @@ from groupwise.config.learners import (
     learning,
 )
 from groupwise.config.section import PluginSection, Section, mistake_at
+from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
 
 
@@ -236,6 +237,11 @@ class RunConfig(Section):
     )
     callbacks: list[PluginSection] = Field(
         default=[], description="further actions during the run: trackers, logs"
+    )
+    tracking: list[TrackerSection] = Field(
+        default=[],
+        description="where metrics and completions are also sent: wandb, tensorboard, trackio, "
+        "mlflow, swanlab ([Trackers](runs.md#trackers))",
     )
 
     @field_validator("algorithm", mode="before")

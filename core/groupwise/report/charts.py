@@ -40,7 +40,8 @@ class Series:
 class Chart:
     """What one set of axes shows, and the sentence that says how to read it.
 
-    levels: values that a dashed line across the whole chart stands at.
+    levels: values that a dashed line across the whole chart stands at. named: the legend names
+    its series even where there is one alone.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Chart:
     smooth: bool = True
     wide: bool = False
     levels: Sequence[float] = ()
+    named: bool = False
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -113,7 +115,12 @@ class _Axes:
 
 
 def _path(kind: str, colour: int, data: str) -> str:
-    return f'<path class="{kind} c{colour % COLOURS}" d="{data}"/>' if data else ""
+    return f'<path class="{kind} {_style(colour)}" d="{data}"/>' if data else ""
+
+
+def _style(colour: int) -> str:
+    """Classes of a line or its key: beyond the last colour they begin again, with dashed lines."""
+    return f"c{colour % COLOURS}" + (f" dashed{min(colour // COLOURS, 2)}" * (colour >= COLOURS))
 
 
 def _line(points: Sequence[Point], axes: _Axes) -> str:
@@ -147,7 +154,7 @@ def _draw_line(series: Series, axes: _Axes, *, smoothed: bool) -> str:
     if len(series.points) == 1:
         return _draw_dots(series, axes)
     line = _line(series.points, axes)
-    if not smoothed or len(series.points) <= SMOOTH_FROM:
+    if not smoothed:
         return _draw_band(series, axes) + _path("line", series.colour, line)
     soft = _smoothed(series.points)
     band = replace(series, spread=_smoothed_spread(series.spread))
@@ -175,7 +182,9 @@ def draw(chart: Chart, last_step: float) -> str:
     values = [y for series in shown for _, y in series.points]
     values += [y for series in shown for row in series.spread for y in row[1:]]
     axes = _Axes([*values, *chart.levels], last_step, chart)
-    lines = [_draw_line(s, axes, smoothed=chart.smooth) for s in shown if not s.dots]
+    many = max(len(s.points) for s in shown) > SMOOTH_FROM  # lines of one chart are drawn alike
+    smoothed = chart.smooth and many
+    lines = [_draw_line(s, axes, smoothed=smoothed) for s in shown if not s.dots]
     return _figure(
         replace(chart, series=shown), axes, lines + [_draw_dots(s, axes) for s in shown if s.dots]
     )
@@ -260,12 +269,17 @@ def _unit(chart: Chart) -> str:
     return f'<span class="unit">{brief(chart.unit)}</span>' if chart.unit else ""
 
 
+def swatch(colour: int) -> str:
+    """The mark of a line's colour before its name."""
+    return f'<i class="key {_style(colour)}"></i>'
+
+
 def _legend(chart: Chart) -> str:
     """Names with their colour and last value; one line alone needs only the value."""
-    named = len(chart.series) > 1
+    named = chart.named or len(chart.series) > 1
     items = []
     for series in chart.series:
-        mark = f'<i class="c{series.colour % COLOURS}"></i><span>{brief(series.name)}</span> '
+        mark = f"{swatch(series.colour)}<span>{brief(series.name)}</span> "
         value = display(series.points[-1][1], percent=chart.percent)
         items.append(f"<span>{mark if named else ''}<b>{value}</b></span>")
     return f'<div class="legend{"" if named else " alone"}">{"".join(items)}</div>'

@@ -1,33 +1,90 @@
-"""Document: the HTML around a page: style, script, and a policy that forbids any other."""
+"""The HTML around a page's sections: one file that needs nothing else.
+
+No style, font or image is fetched, and the page's own policy lets no script run but ours.
+"""
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from groupwise.report.record import read_text
-from groupwise.report.wording import brief
+from groupwise.report.charts import Chart, draw
+from groupwise.report.wording import brief, text
 
 _HERE = Path(__file__).parent
+MARK = '<meta name="generator" content="groupwise">'
+"""By which a page of ours is known again, so that no other file is written over."""
 
 
-def document(title: str, sections: Iterable[str], *, last_step: int) -> str:
-    """A page that needs nothing else. sections: HTML; last_step: where charts end."""
-    style, script = read_text(_HERE / "page.css"), read_text(_HERE / "page.js")
+def document(
+    title: str, sections: Iterable[str], *, last_step: int, version: str | None = None
+) -> str:
+    """A whole page. `last_step` is where the axes of its charts end.
+
+    version: of a page that is served while its runs go on: it asks its server for newer ones.
+    """
+    style, script = (_HERE.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    allowed, follows = "default-src 'none'; img-src data:; style-src 'unsafe-inline'", ""
+    if version is not None:
+        script += _HERE.joinpath("follow.js").read_text("utf-8")
+        allowed += "; connect-src 'self'"
+        follows = f' data-version="{text(version)}"'
     digest = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{digest}'"
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">{MARK}'
+        f'<meta http-equiv="Content-Security-Policy" content="{allowed}; script-src \'{digest}\'">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{brief(title)}</title><style>{style}</style></head>"
-        f'<body><main data-last="{max(last_step, 1)}">'
+        f'<body><main data-last="{max(last_step, 1)}"{follows}>'
         f"{''.join(sections)}</main><script>{script}</script></body></html>\n"
     )
 
 
+def write_page(path: Path, html: str) -> Path:
+    """Write a page and return its path."""
+    # A model can write half a surrogate pair, which no encoding has.
+    path.write_text(html, encoding="utf-8", errors="replace")
+    return path
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise ValueError where a file that is no page of ours would be written over."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file")
+    if path.exists() and MARK not in path.read_text("utf-8", errors="replace")[:1000]:
+        raise ValueError(f"{path} is no page of groupwise: name another file, or remove it")
+
+
 def section(title: str, intro: str, *parts: str) -> str:
-    """A part of the page under a heading; nothing where all of its parts are empty."""
+    """A part of the page under a heading; empty where its parts are. All of it is HTML already."""
     body = "".join(parts)
     intro = f'<p class="intro">{intro}</p>' if intro else ""
     return f"<section><h2>{title}</h2>{intro}{body}</section>" if body else ""
+
+
+def grid(figures: Iterable[str]) -> str:
+    """Charts and cards side by side, as many as the window is wide."""
+    inside = "".join(figures)
+    return f'<div class="charts">{inside}</div>' if inside else ""
+
+
+def charts(each: Iterable[Chart], last_step: int) -> str:
+    return grid(draw(chart, max(last_step, 1)) for chart in each)
+
+
+def table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], above: str = "", kind: str = ""
+) -> str:
+    """A card with a table; empty without rows. Cells are HTML already.
+
+    kind: a class of the card.
+    """
+    if not rows:
+        return ""
+    header = "".join(f"<th>{name}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    heading = f"<h3>{title}</h3>" if title else ""
+    return (
+        f'<div class="card{" " * bool(kind)}{kind}">{heading}{above}'
+        f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

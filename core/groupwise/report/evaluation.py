@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from groupwise.report.comparison import MOST_PROMPTS, compare
-from groupwise.report.document import document, section
+from groupwise.report.document import document, section, write_page
 from groupwise.report.gallery import MOST_PICTURED
 from groupwise.report.page import configuration
 from groupwise.report.record import Record, read_lines, read_text
@@ -16,7 +16,6 @@ SAMPLES = "samples/evaluation.jsonl"
 def write_evaluation(folder: Path) -> Path:
     """Write `report.html` into the folder of an evaluation, from what it holds; return its path."""
     evaluation = _read(folder)
-    path = folder / "report.html"
     title = f"{evaluation.result.get('run', '')}, step {evaluation.last_step}"
     sections = (
         _header(evaluation, title),
@@ -25,9 +24,7 @@ def write_evaluation(folder: Path) -> Path:
         configuration(evaluation),
     )
     page = document(title, sections, last_step=evaluation.last_step)
-    # A model can write half a surrogate pair, which no encoding has.
-    path.write_text(page, encoding="utf-8", errors="replace")
-    return path
+    return write_page(folder / "report.html", page)
 
 
 def _read(folder: Path) -> Record:

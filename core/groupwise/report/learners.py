@@ -23,9 +23,11 @@ def of_each(run: Record, chart: Chart, key: str) -> Chart:
 
 def learner_charts(run: Record) -> list[Chart]:
     """What each policy earns in training, and how well it does by itself on held-out prompts."""
-    note = "Mean of each policy's own completions."
+    note = "Mean over each policy's own completions."
     if run.writers:
-        note += " One that writes prompts earns the mean of what came of each; refused ones count."
+        note += (
+            " A prompt that a policy writes has the mean reward of what came of it, or of refusal."
+        )
     return [
         Chart(title="Reward by policy", series=_lines(run, "reward"), note=note, wide=True),
         *(_held_out(run, key, title) for key, title in _HELD_OUT.items()),

@@ -5,7 +5,7 @@ fetched. Everything from the run is escaped, and the page's own policy forbids a
 An interrupted run has a page too: whatever is missing is left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.report.charts import (
@@ -16,10 +16,20 @@ from groupwise.report.charts import (
     draw,
     draw_stacked,
     share_bar,
+    swatch,
 )
 from groupwise.report.comparison import compare
-from groupwise.report.document import document, section
+from groupwise.report.document import (
+    charts,
+    check_replaceable,
+    document,
+    grid,
+    section,
+    table,
+    write_page,
+)
 from groupwise.report.learners import learner_charts, of_each
+from groupwise.report.live import Live
 from groupwise.report.record import Record, read_record
 from groupwise.report.rewards import note_on_sums, reward_charts
 from groupwise.report.tiles import tiles
@@ -27,67 +37,61 @@ from groupwise.report.watched import alarm_lines, watched_charts
 from groupwise.report.wording import brief, display, duration, number, text, wilson
 
 _LOSS = (
-    "There is no chart of the loss: advantages of a group sum to 0, so it says nothing of "
-    "progress. Look at reward."
+    "The loss has no chart: the advantages of a group sum to 0, so its value shows no progress. "
+    "Look at the reward."
 )
 _PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours in every run
-_CHARTS = (  # title, unit, key, name, percent, note
-    ("KL", "nats", "kl", "KL", False, "Distance from the reference policy, per decision."),
-    ("Entropy", "nats", "entropy", "entropy", False, "Near 0, exploration has ended."),
-    ("Truncated", "", "truncated", "truncated", True, "Completions cut off by a limit."),
-    ("Clipped ratios", "", "clip_fraction", "clipped", True, "Decisions the clip cut off."),
+CHARTS = (  # title, unit, key, name, percent, note
+    ("KL", "nats", "kl", "KL", False, "Distance from the reference policy: mean over decisions."),
+    ("Entropy", "nats", "entropy", "entropy", False,
+     "Of the policy, mean over decisions. Near 0 all samples of a prompt are alike."),
+    ("Truncated", "", "truncated", "truncated", True, "Completions cut off by the length limit."),
+    ("Clipped ratios", "", "clip_fraction", "clipped", True,
+     "Decisions whose gradient the clip removed."),
     ("Groups without variance", "", "zero_variance", "share", True,
-     "All rewards in the group are equal: nothing to learn from it."),
+     "Completions in groups of equal reward: nothing is learned from them."),
     ("Mismatch", "nats", "mismatch/mean", "mismatch", False,
-     "Mean |log-prob of the policy - of the sampler| before the first update: near 0 is well."),
+     "Mean |policy's log-prob \N{MINUS SIGN} sampler's| before the first update: near 0 is right."),
     ("Gradient norm", "", "grad_norm", "norm", False, "Before clipping."),
     ("Learning rate", "", "learning_rate", "rate", False, ""),
 )  # fmt: skip
 
 
-def write_report(run: Path) -> Path:
-    """Write `report.html` into a run's folder, from what the folder holds; return its path."""
+def write_report(run: Path, path: Path | None = None) -> Path:
+    """Write a run's page, `report.html` in its folder if no path is given; return the path."""
     if not (run / "metrics.jsonl").is_file():
         raise ValueError(f"{run} is not the folder of a run: it has no metrics.jsonl")
-    path = run / "report.html"
-    # A model can write half a surrogate pair, which no encoding has.
-    path.write_text(_page(read_record(run)), encoding="utf-8", errors="replace")
-    return path
+    if path is not None:
+        check_replaceable(path)
+    return write_page(path or run / "report.html", page(read_record(run)))
 
 
-def _page(run: Record) -> str:
-    parts = (_header, tiles, _learning, _training, _time, _samples, configuration)
-    return document(_name(run), (part(run) for part in parts), last_step=run.last_step)
+def page(run: Record, live: Live | None = None) -> str:
+    """The whole page; live: of one that is served while the run goes on."""
+    parts = (tiles, _learning, _training, _time, _samples, configuration)
+    sections = [_header(run, live), *(part(run) for part in parts)]
+    version = live.version if live else None
+    return document(run.name, sections, last_step=run.last_step, version=version)
 
 
-def _charts(charts: Iterable[Chart], run: Record) -> str:
-    figures = "".join(draw(chart, max(run.last_step, 1)) for chart in charts)
-    return f'<div class="charts">{figures}</div>' if figures else ""
-
-
-def _name(run: Record) -> str:
-    return run.folder.resolve().name
-
-
-def _header(run: Record) -> str:
-    count = number(run.result.get("steps")) or run.trained_steps
-    shown = f"{int(count):,}" if abs(count) < 1e12 else display(count)
-    facts = [f"{shown} step{'' if count == 1 else 's'}"]
+def _header(run: Record, live: Live | None) -> str:
+    facts = [run.progress]
     seconds = number(run.result.get("seconds"))
     facts += [duration(seconds)] if seconds is not None else []
     for key in ("policy", "algorithm"):
         value = run.configured(key)
         facts += [f"{key} {brief(value)}"] if value else []
     warnings = []
-    if not run.result:
-        warnings.append("There is no result.json: the run was interrupted, or is still training.")
+    if not run.result and live is None:
+        warnings.append("The run was interrupted or is still training: it has no result.json.")
     if run.unreadable:
         lines = f"{run.unreadable} line{'' if run.unreadable == 1 else 's'}"
-        warnings.append(f"{lines} of metrics.jsonl could not be read: left out.")
-    note = f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
+        warnings.append(f"{lines} of metrics.jsonl could not be read and are left out.")
+    note = live.line if live else ""
+    note += f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
     note += "".join(f'<p class="warning alarm">{line}</p>' for line in alarm_lines(run))
     summary = f'<p class="summary">{" · ".join(facts)}</p>'
-    return f"<header><h1>{brief(_name(run))}</h1>{summary}{note}</header>"
+    return f"<header><h1>{brief(run.name)}</h1>{summary}{note}</header>"
 
 
 def _learning(run: Record) -> str:
@@ -98,25 +102,30 @@ def _learning(run: Record) -> str:
     reward = Series(name="training", points=points, spread=band)
     rewards = [reward, _dots(run, "reward", "held out", 1)]
     note = (note if band else "") + note_on_sums(run)
-    charts = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
-    charts += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
-    intro = "Charts run over training steps; point at one to read all of them at that step."
-    if run.trained_steps > SMOOTH_FROM:
-        intro += " Bold lines smooth the faint ones, which show every step."
-    return section("What it learned", intro, _charts(charts, run))
+    shown = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
+    shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
+    return section("What it learned", how_to_read([run]), charts(shown, run.last_step))
+
+
+def how_to_read(runs: Sequence[Record]) -> str:
+    """What stands above the charts of these runs."""
+    words = "All charts are over training steps. Point at one to read every chart at that step."
+    if any(run.trained_steps > SMOOTH_FROM for run in runs):
+        words += " Bold lines are smoothed; faint ones show each step."
+    return words
 
 
 def _accuracy(run: Record) -> Chart:
-    intervals = [_intervals(run, key) for key in ("accuracy", "greedy_accuracy")]
+    ranges = [intervals(run, key) for key in ("accuracy", "greedy_accuracy")]
     series = [
         Series(name="training", points=run.points("accuracy")),
-        _dots(run, "accuracy", "held out, sampled", 1, intervals[0]),
-        _dots(run, "greedy_accuracy", "held out, greedy", 2, intervals[1]),
+        _dots(run, "accuracy", "held out, sampled", 1, ranges[0]),
+        _dots(run, "greedy_accuracy", "held out, greedy", 2, ranges[1]),
     ]
     for i, name in enumerate(run.names("evaluation/pass_at_"), 3):
         series.append(_dots(run, f"pass_at_{name}", f"held out, pass@{name}", i))
     note = "" if series[0].points else "Of held-out prompts. "
-    note += "Vertical bars: 95 % intervals for the number of prompts." if any(intervals) else ""
+    note += "Vertical bars: 95 % intervals for the number of prompts." if any(ranges) else ""
     return Chart(title="Accuracy", series=series, note=note, percent=True, wide=True)
 
 
@@ -125,24 +134,25 @@ def _dots(run: Record, key: str, name: str, colour: int, spread: Sequence[Spread
     return Series(name=name, points=points, colour=colour, dots=True, spread=spread)
 
 
-def _intervals(run: Record, key: str) -> list[Spread]:
+def intervals(run: Record, key: str) -> list[Spread]:
+    """Of each evaluation the 95% interval of a share, by how many prompts it was measured on."""
     counts = dict(run.points("evaluation/prompts"))
     points = run.points(f"evaluation/{key}")
     return [(x, *wilson(p, counts[x])) for x, p in points if counts.get(x, 0) > 0 and 0 <= p <= 1]
 
 
 def _training(run: Record) -> str:
-    charts = []
-    for title, unit, key, name, percent, note in _CHARTS:
+    shown = []
+    for title, unit, key, name, percent, note in CHARTS:
         series = [Series(name=name, points=run.points(key), colour=0)]
         smooth = title != "Learning rate"  # a schedule has no noise
         chart = Chart(
             title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth
         )
-        charts.append(of_each(run, chart, key))
-    charts[2:2] = _length(run)
-    charts += _teaching(run)
-    return section("How training went", _LOSS, _charts(charts, run))
+        shown.append(of_each(run, chart, key))
+    shown[2:2] = _length(run)
+    shown += _teaching(run)
+    return section("How training went", _LOSS, charts(shown, run.last_step))
 
 
 def _length(run: Record) -> list[Chart]:
@@ -165,7 +175,7 @@ def _teaching(run: Record) -> list[Chart]:
         for number, kind in enumerate(kinds)
     ]
     replayed = Series(name="replayed", points=run.points("replay/share"))
-    note = "Shares of the prompts drawn so far; of those between there is something to learn."
+    note = "Of the prompts drawn so far. Something is learned from those between."
     return [
         Chart(title="Prompts by success", series=known, percent=True, note=note),
         Chart(title="Replayed completions", series=[replayed], percent=True),
@@ -189,8 +199,7 @@ def _time(run: Record) -> str:
         _phases(phases),
         _rewards_time(run),
     )
-    body = f'<div class="charts">{"".join(parts)}</div>' if any(parts) else ""
-    return section("Where the time went", "", body)
+    return section("Where the time went", "", grid(parts))
 
 
 def _phases(phases: Sequence[Series]) -> str:
@@ -200,7 +209,7 @@ def _phases(phases: Sequence[Series]) -> str:
         return ""
     rows = [
         (
-            f'<i class="key c{c % 6}"></i>{brief(phase)}',
+            f"{swatch(c)}{brief(phase)}",
             duration(total),
             display(total / whole, percent=True),
             duration(total / max(n, 1)),
@@ -208,7 +217,7 @@ def _phases(phases: Sequence[Series]) -> str:
         for phase, (total, n, c) in totals.items()
     ]
     bar = share_bar({phase: (total / whole, c) for phase, (total, _, c) in totals.items()})
-    return _table("Total by phase", ("phase", "total", "share", "each time"), rows, bar)
+    return table("Total by phase", ("phase", "total", "share", "mean"), rows, bar)
 
 
 def _rewards_time(run: Record) -> str:
@@ -219,17 +228,7 @@ def _rewards_time(run: Record) -> str:
             rows.append(
                 (brief(reward), *map(duration, (sum(spent), sum(spent) / len(spent), max(spent))))
             )
-    return _table("Time in each reward", ("reward", "total", "mean", "slowest"), rows)
-
-
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], above: str = "") -> str:
-    """Cells are HTML already."""
-    if not rows:
-        return ""
-    header = "".join(f"<th>{name}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    table = f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="card"><h3>{title}</h3>{above}{table}</div>'
+    return table("Time in each reward", ("reward", "total", "mean", "slowest"), rows)
 
 
 def _samples(run: Record) -> str:
@@ -237,15 +236,14 @@ def _samples(run: Record) -> str:
     every = [sample for side in sides for sample in side]
     drawn = any(sample.get("image") for sample in every)
     judged = any(isinstance(sample.get("right"), bool) for sample in every)
-    first = "the greedy or the first" if any(s.get("greedy") for s in every) else "the first"
-    changed = "Those that became right or wrong" if judged else "Those that changed"
+    first = "the greedy or else the first" if any(s.get("greedy") for s in every) else "the first"
+    kind = "became right or wrong" if judged else "changed"
     intro = (
-        f"Held-out prompts with the same {'noise' if drawn else 'seeds'} before and after. "
-        f"{changed if drawn else 'The completions that changed'} come first; of several for a "
-        f"prompt, {first} one is shown{', right or wrong' if judged else ''}."
+        f"The same held-out prompts and {'noise' if drawn else 'seeds'} before and after training. "
+        f"Completions that {kind} come first. Of several for a prompt {first} one is shown."
     )
     if any(sample.get("watched") for sample in every):
-        intro += " Rewards in italics are only watched."
+        intro += " Rewards in italics are watched, not trained on."
     return section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
 
 

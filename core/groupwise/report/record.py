@@ -13,7 +13,8 @@ from pathlib import Path
 from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.errors import UserError
-from groupwise.report.wording import number
+from groupwise.report.wording import display, number
+from groupwise.storage.facts import FACTS
 
 MOST_STEPS = 10**9
 MOST_OF_CONFIG = 100_000  # characters
@@ -41,6 +42,36 @@ class Record:
     @property
     def trained_steps(self) -> int:
         return sum(step > 0 for step in self.steps)
+
+    @property
+    def progress(self) -> str:
+        """How many steps were made, and of how many where the run has not ended."""
+        ended = number(self.result.get("steps"))
+        count = ended or self.trained_steps
+        shown = f"{int(count):,}" if abs(count) < 1e12 else display(count)
+        train = self.settings.get("train")
+        whole = number(train.get("steps")) if isinstance(train, Mapping) else None
+        of = f" of {whole:,.0f}" if whole and not ended and count < whole < 1e12 else ""
+        return f"{shown}{of} step{'' if count == 1 and not of else 's'}"
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.folder.resolve().name
+
+    @property
+    def step_seconds(self) -> list[Point]:
+        """What each step took: the sum of its phases."""
+        phases = [f"time/{name}" for name in self.names("time/")]
+        took = [
+            (step, [number(row.get(phase)) for phase in phases])
+            for step, row in sorted(self.steps.items())
+        ]
+        return [
+            (step, sum(value for value in values if value is not None))
+            for step, values in took
+            if step and any(value is not None for value in values)
+        ]
 
     @property
     def unit(self) -> str:
@@ -119,6 +150,13 @@ def _evaluated(row: Row) -> dict[str, object]:
 
 def _unprefixed(row: Row) -> dict[str, object]:
     return {key.removeprefix("evaluation/"): value for key, value in row.items()}
+
+
+def check_runs(folders: Sequence[Path]) -> None:
+    """Raise ValueError for a folder in which no run has begun; it may have made no step yet."""
+    for folder in folders:
+        if not any((folder / name).is_file() for name in (FACTS, "metrics.jsonl")):
+            raise ValueError(f"{folder} is not the folder of a run: it has no {FACTS}")
 
 
 def read_record(run: Path) -> Record:

@@ -22,8 +22,8 @@ def note_on_sums(run: Record) -> str:
     if not any(chart.series for chart in _counted(run)):
         return ""
     return (
-        " In training rewards are summed by the step's own weights, in evaluations always by the "
-        "last ones of a schedule and without constraints."
+        " Training sums the rewards with the weights of the step, evaluations with the last "
+        "weights of a schedule and without constraints."
     )
 
 
@@ -37,7 +37,7 @@ def _reward(run: Record, name: str, bounds: Mapping[str, float], *, wide: bool) 
     return Chart(
         title=f"{'Constraint' if bounds else 'Reward'}: {name}",
         series=series,
-        note=f"To be {words}, which is the dashed line." if words else "",
+        note=f"Its bound is {words} (dashed line)." if words else "",
         levels=[*bounds.values()],
         wide=wide,
     )
@@ -46,8 +46,11 @@ def _reward(run: Record, name: str, bounds: Mapping[str, float], *, wide: bool) 
 def _counted(run: Record) -> list[Chart]:
     """Charts of the weights of schedules and of the multipliers of constraints."""
     notes = {
-        "weights/": ("Weight", "What it counts in the sum, by its schedule."),
-        "multipliers/": ("Multiplier", "It rises while the bound of its constraint is violated."),
+        "weights/": ("Weight", "Its weight in the total reward, by its schedule."),
+        "multipliers/": (
+            "Multiplier",
+            "Its weight in the total reward; rises while the bound is violated.",
+        ),
     }
     charts = []
     for prefix, (what, note) in notes.items():

@@ -33,15 +33,18 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
         change = f"{100 * (new - old):+.1f} points" if is_small else f"{new - old:+.3g}"
         words.append(change.replace("-", MINUS))
     if key in ("accuracy", "greedy_accuracy"):
-        ranges = [r for r in (_interval(old, before), _interval(new, after)) if r]
-        words += ["95 %: " + " → ".join(ranges)] if ranges else []
+        ranges = [r for r in (interval(old, before), interval(new, after)) if r]
+        words += ["95 % interval: " + " → ".join(ranges)] if ranges else []
     words += [note] if note else []
-    values = f"<span>{shown[0]} →</span> {shown[1]}" if before and after else shown[not before]
+    values = f"<b>{shown[not before]}</b>"
+    if before and after:
+        values = f"<span>{shown[0]} →</span> <b>{shown[1]}</b>"
     small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
     return f'<div class="tile"><dt>{_title(key, unit)}</dt><dd>{values}</dd>{small}</div>'
 
 
-def _interval(share: float | None, row: Row) -> str:
+def interval(share: float | None, row: Row) -> str:
+    """A share's 95% interval in percent, by the number of prompts; empty where it is unknown."""
     count = number(row.get("prompts"))
     if share is None or not count or not 0 <= share <= 1:
         return ""

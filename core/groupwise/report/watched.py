@@ -36,14 +36,14 @@ def alarm_lines(run: Record) -> list[str]:
 
 def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
     last = steps[-1]
-    earlier = f" There was one {_steps(steps[:-1])}, too." if steps[:-1] else ""
+    earlier = f" Earlier alarms: {_steps(steps[:-1])}." if steps[:-1] else ""
     measured = [step for step, _ in run.points(f"alarm/{reward}")]
-    over = f" At step {measured[-1]:.0f} it was over." if measured[-1] > last else ""
+    over = f" At step {measured[-1]:.0f} there was none." if measured[-1] > last else ""
     return (
         f"<b>Alarm at step {last:.0f}.</b> On held-out prompts the trained reward had risen"
         f"{_change(run, 'reward', last)} while <b>{brief(reward)}</b>, which is watched and not "
         f"trained on, had worsened{_change(run, f'watch/{reward}', last)}, both beyond noise. "
-        f"The reward may be being gamed: read the completions.{earlier}{over}"
+        f"The policy may be gaming the trained reward: read the completions.{earlier}{over}"
     )
 
 

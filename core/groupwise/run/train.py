@@ -39,6 +39,7 @@ from groupwise.storage.facts import (
     written,
 )
 from groupwise.storage.place import CHECKPOINTS, Place, Resume
+from groupwise.tracking import Tracking, check_trackers
 from groupwise.version import __version__
 
 
@@ -122,6 +123,7 @@ def _train(
     if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, objects)
+    check_trackers(loaded)
     loaded = with_secrets(loaded, check_sections(loaded, objects))
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
@@ -147,11 +149,12 @@ def _train(
             done=trainer.step,
             labels=trainer.policies,
         )
+        tracking = Tracking(loaded, folder, warn=display.say)
         record = Record(
             loaded,
             trainer,
             checkpoints=checkpoints,
-            callbacks=callbacks,
+            callbacks=[*callbacks, tracking],
             place=place,
             display=display,
             writes=is_main,
@@ -163,10 +166,13 @@ def _train(
                 write_config(folder, loaded)
             elif changed:
                 record.new_config = f"config.until_step_{trainer.step}.yaml"
-        with display:
-            for note in (*(f"resumed with {change}" for change in changed), *notes):
-                display.say(f"note: {note}")
-            return go(trainer, record, started)
+        with closing(tracking):
+            # What packages of trackers print would tear the display.
+            processes.first(lambda: tracking.open(trainer.step))
+            with display:
+                for note in (*(f"resumed with {change}" for change in changed), *notes):
+                    display.say(f"note: {note}")
+                return go(trainer, record, started)
 
 
 def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:

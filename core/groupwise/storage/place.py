@@ -22,7 +22,9 @@ from groupwise.storage.facts import CONFIG, FACTS, first_free, identity, values
 LOCK = "run.lock"
 """Locked while a process writes to the folder; contains that process, or the last one."""
 CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
-REST = ("metrics.jsonl", "samples", "report.html")
+TRACKED = ("tracking.json", "tensorboard", "wandb", "mlflow", "swanlab")
+"""What trackers write, those that keep local files."""
+REST = ("metrics.jsonl", "samples", "report.html", *TRACKED)
 OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
 """Everything that a run writes into its folder, except older configurations."""
 PATIENCE = 120

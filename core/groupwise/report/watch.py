@@ -1,0 +1,129 @@
+"""Watch: the page of runs that go on, served to browsers of this machine alone."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar
+
+from groupwise.report import page, several
+from groupwise.report.live import Live, live
+from groupwise.report.record import Record, check_runs, read_record
+
+ADDRESS = "127.0.0.1"
+OWN = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
+"""Hosts that a request may name. Another name that leads here is a web page's, which would read
+what is served (DNS rebinding). The port may be that of a tunnel."""
+EVERY = 1.0
+"""Seconds between looks at whether the runs have ended."""
+_OF_ENDED = ("unit", "policy", "algorithm")
+
+
+def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) -> None:
+    """Serve the page of these runs until Ctrl-C. `port` 0 takes any that is free.
+
+    say: called with the address, and when the runs have ended. Writes no file.
+
+    Raises ValueError where a folder holds no run, or the port is taken.
+    """
+    check_runs(runs)
+    try:
+        server = _Server(runs, port, say)
+    except OSError as error:
+        raise ValueError(
+            f"port {port} of {ADDRESS} cannot be had: {error.strerror}; leave out --port to take "
+            f"any that is free"
+        ) from error
+    try:
+        with server:
+            say(f"http://{ADDRESS}:{server.server_port}/ follows {', '.join(map(str, runs))}")
+            server.serve_forever(EVERY)
+    except KeyboardInterrupt:  # the usual end, and no error
+        say("closed")
+
+
+class _Server(ThreadingHTTPServer):
+    """Serves the newest page, which is made again only when a run has written something."""
+
+    daemon_threads = True  # a browser that holds a connection does not keep the server open
+
+    def __init__(self, runs: Sequence[Path], port: int, say: Callable[[str], None]) -> None:
+        self.runs, self.say = runs, say
+        self._making, self._made = Lock(), (Live("", "", over=False), b"")
+        self._is_over = False
+        super().__init__((ADDRESS, port), _Handler)
+
+    def page(self) -> tuple[str, bytes]:
+        """The version of the page, and the page."""
+        with self._making:
+            now = live(self.runs)
+            if now.version != self._made[0].version:
+                self._made = now, _made(self.runs, now).encode("utf-8", errors="replace")
+            return self._made[0].version, self._made[1]
+
+    def service_actions(self) -> None:
+        now = live(self.runs)
+        if now.over and not self._is_over:
+            self.say(f"{now.sentence} The page stays; Ctrl-C closes it.")
+        self._is_over = now.over
+
+
+def _made(runs: Sequence[Path], now: Live) -> str:
+    records = [_present(read_record(run), live([run])) for run in runs]
+    return page.page(records[0], now) if len(records) == 1 else several.page(records, now)
+
+
+def _present(run: Record, now: Live) -> Record:
+    """The record without the result of a run that was resumed since."""
+    if now.over:
+        return run
+    return replace(run, result={k: v for k, v in run.result.items() if k in _OF_ENDED})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the page, and for nothing else."""
+
+    server: _Server
+    server_version, sys_version = "groupwise", ""
+    headers_sent: ClassVar[dict[str, str]] = {
+        "Cache-Control": "no-store",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+    }
+
+    def do_GET(self) -> None:
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not OWN.fullmatch(hosts[0]):
+            self._answer(HTTPStatus.FORBIDDEN)
+        elif self.path != "/":
+            self._answer(HTTPStatus.NOT_FOUND)
+        else:
+            version, body = self.server.page()
+            if self.headers.get("If-None-Match") == version:
+                self._answer(HTTPStatus.NOT_MODIFIED, version=version)
+            else:
+                self._answer(HTTPStatus.OK, body, version)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"", version: str = "") -> None:
+        self.send_response(status)
+        for name, value in self.headers_sent.items():
+            self.send_header(name, value)
+        if version:
+            self.send_header("ETag", version)
+        if status != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a line for each look would bury the others."""

@@ -1,0 +1,72 @@
+"""MLflow."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from groupwise.tracking.samples import Shown
+from groupwise.tracking.tracker import Opening, Tracker
+
+NOT_IN_A_NAME = re.compile(r"[^/\w.\- :]")
+"""Characters that MLflow refuses in names of metrics and parameters."""
+
+
+class MLflow(Tracker):
+    """Parameters, metrics, and for each evaluation a table and images as artifacts."""
+
+    name = "mlflow"
+    remote = ("tracking_uri",)
+
+    def open(self, opening: Opening) -> None:
+        import mlflow
+
+        address = super().options.get("tracking_uri")
+        if self.section.offline:
+            kept = opening.folder / "mlflow"
+            kept.mkdir(exist_ok=True)
+            address = f"sqlite:///{kept / 'mlflow.db'}"
+        if address is not None:
+            mlflow.set_tracking_uri(address)
+        super().open(opening)
+        if not opening.known:  # MLflow refuses another value of a parameter
+            self.tracker.store_init_configuration(_renamed(opening.settings))
+
+    def arguments(self, opening: Opening) -> dict[str, Any]:
+        artifacts = opening.folder / "mlflow" / "artifacts"
+        return {
+            "experiment_name": self.section.project,
+            "run_name": self.run_name(opening),
+            "logging_dir": artifacts.as_uri() if self.section.offline else None,
+            **opening.known,
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {k: v for k, v in super().options.items() if k != "tracking_uri"}
+
+    @property
+    def known(self) -> dict[str, Any]:
+        return {"run_id": self.tracker.tracker.info.run_id}
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        super().log(_renamed(metrics), step)
+
+    def show(self, shown: Shown, step: int) -> None:
+        import mlflow
+
+        # A column holds images only, or none.
+        drawn = len(shown.images) == len(shown.rows)
+        rows = shown.with_images(lambda image: image) if drawn else shown.rows
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        table = dict(zip(shown.columns, columns, strict=True))
+        mlflow.log_table(table, f"samples/step_{step}.json")
+        for number, image in shown.images.items():
+            mlflow.log_image(image, key=_name(shown.names[number]), step=step)
+
+
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {_name(key): value for key, value in values.items()}
+
+
+def _name(key: str) -> str:
+    return NOT_IN_A_NAME.sub("_", key)

@@ -1,0 +1,103 @@
+"""What a tracker shows of an evaluation: a completion for each of its first prompts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groupwise.evaluation import Sample
+
+LONGEST = 10_000
+"""Characters of a text; of a longer one the middle is left out, since answers stand at its end."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Rows of a table, and the images among the completions.
+
+    columns: prompt, completion, reward, right, each reward by its name; of several policies
+    `policy`. rows: one for each sample; where the completion is an image, its cell is empty.
+    images: by row number. names: of each row, the same at every evaluation.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    images: Mapping[int, Any]
+    names: Sequence[str]
+
+    def with_images(self, wrap: Any) -> list[list[Any]]:
+        """The rows with `wrap(image)` in the cells of completions that are images."""
+        place = self.columns.index("completion")
+        rows = [list(row) for row in self.rows]
+        for number, image in self.images.items():
+            rows[number][place] = wrap(image)
+        return rows
+
+
+def shown(samples: Sequence[Sample], most: int) -> Shown:
+    """One sample for each of the first `most` prompts, and each policy of a pool.
+
+    It is the greedy one, or else the first: choosing by reward would flatter the run.
+    """
+    by_prompt: dict[tuple[Any, Any], Sample] = {}
+    for sample in sorted(samples, key=lambda s: (not s["greedy"], s["index"])):
+        by_prompt.setdefault((sample["draw"], sample.get("learner", "")), sample)
+    draws = [*dict.fromkeys(sample["draw"] for sample in samples)][:most]
+    chosen = [s for draw in draws for (other, _), s in by_prompt.items() if other == draw]
+    several = any("learner" in sample for sample in chosen)
+    rewards = [*dict.fromkeys(name for sample in chosen for name in sample["rewards"])]
+    return Shown(
+        columns=["prompt", "completion", "reward", "right", *rewards]
+        + (["policy"] if several else []),
+        rows=[_row(sample, rewards, several=several) for sample in chosen],
+        images={n: s["completion"] for n, s in enumerate(chosen) if is_image(s["completion"])},
+        names=[_name(sample) for sample in chosen],
+    )
+
+
+def is_image(completion: object) -> bool:
+    """Whether it is an image as PIL has them, which can be saved."""
+    return callable(getattr(completion, "save", None))
+
+
+def _row(sample: Sample, rewards: Sequence[str], *, several: bool) -> list[Any]:
+    completion = sample["completion"]
+    return [
+        words(sample["prompt"]),
+        "" if is_image(completion) else words(completion),
+        sample["total"],
+        sample["right"],
+        *(sample["rewards"].get(name) for name in rewards),
+        *([sample.get("learner", "")] if several else []),
+    ]
+
+
+def _name(sample: Sample) -> str:
+    learner = f"/{sample['learner']}" if sample.get("learner") else ""
+    return f"prompt {sample['draw']}{learner}"
+
+
+def words(value: Any) -> str:
+    """A prompt or a completion, a text or a list of messages, as one text of bounded length."""
+    if isinstance(value, list | tuple):
+        value = "\n".join(map(_message, value))
+    text = "" if value is None else str(value)
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
+
+
+def _message(message: Any) -> str:
+    if not isinstance(message, Mapping):
+        return str(message)
+    return f"{message.get('role', 'message')}: {message.get('content', '')}"
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are finite numbers: a tracker has no place for others."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

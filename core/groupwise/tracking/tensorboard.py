@@ -1,0 +1,53 @@
+"""TensorBoard."""
+
+from typing import Any
+
+from groupwise.tracking.samples import Shown
+from groupwise.tracking.tracker import Opening, Tracker
+
+FOLDER = "tensorboard"
+
+
+class TensorBoard(Tracker):
+    """Event files in the run's folder: scalars, a table of texts, and each prompt's image."""
+
+    name = "tensorboard"
+
+    def open(self, opening: Opening) -> None:
+        super().open(opening)
+        if not opening.step:
+            lines = "\n".join(f"    {key}: {value}" for key, value in opening.settings.items())
+            self.tracker.log({"configuration": lines}, step=0)  # indented, so shown as it is
+
+    def arguments(self, opening: Opening) -> dict[str, Any]:
+        return {
+            "run_name": FOLDER,  # which is what accelerate calls the folder
+            "logging_dir": str(opening.folder),
+            # Steps that the run lost when it was cut off are hidden: it makes them again.
+            **({"purge_step": opening.step + 1} if opening.step else {}),
+        }
+
+    def show(self, shown: Shown, step: int) -> None:
+        self.tracker.log({"samples": _markdown(shown)}, step=step)
+        for number, image in shown.images.items():
+            import numpy as np
+
+            pixels = np.asarray(image.convert("RGB"))[None]
+            images = {f"images/{shown.names[number]}": pixels}
+            self.tracker.log_images(images, step=step, dataformats="NHWC")
+
+
+def _markdown(shown: Shown) -> str:
+    """The rows as a table in Markdown."""
+    rule = ["---"] * len(shown.columns)
+    rows = ["| " + " | ".join(map(_cell, row)) + " |" for row in (shown.columns, rule, *shown.rows)]
+    return "\n".join(rows)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = "" if value is None else str(value)
+    for character, written in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\n", "<br>")):
+        text = text.replace(character, written)
+    return text

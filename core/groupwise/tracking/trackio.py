@@ -1,0 +1,33 @@
+"""Trackio."""
+
+from typing import Any
+
+from groupwise.tracking.samples import Shown
+from groupwise.tracking.tracker import Opening, Tracker
+
+
+class Trackio(Tracker):
+    """A table with the images in it, in a local database unless a Space or a server is named."""
+
+    name = "trackio"
+    remote = ("space_id", "server_url", "dataset_id", "bucket_id")
+
+    def arguments(self, opening: Opening) -> dict[str, Any]:
+        return {
+            "run_name": self.section.project,
+            # Trackio goes on with the latest run of a name.
+            "name": opening.known.get("name", self.run_name(opening)),
+            "resume": "allow" if opening.known else "never",
+            "config": dict(opening.settings),
+            "embed": False,
+        }
+
+    @property
+    def known(self) -> dict[str, Any]:
+        return {"name": self.tracker.tracker.name}
+
+    def show(self, shown: Shown, step: int) -> None:
+        import trackio
+
+        table = trackio.Table(list(shown.columns), shown.with_images(trackio.Image))
+        self.tracker.log({"samples": table}, step=step)

@@ -1,0 +1,450 @@
+"""Trackers: what they are sent, how a run goes on in them, and what a failure of theirs costs.
+
+TensorBoard and Trackio are the real ones, read back from what they wrote; the others stand in.
+"""
+
+import json
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from accelerate import PartialState
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+
+import groupwise
+from groupwise.config.load import parse_config
+from groupwise.errors import UserError
+from groupwise.evaluation import Evaluation
+from groupwise.tracking import Tracking, check_trackers, tracker
+from groupwise.tracking.samples import LONGEST, shown, words
+from groupwise.tracking.tracking import FAILURES
+
+PARTS = {"policy": "a", "prompts": "b", "rewards": ["c"]}
+
+
+def train(lab, folder, tracking, *, steps=2, **more):
+    given = {
+        "policy": lab.Tabular(),
+        "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
+        "rewards": lab.ones,
+        "train": {"steps": steps, "groups_per_step": 4, "learning_rate": 0.1},
+        "evaluation": {"every": 1, "samples": 2},
+        "tracking": tracking,
+        "output": folder / "run",
+        "quiet": True,
+    }
+    return groupwise.train(**given | more)
+
+
+def sample(draw, completion, **more):
+    row = {"prompt": f"question {draw}", "completion": completion, "total": 0.5 * draw}
+    row |= {"right": bool(draw % 2), "rewards": {"correct": 0.5}, "greedy": True, "index": 0}
+    return {**row, "draw": draw, **more}
+
+
+def opened(folder, *sections, step=0):
+    """A tracking that is open, and what it warned of."""
+    PartialState()
+    folder.mkdir(exist_ok=True)
+    warnings: list[str] = []
+    tracking = Tracking(
+        parse_config({**PARTS, "tracking": list(sections)}), folder, warn=warnings.append
+    )
+    tracking.open(step)
+    return tracking, warnings
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- what is sent
+
+
+def test_one_completion_stands_for_each_prompt():
+    samples = [
+        sample(3, "c", greedy=False, index=1),
+        sample(3, "b", greedy=False),
+        sample(1, "x", greedy=False, learner="one", rewards={"format": 1.0}),
+        sample(1, "y", learner="one"),
+        sample(1, "z", learner="two", right=None),
+        sample(7, "w"),
+    ]
+    table = shown(samples, 2)
+    assert table.columns == [
+        "prompt", "completion", "reward", "right", "correct", "policy"
+    ]  # fmt: skip
+    assert table.rows == [
+        ["question 3", "b", 1.5, True, 0.5, ""],
+        ["question 1", "y", 0.5, True, 0.5, "one"],
+        ["question 1", "z", 0.5, None, 0.5, "two"],
+    ]
+    assert table.names == ["prompt 3", "prompt 1/one", "prompt 1/two"]
+    assert shown(samples, 0).rows == []
+
+
+def test_messages_become_text_and_a_long_one_keeps_its_end():
+    assert words([{"role": "user", "content": "a"}, {"role": "tool"}]) == "user: a\ntool: "
+    assert words(None) == ""
+    long = words("x" * 50_000 + "the answer")
+    assert len(long) < LONGEST + 50
+    assert "[40,010 characters left out]" in long
+    assert long.endswith("the answer")
+
+
+# ---- the real ones
+
+
+def read_events(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    return events
+
+
+def text(events, tag, step):
+    (tensor,) = (e.tensor_proto for e in events.Tensors(f"{tag}/text_summary") if e.step == step)
+    return tensor.string_val[0].decode()
+
+
+def check_scalars(folder):
+    """TensorBoard has each number of metrics.jsonl once, and no other."""
+    events = read_events(folder)
+    scalars = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in
+               events.Tags()["scalars"]}  # fmt: skip
+    expected: dict[str, list] = {}
+    for line in sorted(lines_of(folder), key=lambda line: line["step"]):
+        for key, value in line.items():
+            if key != "step" and value is not None:
+                expected.setdefault(key, []).append((line["step"], pytest.approx(value, rel=1e-5)))
+    assert scalars == expected
+    return events
+
+
+def test_tensorboard_gets_what_metrics_jsonl_gets_once_also_over_a_resumption(lab, tmp_path):
+    settings = {"tracking": ["tensorboard"], "evaluation": {"every": 2, "samples": 2}}
+    result = train(lab, tmp_path, settings["tracking"], steps=3)
+    events = check_scalars(result.folder)
+    assert "train.steps: 3" in text(events, "configuration", 0)
+    table = text(events, "samples", 3).splitlines()
+    assert table[0] == "| prompt | completion | reward | right | ones |"
+    assert len(table) == 2 + 3  # held-out prompts
+    # Steps that a killed run had sent and lost: the run makes them again.
+    checkpoint = result.folder / "checkpoints" / "step_3"
+    assert checkpoint.is_dir()
+    lost, _ = opened(result.folder, "tensorboard", step=3)
+    lost.on_step(4, {"reward": 77.0})
+    lost.close()
+    train(lab, tmp_path, settings["tracking"], steps=5, resume=True)
+    check_scalars(result.folder)
+
+
+def test_tensorboard_shows_the_image_of_a_prompt_over_the_steps(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    tracking, warnings = opened(tmp_path / "run", "tensorboard")
+    for step, blue in ((0, 10), (5, 200)):
+        picture = image.new("RGB", (4, 2), (1, 2, blue))
+        tracking.on_evaluation(step, Evaluation({"reward": 1.0}, [sample(6, picture)]))
+    tracking.close()
+    events = read_events(tmp_path / "run")
+    shots = events.Images("images/prompt 6")
+    assert [(shot.step, shot.width, shot.height) for shot in shots] == [(0, 4, 2), (5, 4, 2)]
+    import io
+
+    pixels = [np.asarray(image.open(io.BytesIO(shot.encoded_image_string))) for shot in shots]
+    assert [p[0, 0].tolist() for p in pixels] == [[1, 2, 10], [1, 2, 200]]
+    assert warnings == []
+
+
+@pytest.fixture(scope="module")
+def trackio(tmp_path_factory):
+    """Trackio with a folder of its own, off the network; it reads both when it is imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield pytest.importorskip("trackio")
+
+
+def test_trackio_gets_metrics_and_completions_of_one_run_that_goes_on(lab, tmp_path, trackio):
+    """Some 4 s, most of them trackio's import."""
+    from trackio.sqlite_storage import SQLiteStorage as Storage
+
+    options = {"auto_log_cpu": False, "auto_log_gpu": False}
+    section = {"name": "trackio", "project": "p", "run": "r", "offline": True, **options}
+    result = train(lab, tmp_path, [section], steps=2)
+    train(lab, tmp_path, [section], steps=3, resume=True)
+    assert Storage.get_runs("p") == ["r"]
+    logs = Storage.get_logs("p", "r")
+    for line in lines_of(result.folder):
+        sent = [log for log in logs if log["step"] == line["step"]]
+        for key in line.keys() - {"step"}:
+            values = [log[key] for log in sent if log.get(key) is not None]
+            assert values == ([] if line[key] is None else [pytest.approx(line[key], rel=1e-5)])
+    tables = [log["samples"]["_value"] for log in logs if log.get("samples")]
+    assert len(tables) == 4  # before, at step 1, after; and after the resumed run
+    assert [*tables[0][0]] == ["prompt", "completion", "reward", "right", "ones"]
+    assert len(tables[0]) == 3  # held-out prompts
+    assert Storage.get_run_config("p", "r")["train.groups_per_step"] == 4
+
+
+def test_trackio_shows_images_in_their_table(tmp_path, trackio):
+    from PIL import Image
+    from trackio.sqlite_storage import SQLiteStorage as Storage
+
+    options = {"auto_log_cpu": False, "auto_log_gpu": False}
+    tracking, _ = opened(tmp_path / "drawn", {"name": "trackio", "project": "q", **options})
+    drawn = sample(1, Image.new("RGB", (3, 3), (9, 8, 7)))
+    tracking.on_evaluation(0, Evaluation({"reward": 1.0}, [drawn, sample(2, None)]))
+    tracking.close()
+    (table,) = [
+        log["samples"]["_value"] for log in Storage.get_logs("q", "drawn") if "samples" in log
+    ]
+    cell = table[0]["completion"]
+    assert cell["_type"] == "trackio.image"
+    kept = trackio.utils.MEDIA_DIR / cell["file_path"]
+    assert Image.open(kept).convert("RGB").getpixel((0, 0)) == (9, 8, 7)
+    assert table[1]["completion"] == ""
+
+
+# ---- the others
+
+
+class StandIn(GeneralTracker):
+    """A tracker of accelerate's that keeps what it is sent, and fails at the steps in `broken`."""
+
+    name, requires_logging_directory = "stand_in", False
+    opened: ClassVar[list] = []
+    broken: frozenset[int] = frozenset()
+
+    def __init__(self, run_name=None, **options) -> None:
+        super().__init__()
+        self.project, self.options = run_name, options
+        self.logged: list = []
+        self.tables: list = []
+        self.images: list = []
+        self.settings = None
+        self.closed = False
+        StandIn.opened.append(self)
+
+    @property
+    def tracker(self):
+        return SimpleNamespace(id="the-id", name="n", info=SimpleNamespace(run_id="the-id"))
+
+    def store_init_configuration(self, values) -> None:
+        self.settings = values
+
+    def log(self, values, step=None, **_) -> None:
+        if step in StandIn.broken:
+            raise ConnectionError("no route to host")
+        self.logged.append((step, values))
+
+    def log_table(self, name, columns, data, step) -> None:
+        self.tables.append((name, columns, data, step))
+
+    def log_images(self, values, step) -> None:
+        self.images.append((step, values))
+
+    def finish(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Stands for wandb, swanlab and mlflow; what was opened is in `opened`, the newest last."""
+    monkeypatch.setattr(StandIn, "opened", [])
+    monkeypatch.setattr(StandIn, "broken", frozenset())
+    monkeypatch.setattr(tracker, "filter_trackers", lambda names, logging_dir: names)
+    calls: list = []
+
+    def call(name):
+        return lambda *args, **more: calls.append((name, args, more))
+
+    for name in ("wandb", "swanlab", "mlflow"):
+        monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, name, StandIn)
+        module = ModuleType(name)
+        for kind in ("Image", "Text"):
+            setattr(module, kind, lambda value, caption=None, kind=kind: (kind, value, caption))
+        for function in ("set_tracking_uri", "log_table", "log_image"):
+            setattr(module, function, call(function))
+        monkeypatch.setitem(sys.modules, name, module)
+    return SimpleNamespace(kind=StandIn, opened=StandIn.opened, calls=calls)
+
+
+class Drawing:
+    """An image as far as `samples` looks."""
+
+    def save(self, path) -> None:
+        raise AssertionError
+
+
+def evaluated(*completions):
+    samples = [sample(n, completion) for n, completion in enumerate(completions)]
+    return Evaluation({"reward": 0.25, "accuracy": float("nan")}, samples)
+
+
+def test_wandb_has_a_table_and_the_images_beside_it(tmp_path, stand_in):
+    section = {"name": "wandb", "project": "p", "entity": "team", "offline": True, "samples": 2}
+    tracking, _ = opened(tmp_path / "folder", section)
+    (wandb,) = stand_in.opened
+    assert wandb.project == "p"
+    assert wandb.options.pop("config")["train.steps"] == 100
+    assert wandb.options == {
+        "name": "folder", "dir": str(tmp_path / "folder"), "mode": "offline", "entity": "team"
+    }  # fmt: skip
+    drawing = Drawing()
+    tracking.on_evaluation(3, evaluated("a", drawing, "cut off by samples"))
+    tracking.on_step(3, {"evaluation/reward": 0.25, "kl": 0.1, "nothing": None, "word": "x"})
+    tracking.close()
+    assert wandb.logged == [(3, {"evaluation/reward": 0.25}), (3, {"kl": 0.1})]
+    ((name, columns, rows, step),) = wandb.tables
+    assert (name, step) == ("samples", 3)
+    assert columns == ["prompt", "completion", "reward", "right", "correct"]
+    assert rows[0][:2] == ["question 0", "a"]
+    assert rows[1][:2] == ["question 1", ("Image", drawing, None)]
+    assert len(rows) == 2
+    assert wandb.images == [(3, {"images": [drawing]})]
+    assert wandb.closed
+
+
+def test_swanlab_captions_what_it_shows(tmp_path, stand_in):
+    tracking, _ = opened(tmp_path / "run", {"name": "swanlab", "run": "mine"})
+    (swanlab,) = stand_in.opened
+    assert swanlab.options["experiment_name"] == "mine"
+    assert "mode" not in swanlab.options
+    drawing = Drawing()
+    tracking.on_evaluation(0, evaluated("a", drawing))
+    shown_there = swanlab.logged[1][1]
+    assert shown_there["samples"] == [("Text", "a", "prompt 0, reward 0.0: question 0")]
+    assert shown_there["images"] == [("Image", drawing, "prompt 1, reward 0.5: question 1")]
+
+
+def test_mlflow_gets_names_that_it_takes_and_parameters_once(tmp_path, stand_in):
+    address = {"name": "mlflow", "tracking_uri": "http://127.0.0.1:9", "run": "r"}
+    tracking, _ = opened(tmp_path / "run", address)
+    (mlflow,) = stand_in.opened
+    assert stand_in.calls == [("set_tracking_uri", ("http://127.0.0.1:9",), {})]
+    assert mlflow.settings["train.steps"] == 100
+    assert "tracking_uri" not in mlflow.options
+    tracking.on_step(1, {"rewards/50% right!": 0.5, "writer/kl": 0.25})
+    assert mlflow.logged == [(1, {"rewards/50_ right_": 0.5, "writer/kl": 0.25})]
+    drawing = Drawing()
+    tracking.on_evaluation(2, evaluated("a", drawing))
+    (_, (table, file), _), (_, (image,), key) = stand_in.calls[1:]
+    assert (table["completion"], file) == (["a", ""], "samples/step_2.json")
+    assert (image, key) == (drawing, {"key": "prompt 1", "step": 2})
+    tracking.close()
+    again, _ = opened(tmp_path / "run", address, step=2)
+    assert stand_in.opened[-1].options["run_id"] == "the-id"
+    assert stand_in.opened[-1].settings is None
+    again.close()
+    opened(tmp_path / "off", {"name": "mlflow", "offline": True})
+    database = tmp_path / "off" / "mlflow" / "mlflow.db"
+    assert stand_in.calls[-1] == ("set_tracking_uri", (f"sqlite:///{database}",), {})
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_a_resumed_run_goes_on_in_the_same_run_of_the_tracker(lab, tmp_path, stand_in, name):
+    train(lab, tmp_path, [name], steps=1)
+    train(lab, tmp_path, [name], steps=2, resume=True)
+    first, second = (each.options for each in stand_in.opened)
+    assert "id" not in first
+    assert (second["id"], second["resume"]) == ("the-id", "allow")
+    assert {step for step, _ in stand_in.opened[1].logged} == {2}
+    train(lab, tmp_path, [name], steps=1, overwrite=True)  # another run: another one there, too
+    assert "id" not in stand_in.opened[2].options
+
+
+def test_metrics_of_a_pool_keep_the_labels_of_its_policies(lab, tmp_path, stand_in):
+    pool = [{"label": label, "policy": lab.Tabular(seed=n)} for n, label in enumerate(("a", "b"))]
+    train(lab, tmp_path, ["wandb"], steps=1, policy=None, pool=pool)
+    names = {name for _, values in stand_in.opened[0].logged for name in values}
+    assert {"a/reward", "b/reward", "evaluation/reward/a", "reward"} <= names
+    assert stand_in.opened[0].tables[0][1][-1] == "policy"
+
+
+# ---- what fails
+
+
+def test_a_tracker_that_fails_costs_no_step_and_warns_once(lab, tmp_path, stand_in, capsys):
+    stand_in.kind.broken = frozenset({1, 2})
+    train(lab, tmp_path, ["wandb"], steps=4, evaluation={"prompts": 0}, quiet=False)
+    heard = capsys.readouterr().err.replace("\n", " ")
+    assert heard.count("tracker wandb failed at step 1: no route to host") == 1
+    assert heard.count("warning: tracker") == 1
+    assert [step for step, _ in stand_in.opened[0].logged] == [3, 4]
+    assert len(lines_of(tmp_path / "run")) == 4
+
+
+def test_a_tracker_that_keeps_failing_is_left_off(tmp_path, stand_in):
+    tracking, warnings = opened(tmp_path / "run", "wandb", "swanlab")
+    stand_in.kind.broken = frozenset(range(1, 1 + FAILURES))
+    wandb = stand_in.opened[0]
+    for step in range(1, FAILURES + 3):
+        tracking.on_step(step, {"reward": 1.0})
+    first, last = (warning for warning in warnings if "wandb" in warning)
+    assert first.startswith("warning: tracker wandb failed at step 1: no route to host; the run")
+    assert last == f"warning: tracker wandb failed {FAILURES} times in a row and is left off"
+    assert wandb.logged == []
+    tracking.close()
+
+
+def test_trackers_are_closed_where_the_run_fails(lab, tmp_path, stand_in):
+    def failing(completions):
+        raise ZeroDivisionError
+
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        train(lab, tmp_path, ["wandb"], rewards=failing)
+    assert stand_in.opened[0].closed
+
+
+def test_one_that_cannot_be_opened_ends_the_run_before_its_first_step(lab, tmp_path):
+    message = r"tracking\.0: tensorboard could not be opened: .*unexpected keyword .*'color'"
+    with pytest.raises(UserError, match=message):
+        train(lab, tmp_path, [{"name": "tensorboard", "color": 1}])
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (["wandb"], r"tracking\.0: wandb is not installed: pip install 'groupwise\[wandb\]'"),
+        (["tensorboard", {"name": "tensorboard"}], r"tracking\.1: tensorboard is named twice"),
+        (
+            [{"name": "trackio", "offline": True, "space_id": "me/x"}],
+            r"tracking\.0: offline sends nothing to a server, and space_id names one",
+        ),
+        ([{"name": "tensorboard", "api_key": "${NO_SUCH}"}], "no environment variable NO_SUCH"),
+        (["tensorbord"], r"tracking\.0\.name: .*'tensorboard'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_loaded(monkeypatch, sections, message):
+    monkeypatch.setattr(
+        tracker, "filter_trackers", lambda names, logging_dir: [n for n in names if n != "wandb"]
+    )
+    with pytest.raises(UserError, match=message):
+        check_trackers(parse_config({**PARTS, "tracking": sections}))
+
+
+def test_secrets_go_to_the_tracker_and_into_no_settings(tmp_path, stand_in, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "key-of-the-environment")
+    section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
+    opened(tmp_path / "run", section)
+    options = stand_in.opened[0].options
+    assert options["api_key"] == "key-of-the-environment"
+    assert options["hf_token"] == "key-in-the-file"
+    assert "key-" not in str(options["config"])
+    assert "key-" not in (tmp_path / "run" / "tracking.json").read_text()
+
+
+def test_importing_groupwise_imports_no_tracker():
+    names = ["wandb", "tensorboard", "torch.utils.tensorboard", "trackio", "mlflow", "swanlab"]
+    code = (
+        "import sys, groupwise, groupwise.run.train, groupwise.tracking\n"
+        f"print([name for name in {names} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
