@@ -198,7 +198,10 @@ def evaluate(
 @app.command()
 @telling()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="folders of runs", autocompletion=run_folders),
+    ],
     *,
     out: Annotated[
         Path | None,
@@ -213,7 +216,7 @@ def report(
         int, typer.Option("--port", min=0, max=65535, help="of --watch; 0 takes any that is free")
     ] = 0,
 ) -> None:
-    """Write the page of a run again, or of several side by side; or follow runs in a browser."""
+    """Write the page of one or several runs, or show it while they go on."""
     from groupwise.report import write_comparison, write_report
 
     runs = list({run.resolve(): run for run in runs}.values())
