@@ -13,6 +13,7 @@ from tests.core.engine import Engine
 from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
+from groupwise.run.interruption import Interruption
 from groupwise.storage.checkpoint import Checkpoints
 
 
@@ -226,15 +227,25 @@ def test_an_engine_that_fails_in_flight_costs_no_step(lab, tmp_path):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_signals_in_flight_save_a_whole_step(lab, tmp_path, times):
+def test_signals_in_flight_save_a_whole_step(lab, tmp_path, monkeypatch, times):
     """The first lets the step end; the second interrupts at once."""
+    handled, note = [], Interruption.note
+
+    def counted(self, *signal):
+        handled.append(signal)
+        note(self, *signal)
+
+    monkeypatch.setattr(Interruption, "note", counted)
 
     class Signalled(Engine):
         def sample(self, *rest, **more):
             if self.version == 2:  # step 4 is drawn, and step 3 learned from
-                for _ in range(times):
+                for number in range(times):
                     os.kill(os.getpid(), signal.SIGINT)
-                    time.sleep(0.05)
+                    # Two that arrive together count as one.
+                    until = time.monotonic() + 2.0
+                    while len(handled) <= number and time.monotonic() < until:
+                        time.sleep(0.01)
             return super().sample(*rest, **more)
 
     make = {"checkpoint_every": 0}

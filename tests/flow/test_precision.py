@@ -76,7 +76,7 @@ def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
     policy = lab.policy(precision="fp16")
     with torch.no_grad():
         policy.adapter.model.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504
-    with pytest.raises(UserError, match=r"answers in fp16 are not finite.* bf16 has a wider range"):
+    with pytest.raises(UserError, match=r"outputs in fp16 are not finite.* bf16 has a wider range"):
         sample(policy, lab.rows)
 
 

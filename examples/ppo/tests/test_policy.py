@@ -143,7 +143,7 @@ def test_a_critic_that_is_none(model: Path, tmp_path: Path) -> None:
     few = AutoModelForCausalLM.from_pretrained(model)
     few.resize_token_embeddings(5)
     few.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"it knows 5 tokens, and the policy's model 10"):
+    with pytest.raises(UserError, match=r"it has 5 tokens, and the policy's model 10"):
         placed(model=str(model), critic=str(tmp_path))
     with pytest.raises(UserError, match=r"train\.shard: the critic .* cannot be sharded"):
         LanguageModelWithCritic(Config(model=str(model))).shard(None)  # type: ignore[arg-type]
