@@ -6,20 +6,13 @@ import signal
 
 import pytest
 
-SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # A node is lost after five calls that it refuses; one that is slow has 10 s for each.
-    "RAY_health_check_period_ms": "500",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, which only notes
-}
-
 
 @pytest.fixture(scope="module")
 def nodes(cluster):
     """A cluster of two nodes with one core each; workers have their nodes' environment."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**cluster.environment, **SETTINGS}.items():
+        for name, value in {**cluster.environment, "RAY_USAGE_STATS_ENABLED": "0"}.items():
             patch.setenv(name, value)
         head = {"num_cpus": 1, "include_dashboard": False}
         nodes = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
