@@ -1,6 +1,8 @@
-"""Nothing in the tests asks the model hub for anything; what is registered is that of this tree."""
+"""Tests never use the model hub or the user's own files; registered is what this tree registers."""
 
 import os
+import signal
+import tempfile
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -11,6 +13,11 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Trackio reads it when it is imported, which other packages do; else runs lie in the user's cache.
+_trackio = tempfile.TemporaryDirectory(prefix="trackio")
+os.environ["TRACKIO_DIR"] = _trackio.name
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background job
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers that share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
