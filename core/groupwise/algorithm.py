@@ -117,6 +117,6 @@ class Algorithm(ABC):
         """Quantities to log, [b, t] each; the metric is their mean over decisions."""
         return {}
 
-    def look(self, metrics: Mapping[str, Any]) -> str | None:
+    def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning about a step's metrics, or None. A run shows only the first one."""
         return None

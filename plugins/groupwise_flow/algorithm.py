@@ -61,7 +61,7 @@ class FlowGRPO(GRPO):
                 f"published code uses the exact KL; set algorithm.kl: exact"
             )
 
-    def look(self, metrics: Mapping[str, Any]) -> str | None:
+    def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning where rounding in half precision exceeds the clip range; see `Rounding`."""
         error, clip = metrics.get("log_prob_error", 0.0), self.clip
         if not error > clip:

@@ -86,7 +86,7 @@ class Case:
 
 @law(
     "the trained module is in the pipeline",
-    look="`pipelines`, `trained` (a part of the pipeline) and `targets` (names of its modules)",
+    hint="`pipelines`, `trained` (a part of the pipeline) and `targets` (names of its modules)",
 )
 def trained(case: Case) -> str | None:
     kind, name = case.kind, type(case.pipeline).__name__
@@ -103,7 +103,7 @@ def trained(case: Case) -> str | None:
 
 @law(
     "conditions have one width and a mask",
-    look="`encode`: the same shape for any rows; conditions as wide as the longest prompt must be "
+    hint="`encode`: the same shape for any rows; conditions as wide as the longest prompt must be "
     "named in `by_token`, and come with a `mask`",
 )
 def conditions(case: Case) -> str | None:
@@ -128,7 +128,7 @@ def conditions(case: Case) -> str | None:
     return None
 
 
-@law("latents and velocities have the right shapes", look="`latent_shape` and `velocity`")
+@law("latents and velocities have the right shapes", hint="`latent_shape` and `velocity`")
 def shapes(case: Case) -> str | None:
     if case.whole.shape != case.start.shape:
         return f"velocities are {list(case.whole.shape)} of latents {list(case.start.shape)}"
@@ -137,7 +137,7 @@ def shapes(case: Case) -> str | None:
 
 @law(
     "batching does not change an answer",
-    look="`velocity`: inputs of the model that all rows share, such as lengths and positions",
+    hint="`velocity`: inputs of the model that all rows share, such as lengths and positions",
 )
 def batching(case: Case) -> str | None:
     for number in range(len(case.rows)):
@@ -151,7 +151,7 @@ def batching(case: Case) -> str | None:
 
 @law(
     "masked tokens have no effect",
-    look=f"`velocity`: it must pass conditions[{MASK!r}] to the model, in the form that it takes",
+    hint=f"`velocity`: it must pass conditions[{MASK!r}] to the model, in the form that it takes",
 )
 def masked(case: Case) -> str | None:
     mask = case.conditions.get(MASK)
@@ -167,7 +167,7 @@ def masked(case: Case) -> str | None:
 
 @law(
     "velocities depend on prompts and noise levels",
-    look="`velocity`: conditions and `sigma`, scaled as the model's timestep",
+    hint="`velocity`: conditions and `sigma`, scaled as the model's timestep",
 )
 def depends_on_inputs(case: Case) -> str | None:
     swapped = {name: value.flip(0) for name, value in case.conditions.items()}
@@ -180,7 +180,7 @@ def depends_on_inputs(case: Case) -> str | None:
 
 @law(
     "no guidance is the conditional velocity",
-    look="`guide`: with a scale of 1 it must return the conditional velocity",
+    hint="`guide`: with a scale of 1 it must return the conditional velocity",
 )
 def unguided(case: Case) -> str | None:
     conditional, other = case.whole, case.whole.flip(0)
@@ -192,7 +192,7 @@ def unguided(case: Case) -> str | None:
 
 @law(
     "denoising is the pipeline's own",
-    look="`velocity` (its sign is noise - data), `sigmas`, `schedule`, `guide`, "
+    hint="`velocity` (its sign is noise - data), `sigmas`, `schedule`, `guide`, "
     "`unconditional_row`, and `call_arguments`, with which the pipeline must draw the same",
 )
 def denoising(case: Case) -> str | None:
@@ -242,7 +242,7 @@ def _drawn(case: Case, scale: float, output_type: str) -> Tensor:
 
 @law(
     "pictures have the requested size",
-    look="`decode`: [n, 3, height, width], or frames [n, frames, 3, height, width], in [0, 1]",
+    hint="`decode`: [n, 3, height, width], or frames [n, frames, 3, height, width], in [0, 1]",
 )
 def pictures(case: Case) -> str | None:
     adapter, count = case.adapter, len(case.rows)
@@ -261,7 +261,7 @@ def pictures(case: Case) -> str | None:
 
 @law(
     "pictures are the pipeline's own",
-    look="`decode`: scaling and unpacking of latents as in the pipeline, and values in [0, 1], "
+    hint="`decode`: scaling and unpacking of latents as in the pipeline, and values in [0, 1], "
     "where autoencoders return [-1, 1]",
 )
 def decoding(case: Case) -> str | None:

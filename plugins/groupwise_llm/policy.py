@@ -54,15 +54,15 @@ class LanguageModel(Policy):
         True for tokens, False for padding. `Rollouts.mask` is True for the tokens that the model
         sampled: only these are trained on, the others are context.
 
-    facts: `completion_ids`, the tokens of each completion; `kept_mass`, the mass of the softmax
+    facts: `completion_ids`, the tokens of each completion; `sampled_mass`, the mass of the softmax
         that top_k, top_p and the like left to sample from; `character_ends`, only for rewards that
         have it in their signature: the character of the completion's text at which each token ends.
     """
 
     provides = frozenset({"log_probs", "entropy"})
-    facts = frozenset({"completion_ids", "kept_mass"})
+    facts = frozenset({"completion_ids", "sampled_mass"})
     optional_facts = frozenset({"character_ends"})
-    logged = frozenset({"kept_mass"})
+    logged = frozenset({"sampled_mass"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
 
@@ -206,7 +206,7 @@ class LanguageModel(Policy):
             mask=sampled.mask,
             truncated=sampled.truncated,
             sampler_log_probs=sampled.log_probs,
-            facts={**facts, "kept_mass": sampled.kept.tolist()},
+            facts={**facts, "sampled_mass": sampled.kept.tolist()},
             trajectory={
                 "prompt_ids": [ids[group] for group in groups.tolist()],
                 "completion_ids": sampled.ids,

@@ -17,7 +17,7 @@ import groupwise
 from groupwise.cli import app
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
-from groupwise.storage.place import Place
+from groupwise.storage.run_folder import RunFolder
 
 from . import projects
 
@@ -285,8 +285,8 @@ def test_two_at_the_same_moment(home, tries):
     def begin(outcomes: list[str]) -> None:
         both.wait()
         try:
-            with Place(loaded, resume=False, overwrite=False) as place:
-                place.make()
+            with RunFolder(loaded, resume=False, overwrite=False) as run_folder:
+                run_folder.make()
                 outcomes.append("begun")
                 both.wait()
         except UserError as error:

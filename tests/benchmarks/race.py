@@ -122,7 +122,7 @@ def train(
         *(*race.common, *race.variants[title], *overrides),
     ]
     try:
-        with output.with_suffix(".log").open("w", encoding="utf-8") as log:
+        with output.with_name(f"{output.name}.log").open("w", encoding="utf-8") as log:
             subprocess.run(
                 command,
                 cwd=ROOT,

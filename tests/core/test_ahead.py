@@ -52,9 +52,9 @@ def test_weights_are_one_step_older_and_draws_and_seeds_the_same(lab, policy_cla
     versions = []
     learn = ahead.learner.learn
 
-    def noted(lesson, *rest):
-        versions.append(set(lesson.rollouts.versions.tolist()))
-        return learn(lesson, *rest)
+    def noted(batch, *rest):
+        versions.append(set(batch.rollouts.versions.tolist()))
+        return learn(batch, *rest)
 
     ahead.learner.learn = noted
     assert lab.fit(plain)
@@ -94,8 +94,8 @@ def test_refilled_groups_come_from_the_present_weights(lab, policy_class):
     ahead = lab.trainer(policy_class(), algorithm, ahead=1, **make)
     versions = []
     learn = ahead.learner.learn
-    ahead.learner.learn = lambda lesson, *rest: (
-        versions.append(sorted(set(lesson.rollouts.versions.tolist()))) or learn(lesson, *rest)
+    ahead.learner.learn = lambda batch, *rest: (
+        versions.append(sorted(set(batch.rollouts.versions.tolist()))) or learn(batch, *rest)
     )
     assert lab.fit(ahead)
     assert versions[0] == [0]
@@ -201,7 +201,7 @@ def test_a_time_limit_in_flight_is_followed_by_an_evaluation(lab):
     assert trainer.step == 2
     assert trainer.experience.prompts.drawn == 12  # of a third step, too
     trainer.evaluate()
-    assert trainer.experience.prompts.drawn == 8 == trainer.place["drawn"]
+    assert trainer.experience.prompts.drawn == 8 == trainer.prompts_state["drawn"]
 
 
 class Breaks(Engine):

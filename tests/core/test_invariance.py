@@ -401,7 +401,7 @@ assert not lab.fit(stopped, interrupt, lambda: None)
 assert stopped.step == 2
 # Nor do clocks agree.
 late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100.0)
-late.go_on(step=0, seconds=61.0, place=late.experience.state_dict())
+late.go_on(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
 assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
 # Of why a reward failed, that of the first process with a failure is kept.

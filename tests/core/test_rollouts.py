@@ -18,7 +18,7 @@ def rollouts(lab):
         plain,
         sampler_log_probs=torch.randn(6, 5).masked_fill(~plain.mask, 0.0),
         truncated=torch.tensor([False, True, False, False, True, False]),
-        facts={"completion_ids": CHOSEN, "kept_mass": list(range(6))},
+        facts={"completion_ids": CHOSEN, "sampled_mass": list(range(6))},
         trajectory={
             **plain.trajectory,
             "latents": torch.randn(6, 5, 2, 3).masked_fill(~plain.mask[..., None, None], 0.0),
@@ -89,7 +89,7 @@ def test_select_keeps_holes(rollouts):
 def test_select_repeats_and_orders(rollouts, rows):
     part = rollouts.select(rows)
     assert list(part.completions) == ["", "120", "120", "11112"]
-    assert part.facts["kept_mass"] == [4, 0, 0, 2]
+    assert part.facts["sampled_mass"] == [4, 0, 0, 2]
     assert part.groups.tolist() == [4, 0, 0, 2]
 
 

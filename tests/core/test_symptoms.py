@@ -9,7 +9,7 @@ WELL = {"mismatch/mean": 1e-7, "zero_variance": 0.5, "reward": 0.5, "skipped_upd
 
 
 def warnings(symptoms, **metrics):
-    return list(symptoms.look({**WELL, **metrics}, "the gradient of 'w'"))
+    return list(symptoms.warnings({**WELL, **metrics}, "the gradient of 'w'"))
 
 
 def test_a_run_that_is_well_says_nothing():
@@ -20,7 +20,7 @@ def test_a_run_that_is_well_says_nothing():
 
 def test_each_comes_once():
     class Watchful(GRPO):
-        def look(self, metrics):
+        def warning(self, metrics):
             return "too wide" if metrics.get("width", 0.0) > 2 else None
 
     symptoms = Symptoms(Watchful())
@@ -30,9 +30,9 @@ def test_each_comes_once():
         ({"reward": math.nan}, "no completion of this step has a reward"),
         ({"width": 3.0}, "too wide"),
     ]:
-        (said,) = warnings(symptoms, **metrics)
-        assert said.startswith("warning: ")
-        assert words in said
+        (warning,) = warnings(symptoms, **metrics)
+        assert warning.startswith("warning: ")
+        assert words in warning
         assert not warnings(symptoms, **metrics)
     assert not warnings(Symptoms(GRPO()), width=3.0)
 

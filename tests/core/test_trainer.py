@@ -199,7 +199,7 @@ def test_minutes(lab):
     assert 0 < len(steps) < 10_000
     # The time before a resumption counts.
     late = lab.trainer(steps=10_000, minutes=1.0)
-    late.go_on(step=0, seconds=61.0, place=late.experience.state_dict())
+    late.go_on(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
     assert fit(lab, late) == (True, [])
 
 
@@ -509,13 +509,13 @@ class Stating:
 def test_a_reward_that_measures_is_no_judge(lab):
     judge = lab.trainer().evaluator.judge
     judge.name = "reward"
-    judge.look(graded(lab, [0.0, 1.0, math.nan]))
+    judge.observe(graded(lab, [0.0, 1.0, math.nan]))
     judge.agree()
     assert judge.right(graded(lab, [0.0, 1.0, math.nan])).isnan().tolist() == [False, False, True]
-    judge.look(graded(lab, [0.0, 0.5]))
+    judge.observe(graded(lab, [0.0, 0.5]))
     judge.agree()
     assert judge.measures
-    judge.look(graded(lab, [0.0, 1.0]))  # once is enough
+    judge.observe(graded(lab, [0.0, 1.0]))  # once is enough
     assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
     found_out = judge.state_dict()
     plain, stated = (
@@ -533,12 +533,12 @@ def test_a_reward_that_measures_is_no_judge(lab):
         reward = Stating()
         reward.judges = judges
         judge = lab.trainer(reward=reward).evaluator.judge
-        judge.look(graded(lab, [0.3, 1.0]))
+        judge.observe(graded(lab, [0.3, 1.0]))
         assert judge.measures is not judges
     for stated in ({"threshold": 0.5}, {"accuracy": "ones"}):
         judge = lab.trainer(evaluation=stated).evaluator.judge
         judge.name = "reward"
-        judge.look(graded(lab, [0.3, 0.7]))
+        judge.observe(graded(lab, [0.3, 0.7]))
         assert not judge.measures
 
 

@@ -206,11 +206,11 @@ def test_guard_begins_at_ratio_1(lab):
 def test_rounding_above_the_clip_range_is_told():
     made = algorithm(clip_low=2e-4)
     assert made.mismatch_limit == pytest.approx(2e-5)
-    assert made.look({}) is None
-    assert made.look({"log_prob_error": 1.9e-4}) is None
+    assert made.warning({}) is None
+    assert made.warning({"log_prob_error": 1.9e-4}) is None
     assert (
         "differ from those in float32 by 3.0e-04, which is 1.5 times the clip range of 0.0002"
-        in (made.look({"log_prob_error": 3e-4}))
+        in (made.warning({"log_prob_error": 3e-4}))
     )
 
 

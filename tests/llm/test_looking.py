@@ -33,7 +33,7 @@ def test_rows_that_ended_are_decoded_on_without_effect(make, rows, monkeypatch, 
     seldom, more = sample(policy, rows, looks, monkeypatch)
     assert more > tokens
     assert seldom.facts["completion_ids"] == expected.facts["completion_ids"]
-    assert seldom.facts["kept_mass"] == pytest.approx(expected.facts["kept_mass"], abs=1e-5)
+    assert seldom.facts["sampled_mass"] == pytest.approx(expected.facts["sampled_mass"], abs=1e-5)
     assert torch.equal(seldom.mask, expected.mask)
     assert torch.equal(seldom.truncated, expected.truncated)
     torch.testing.assert_close(seldom.sampler_log_probs, expected.sampler_log_probs)

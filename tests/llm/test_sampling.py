@@ -222,11 +222,11 @@ def test_in_bf16_the_ratio_stays_near_one(make, rows):
 
 
 def test_kept_mass_is_what_the_filters_leave(make, rows):
-    assert sample(make(), rows).facts["kept_mass"] == pytest.approx([1.0] * 12)
+    assert sample(make(), rows).facts["sampled_mass"] == pytest.approx([1.0] * 12)
     policy = make(top_k=2, max_new_tokens=1)
     rollouts = sample(policy, rows)
     for prompt, mass in zip(
-        rollouts.trajectory["prompt_ids"], rollouts.facts["kept_mass"], strict=True
+        rollouts.trajectory["prompt_ids"], rollouts.facts["sampled_mass"], strict=True
     ):
         with torch.no_grad():
             probabilities = policy.model(prompt.unsqueeze(0)).logits[0, -1].softmax(-1)
@@ -241,7 +241,7 @@ def test_kept_mass_counts_what_a_penalty_moves(make, rows, settings):
     rollouts = sample(policy, rows)
     filters = policy._decoder("train").filters
     for prompt, mass in zip(
-        rollouts.trajectory["prompt_ids"], rollouts.facts["kept_mass"], strict=True
+        rollouts.trajectory["prompt_ids"], rollouts.facts["sampled_mass"], strict=True
     ):
         with torch.no_grad():
             logits = policy.model(prompt.unsqueeze(0)).logits[:, -1]

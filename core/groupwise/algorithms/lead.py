@@ -5,11 +5,11 @@ necessary. It assumes a reward that tells right from wrong, and groups large eno
 several right answers, since length is measured against those. Where all completions have the same
 length, as images have, the penalty and the weights by difficulty still work.
 
-Where implementations differ: an answer is right here if its reward is at least 1 (`right`), in the
-authors' code if it is above 0; stds are unbiased, as everywhere here. `penalty: 0` gives wrong
-answers a reward of 0, without the paper's penalty. The constants of the weights are the paper's;
-alpha is that of the authors' code, which ignores lengths if the three shortest completions of a
-group have at most 4,000 tokens on average.
+Where implementations differ: an answer is right here if its reward is at least `threshold`, 1 by
+default, in the authors' code if it is above 0; stds are unbiased, as everywhere here. `penalty: 0`
+gives wrong answers a reward of 0, without the paper's penalty. The constants of the weights are the
+paper's; alpha is that of the authors' code, which ignores lengths if the three shortest completions
+of a group have at most 4,000 tokens on average.
 """
 
 from dataclasses import replace
@@ -42,7 +42,9 @@ class LEAD(GRPO):
         accuracy: str | None = Field(
             None, description="the reward that tells right from wrong; the first if unset"
         )
-        right: float = Field(1.0, description="an answer is right if that reward is at least this")
+        threshold: float = Field(
+            1.0, description="an answer is right if that reward is at least this"
+        )
         alpha: float = Field(0.05, ge=0, description="cost of length in right answers")
         penalty: float = Field(1.0, ge=0, description="a wrong answer's reward is minus this")
         lowest: float = Field(
@@ -64,7 +66,7 @@ class LEAD(GRPO):
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         config, column = self.config, self._column(scores)
         accuracy = scores.values[:, column]
-        right = (accuracy >= config.right).to(accuracy.dtype)
+        right = (accuracy >= config.threshold).to(accuracy.dtype)
         right = right.masked_fill(accuracy.isnan() | scores.failed, torch.nan)
         values = scores.values.clone()
         values[:, column] = advantages.lead_rewards(

@@ -12,7 +12,7 @@ from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
-from groupwise.run.parts import Parts, build_parts, check_sections, looked_at
+from groupwise.run.parts import Parts, build_parts, check_sections, checked_rows
 from groupwise.tracking import check_trackers
 
 
@@ -76,7 +76,7 @@ def _check_shard(policy: type[Policy], loaded: LoadedConfig) -> None:
 def _prompts(parts: Parts) -> dict[str, str]:
     """How many rows there are, and how many of them are held out."""
     source, exam = parts.prompts.source, parts.exam
-    counted = looked_at(exam.source)
+    counted = checked_rows(exam.source)
     held = [row for row in islice(exam.rows(), counted) if exam.is_held_out(row)]
     of = "" if counted == len(exam.source) else f" of the first {counted:,}"
     return {

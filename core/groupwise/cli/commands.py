@@ -13,7 +13,7 @@ from groupwise.errors import UserError
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
-    from groupwise.storage.place import Resume
+    from groupwise.storage.run_folder import Resume
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
@@ -32,7 +32,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="set single values: train.steps=5 rewards.0.weight=2"),
 ]
-RunFolder = Annotated[
+RunArgument = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="the folder of a run", autocompletion=run_folders),
 ]
@@ -126,7 +126,7 @@ def train(
 @app.command()
 @telling()
 def resume(
-    run: RunFolder,
+    run: RunArgument,
     overrides: Overrides = None,
     quiet: Quiet = False,
 ) -> None:
@@ -174,7 +174,7 @@ def check(
 @app.command("eval")
 @telling()
 def evaluate(
-    run: RunFolder,
+    run: RunArgument,
     overrides: Overrides = None,
     *,
     output: Annotated[

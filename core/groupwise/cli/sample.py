@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from groupwise.cli.commands import Overrides, Quiet, RunFolder, telling
+from groupwise.cli.commands import Overrides, Quiet, RunArgument, telling
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ EVERY = 15.0
 
 @telling()
 def sample(
-    run: RunFolder,
+    run: RunArgument,
     overrides: Overrides = None,
     *,
     per_prompt: Annotated[

@@ -137,7 +137,7 @@ def validate(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     config: type[BaseModel] = target.Config
-    plugins.look_in(Path.cwd(), *_folders(loaded))  # options, too, may name a module
+    plugins.extend_module_path(Path.cwd(), *_folders(loaded))  # options, too, may name a module
     context = {"folder": loaded.folder, "begun_in": loaded.begun_in}
     try:
         return config.model_validate(dict(options), context=context)

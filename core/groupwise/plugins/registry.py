@@ -88,7 +88,7 @@ class Registry:
         Raises UserError for unknown and doubly registered names, broken targets and missing extras.
         """
         if ":" in name:
-            look_in(Path.cwd(), *beside)
+            extend_module_path(Path.cwd(), *beside)
             return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
         entries = self.named(kind, name)
         if not entries:
@@ -140,7 +140,7 @@ def target_of(entry: Entry) -> Any:
     return _import(entry.target, f"{SINGULAR[entry.kind]} {entry.name!r}", extra)
 
 
-def look_in(*folders: Path) -> None:
+def extend_module_path(*folders: Path) -> None:
     """Add folders to the module search path, for modules that a configuration names."""
     for folder in map(Path.resolve, folders):
         # At the end: a user's `math.py` must not shadow an installed module.

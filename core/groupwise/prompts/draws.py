@@ -140,12 +140,12 @@ class Prompts:
         return draws
 
     @property
-    def place(self) -> dict[str, int]:
+    def cursor(self) -> dict[str, int]:
         """The position in the source, as a checkpoint has it."""
         return {"position": self.position, "drawn": self.drawn, "skipped": self.skipped}
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(self.place)
+        return dict(self.cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position, self.drawn = state["position"], state["drawn"]

@@ -91,7 +91,7 @@ class Weighted(Prompts):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.place, "outcomes": self.outcomes.state_dict()}
+        return {**self.cursor, "outcomes": self.outcomes.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from groupwise.report.wording import text
 from groupwise.storage.disk import read_record
-from groupwise.storage.place import LOCK, RESULT
+from groupwise.storage.run_folder import LOCK, RESULT
 
 SHOWN = ("metrics.jsonl", RESULT, "config.yaml", "samples/before.jsonl", "samples/after.jsonl")
 """What a page is made of."""

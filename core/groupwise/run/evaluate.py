@@ -17,7 +17,7 @@ from groupwise.run.reopening import Reopened, reopened
 from groupwise.storage import disk
 from groupwise.storage.facts import first_free, write_config
 from groupwise.storage.metrics import as_json
-from groupwise.storage.place import RESULT
+from groupwise.storage.run_folder import RESULT
 from groupwise.storage.samples import write_samples
 
 EVALUATIONS = "evaluations"

@@ -30,7 +30,7 @@ from groupwise.scoring.scorer import Scorer
 
 ENDLESS = 2_000
 """Rows to check before a run if the source has more than `SCAN`: such sources generate them."""
-SECONDS_OF_LOOKING = 60.0
+SECONDS_OF_CHECKING = 60.0
 """The most seconds to check rows before a run: some sources are slow."""
 
 
@@ -70,9 +70,9 @@ class Parts:
         """The rows of all sources, for checks; of an endless source the first ones."""
         started = time.monotonic()
         for prompts in self._sources:
-            for number, row in enumerate(islice(prompts.rows(), looked_at(prompts.source))):
+            for number, row in enumerate(islice(prompts.rows(), checked_rows(prompts.source))):
                 yield row
-                if time.monotonic() - started > SECONDS_OF_LOOKING:
+                if time.monotonic() - started > SECONDS_OF_CHECKING:
                     self.notes.append(
                         f"prompts take long to read: only the first {number + 1:,} of "
                         f"{len(prompts.source):,} were checked before the run"
@@ -186,7 +186,7 @@ def facts_of(
     return tuple(sorted(frozenset.intersection(*each)))
 
 
-def looked_at(source: PromptSource) -> int:
+def checked_rows(source: PromptSource) -> int:
     """How many of a source's rows are checked before a run."""
     return len(source) if len(source) <= SCAN else ENDLESS
 

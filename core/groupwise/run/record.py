@@ -25,7 +25,7 @@ from groupwise.storage import disk
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.facts import FACTS, kept, write_config
 from groupwise.storage.metrics import MetricsFile, as_json
-from groupwise.storage.place import MODEL, RESULT, Place
+from groupwise.storage.run_folder import MODEL, RESULT, RunFolder
 from groupwise.storage.samples import read_samples, write_samples
 
 
@@ -66,14 +66,19 @@ class Record:
         *,
         checkpoints: Checkpoints,
         callbacks: Sequence[Callback],
-        place: Place,
+        run_folder: RunFolder,
         display: Display,
         writes: bool,
     ) -> None:
-        self.loaded, self.trainer, self.place, self.display = loaded, trainer, place, display
-        self.folder = place.folder if writes else None
+        self.loaded, self.trainer, self.run_folder, self.display = (
+            loaded,
+            trainer,
+            run_folder,
+            display,
+        )
+        self.folder = run_folder.folder if writes else None
         self.checkpoints, self.callbacks = checkpoints, callbacks
-        self.metrics = MetricsFile(place.folder / "metrics.jsonl")
+        self.metrics = MetricsFile(run_folder.folder / "metrics.jsonl")
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(loaded.config)
         self.new_config = ""
@@ -114,7 +119,7 @@ class Record:
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record a finished step."""
         if self.folder is not None:
-            self.place.keep()
+            self.run_folder.keep()
             self.metrics.write(step, metrics)
             self._keep_config()
         self._has_begun()
@@ -124,7 +129,7 @@ class Record:
         whose: dict[str, list[str]] = {}
         for label, learner in self.trainer.learners.items():
             own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
-            for warning in self.symptoms[label].look(own, learner.optimizer.culprit):
+            for warning in self.symptoms[label].warnings(own, learner.optimizer.culprit):
                 whose.setdefault(warning, []).append(label)
         for warning, labels in whose.items():  # a warning for all learners is shown once
             of = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
@@ -161,7 +166,7 @@ class Record:
         if self.folder is not None:
             if evaluation.metrics:
                 self.metrics.write_evaluation(self.trainer.step, logged)
-            self.place.keep()
+            self.run_folder.keep()
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
 
     def _tell_failures(self, reasons: Mapping[str, str]) -> None:
@@ -170,14 +175,14 @@ class Record:
 
     @property
     def _known(self) -> Path:
-        return self.place.folder / "samples" / "before.json"
+        return self.run_folder.folder / "samples" / "before.json"
 
     # ---- saving
 
     def rescue(self) -> None:
         """After an error, save the last whole step: a failure at step 90 must not lose 89 steps."""
         trainer = self.trainer
-        if self.folder is None or not trainer.step or self.place.taken:
+        if self.folder is None or not trainer.step or self.run_folder.taken:
             return
         try:
             # Saving a sharded policy is a collective, and the other processes may not join it.
@@ -211,7 +216,7 @@ class Record:
         return f"`groupwise resume {self.loaded.config.output}` goes on from it"
 
     def _has_begun(self) -> None:
-        left = self.place.begun()
+        left = self.run_folder.begun()
         if left is not None:
             self.display.say(f"note: {left}")
 
@@ -225,7 +230,7 @@ class Record:
         self.trainer.saved = time.monotonic()
         if self._saves:
             checkpoint = snapshot.take(self.trainer)
-            of_run = {"names": kept(self.loaded.config), "run": self.place.identity}
+            of_run = {"names": kept(self.loaded.config), "run": self.run_folder.identity}
             checkpoint = replace(checkpoint, state={**checkpoint.state, **of_run})
             self.checkpoints.save(self.trainer.step, checkpoint)
 
@@ -235,7 +240,7 @@ class Record:
         try:
             self.checkpoint()
         finally:  # the model is saved even if the checkpoint fails
-            fresh = self.place.folder / f"{MODEL}.new"
+            fresh = self.run_folder.folder / f"{MODEL}.new"
             if self.folder is not None:
                 disk.remove(fresh)
             for label, learner in self.trainer.learners.items():
@@ -268,7 +273,7 @@ class Record:
         self._keep_config()
         self._has_begun()
         if self.folder is not None:
-            self.place.keep()
+            self.run_folder.keep()
             disk.write(self.folder / RESULT, as_json(record))
             for label, learning in learners.items():
                 if learning.learns:

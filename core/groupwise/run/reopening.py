@@ -15,7 +15,7 @@ from groupwise.run.build import build_evaluator, build_policies, open_team
 from groupwise.run.parts import Parts, build_parts
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
-from groupwise.storage.place import CHECKPOINTS
+from groupwise.storage.run_folder import CHECKPOINTS
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.learner import AVERAGE
 

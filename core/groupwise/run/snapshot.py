@@ -62,8 +62,8 @@ def check_state(state: Mapping[str, Any]) -> None:
         _State.model_validate(dict(state))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place} in state.json: {first['msg']}") from error
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{key} in state.json: {first['msg']}") from error
 
 
 def take(trainer: Trainer) -> Checkpoint:
@@ -81,7 +81,7 @@ def take(trainer: Trainer) -> Checkpoint:
         state={
             "step": trainer.step,
             "seconds": trainer.seconds,
-            "prompts": dict(trainer.place),
+            "prompts": dict(trainer.prompts_state),
             "rows": len(trainer.experience.prompts.source),
             "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
             "judge": trainer.evaluator.judge.state_dict(),
@@ -124,7 +124,7 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
         _restore(learner, of_learner(checkpoint, label), state["learners"][label])
     trainer.evaluator.judge.load_state_dict(state["judge"])
     trainer.scorer.load_state_dict(state["rewards"])
-    trainer.go_on(step=state["step"], seconds=state["seconds"], place=state["prompts"])
+    trainer.go_on(step=state["step"], seconds=state["seconds"], prompts_state=state["prompts"])
 
 
 def of_learner(checkpoint: Saved, label: str) -> Saved:

@@ -27,14 +27,14 @@ class Symptoms:
         self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
 
-    def look(self, metrics: Mapping[str, Any], culprit: str = "") -> Iterator[str]:
+    def warnings(self, metrics: Mapping[str, Any], culprit: str = "") -> Iterator[str]:
         """Warnings about this step; culprit: the first tensor that was not finite, if any."""
         warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, culprit),
-            "algorithm": self.algorithm.look(metrics),
+            "algorithm": self.algorithm.warning(metrics),
             **self._undefined(metrics),
             **self._without_steps(metrics),
             **self._untaught(metrics),

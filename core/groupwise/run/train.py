@@ -38,7 +38,7 @@ from groupwise.storage.facts import (
     write_facts,
     written,
 )
-from groupwise.storage.place import CHECKPOINTS, Place, Resume
+from groupwise.storage.run_folder import CHECKPOINTS, Resume, RunFolder
 from groupwise.tracking import Tracking, check_trackers
 from groupwise.version import __version__
 
@@ -98,24 +98,24 @@ def train_from_config(
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
     objects = objects or {}
-    place = Place(loaded, resume=resume, overwrite=overwrite)
+    run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
     with orderly(), ExitStack() as held:
         # The first process opens the folder; an error is raised on all.
-        place.resume = processes.first(lambda: held.enter_context(place).resume)
-        return _train(loaded, objects, place, accelerator, quiet=quiet, started=started)
+        run_folder.resume = processes.first(lambda: held.enter_context(run_folder).resume)
+        return _train(loaded, objects, run_folder, accelerator, quiet=quiet, started=started)
 
 
 def _train(
     loaded: LoadedConfig,
     objects: Objects,
-    place: Place,
+    run_folder: RunFolder,
     accelerator: Accelerator,
     *,
     quiet: bool,
     started: float,
 ) -> RunResult:
     is_main, settings = accelerator.is_main_process, loaded.config.train
-    folder, resume = place.folder, place.resume
+    folder, resume = run_folder.folder, run_folder.resume
     together = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
     checkpoints = Checkpoints(
         folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=together
@@ -138,7 +138,7 @@ def _train(
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
         snapshot.check(trainer)
         # Only now: a mistake in the configuration must not touch the run to be replaced.
-        processes.first(place.make)
+        processes.first(run_folder.make)
         if resume:
             notes += _go_on(trainer, checkpoints, loaded)
             started -= trainer.seconds
@@ -155,13 +155,15 @@ def _train(
             trainer,
             checkpoints=checkpoints,
             callbacks=[*callbacks, tracking],
-            place=place,
+            run_folder=run_folder,
             display=display,
             writes=is_main,
         )
         if is_main:
-            notes += filter(None, [record.metrics.truncate_after(trainer.step), place.left_over()])
-            write_facts(folder, loaded, objects, run=place.identity)
+            notes += filter(
+                None, [record.metrics.truncate_after(trainer.step), run_folder.left_over()]
+            )
+            write_facts(folder, loaded, objects, run=run_folder.identity)
             if not resume:
                 write_config(folder, loaded)
             elif changed:

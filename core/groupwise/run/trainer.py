@@ -40,9 +40,9 @@ class Trainer:
     """The state of a run and its operations for the loop; it touches no files and no terminal.
 
     learners: by label, in the order of the configuration; step: steps done; seconds: the time of
-    these steps, with evaluations between them, also of runs that this one resumed; place: the
-    position in the prompts after the last step; saved: when the last checkpoint was written, or the
-    loop began.
+    these steps, with evaluations between them, also of runs that this one resumed; prompts_state:
+    of the prompts, after the last step; saved: when the last checkpoint was written, or the loop
+    began.
     """
 
     config: RunConfig
@@ -54,7 +54,7 @@ class Trainer:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.place: Mapping[str, Any] = self.experience.state_dict()
+        self.prompts_state: Mapping[str, Any] = self.experience.state_dict()
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
@@ -87,7 +87,7 @@ class Trainer:
     def learn(self, scored: Scored) -> dict[str, Any]:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         learned = {
-            label: learner.learn(scored.lessons[label], self.step, scored.spares[label])
+            label: learner.learn(scored.batches[label], self.step, scored.spares[label])
             for label, learner in self.learners.items()
         }
         return flat(learned)
@@ -102,7 +102,7 @@ class Trainer:
         return RunState(
             global_step=self.step,
             max_steps=self.config.train.steps,
-            epoch=self.place["position"] / len(prompts.source),
+            epoch=self.prompts_state["position"] / len(prompts.source),
             is_world_process_zero=accelerator.is_main_process,
             is_local_process_zero=accelerator.is_local_main_process,
         )
@@ -150,15 +150,15 @@ class Trainer:
 
         Returns the step's metrics, with those of the whole step added.
         """
-        now, before = time.monotonic(), self.place
+        now, before = time.monotonic(), self.prompts_state
         weights = self.scorer.end_step(self.step, metrics)
         ended = {n: learner.end_step(self.step + 1) for n, learner in self.learners.items()}
         self.step += 1
-        self.place = self.experience.state_dict()
+        self.prompts_state = self.experience.state_dict()
         self.seconds = now - self.started
         metrics = joined(metrics, flat(ended))
         decisions = metrics["sampled_decisions"]
-        skipped = self.place["skipped"] - before["skipped"]
+        skipped = self.prompts_state["skipped"] - before["skipped"]
         return {
             **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
             **weights,
@@ -171,11 +171,11 @@ class Trainer:
         with self.clock.time("evaluate"):
             return self.evaluator(self.state, self.averaged)
 
-    def go_on(self, *, step: int, seconds: float, place: Mapping[str, Any]) -> None:
+    def go_on(self, *, step: int, seconds: float, prompts_state: Mapping[str, Any]) -> None:
         """Continue from the position of an earlier run."""
         self.step, self.seconds = step, seconds
-        self.experience.load_state_dict(place)
-        self.place = self.experience.state_dict()
+        self.experience.load_state_dict(prompts_state)
+        self.prompts_state = self.experience.state_dict()
 
 
 def flat(by_label: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,17 +16,17 @@ CORE = str(Path(__file__).parents[1])
 
 @dataclass(frozen=True)
 class Law:
-    """name: the property, as a sentence. look: what to look at if it does not hold. test: returns
+    """name: the property, as a sentence. hint: where to look if it does not hold. test: returns
     what is wrong with a case, None if nothing is."""
 
     name: str
-    look: str
+    hint: str
     test: Test
 
 
-def law(name: str, *, look: str) -> Callable[[Test], Law]:
+def law(name: str, *, hint: str) -> Callable[[Test], Law]:
     """Decorator: make a law of a test function."""
-    return lambda test: Law(name, look, test)
+    return lambda test: Law(name, hint, test)
 
 
 def hold(who: str, laws: Sequence[Law], case: Any) -> None:
@@ -45,7 +45,7 @@ def hold(who: str, laws: Sequence[Law], case: Any) -> None:
 
 
 def _message(who: str, broken: Law, wrong: str) -> str:
-    return f'{who} breaks the law "{broken.name}": {wrong}\n  look at: {broken.look}'
+    return f'{who} breaks the law "{broken.name}": {wrong}\n  look at: {broken.hint}'
 
 
 def _place(error: BaseException) -> str:

@@ -111,7 +111,7 @@ class Case:
 
 @law(
     "the reward returns one value per completion",
-    look="what it returns: a number or None for each completion, in order",
+    hint="what it returns: a number or None for each completion, in order",
 )
 def one_value(case: Case) -> str | None:
     case.values = case.score(case.rollouts())
@@ -122,7 +122,7 @@ def one_value(case: Case) -> str | None:
 
 @law(
     "the same completion has the same reward",
-    look="random draws, clocks, and memory of earlier calls",
+    hint="random draws, clocks, and memory of earlier calls",
 )
 def same(case: Case) -> str | None:
     return case.differ(case.score(case.rollouts()), range(len(case.rows)))
@@ -130,7 +130,7 @@ def same(case: Case) -> str | None:
 
 @law(
     "a completion's reward does not depend on the batch",
-    look="statistics over the batch; a batch has whole groups, any number of them",
+    hint="statistics over the batch; a batch has whole groups, any number of them",
 )
 def any_batch(case: Case) -> str | None:
     for group in case.groups:
@@ -142,7 +142,7 @@ def any_batch(case: Case) -> str | None:
 
 @law(
     "a completion's reward does not depend on the order",
-    look="values taken by position, or remembered from the completion before",
+    hint="values taken by position, or remembered from the completion before",
 )
 def any_order(case: Case) -> str | None:
     backwards = [number for group in reversed(case.groups) for number in group]
@@ -152,7 +152,7 @@ def any_order(case: Case) -> str | None:
 
 @law(
     "the reward does not change its arguments",
-    look="sorting, popping and writing in place into rows, completions and columns",
+    hint="sorting, popping and writing in place into rows, completions and columns",
 )
 def changes_nothing(case: Case) -> str | None:
     rollouts = case.rollouts()
@@ -169,7 +169,7 @@ def changes_nothing(case: Case) -> str | None:
 
 @law(
     "any text gets a reward, without an exception",
-    look="parsing: a model may write anything; text without an answer gets 0, or None",
+    hint="parsing: a model may write anything; text without an answer gets 0, or None",
 )
 def any_text(case: Case) -> str | None:
     first = case.completions[0]
@@ -193,7 +193,7 @@ def any_text(case: Case) -> str | None:
 
 @law(
     "its state survives a checkpoint",
-    look="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
+    hint="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:
     target = case.scorer.rewards[0].target

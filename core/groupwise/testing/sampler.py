@@ -47,7 +47,7 @@ class Case(Draws):
 
 @law(
     "the sampler fits the policy",
-    look="`policy_class`, `requires`, and what the policy's `check_sampler` refuses",
+    hint="`policy_class`, `requires`, and what the policy's `check_sampler` refuses",
 )
 def fits(case: Case) -> str | None:
     case.policy.check_sampler_class(type(case.sampler))
@@ -57,7 +57,7 @@ def fits(case: Case) -> str | None:
 
 @law(
     "`sample` returns `group_size` rollouts per row, in order",
-    look="`sample`: `group_size` rollouts per row, adjacent and in order; `groups` 0, 1, ...; a "
+    hint="`sample`: `group_size` rollouts per row, adjacent and in order; `groups` 0, 1, ...; a "
     "`trajectory` that the policy's `forward` can read",
 )
 def complete(case: Case) -> str | None:
@@ -70,7 +70,7 @@ def complete(case: Case) -> str | None:
 
 @law(
     "`versions` are those that `follow` received",
-    look="`Rollouts.versions`: for each rollout, the `version` that `follow` was called with",
+    hint="`Rollouts.versions`: for each rollout, the `version` that `follow` was called with",
 )
 def versions(case: Case) -> str | None:
     if case.sampler is case.policy:
@@ -87,7 +87,7 @@ def versions(case: Case) -> str | None:
 
 @law(
     "the sampler's log-probs are the policy's",
-    look="the sampler's log-probs: temperature, filters such as top-p, positions by `mask`; and "
+    hint="the sampler's log-probs: temperature, filters such as top-p, positions by `mask`; and "
     "whether `exact` is right",
 )
 def log_probs(case: Case) -> str | None:
@@ -105,7 +105,7 @@ def log_probs(case: Case) -> str | None:
     return None
 
 
-@law("a sample depends on its seed alone", look="one generator per seed; or set `seeded = False`")
+@law("a sample depends on its seed alone", hint="one generator per seed; or set `seeded = False`")
 def seeds(case: Case) -> str | None:
     if not case.sampler.seeded:
         return None
@@ -115,7 +115,7 @@ def seeds(case: Case) -> str | None:
 
 @law(
     "the sampler draws with the weights of the last `follow`",
-    look="`follow`: copy the weights at that moment, so that later changes have no effect; drop "
+    hint="`follow`: copy the weights at that moment, so that later changes have no effect; drop "
     "anything computed with older ones",
 )
 def copies(case: Case) -> str | None:

@@ -12,7 +12,7 @@ from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
-from groupwise.training.examinee import Examined, Examinee, Refusal
+from groupwise.training.evaluation_subject import EvaluationBatch, EvaluationSubject, Refusal
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Team
 from groupwise.training.work import ChainWork, Stage, Work, roots
@@ -53,7 +53,7 @@ class Chain(Team):
         self.writers = self.labels[:-1]
 
     @property
-    def examinees(self) -> Mapping[str, Examinee]:
+    def subjects(self) -> Mapping[str, EvaluationSubject]:
         return {"": Together(self)}
 
     @property
@@ -154,9 +154,9 @@ class Together:
     def greedy(self) -> bool:
         return any(sampling.greedy for sampling in self.chain.samplings.values())
 
-    def examine(
+    def sample(
         self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
-    ) -> Iterator[Examined]:
+    ) -> Iterator[EvaluationBatch]:
         chain = self.chain
         sizes = dict.fromkeys(chain.labels, 1) | {chain.labels[0]: size}
         ours = chain.share(draws)
@@ -166,7 +166,7 @@ class Together:
             part = ours[start : start + each]
             work = chain.descend(part, sizes, space=space, purpose=purpose, spare=draws[:1])
             first_rows = work.roots(len(work.stages) - 1)
-            yield Examined(
+            yield EvaluationBatch(
                 rollouts=work.judged,
                 indices=[row % size for row in first_rows.tolist()],
                 refusals=list(_refusals(work, size)),

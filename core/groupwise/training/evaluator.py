@@ -18,7 +18,7 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Watch, alarms
-from groupwise.training.examinee import Examined, Refusal
+from groupwise.training.evaluation_subject import EvaluationBatch, Refusal
 from groupwise.training.judge import Judge
 from groupwise.training.summary import mean, summarise
 from groupwise.training.team import Team
@@ -91,7 +91,7 @@ class Evaluator:
                 watched,
                 judged=not self.judge.measures,
             )
-            for name in self.team.examinees
+            for name in self.team.subjects
         }
         if len(each) == 1:
             return next(iter(each.values()))
@@ -137,16 +137,16 @@ class Evaluator:
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
         """Sampled batches whose scoring has begun."""
-        for name, examinee in self.team.examinees.items():
+        for name, subject in self.team.subjects.items():
             sizes: dict[Purpose, int] = {"evaluate": size}
-            if greedy and examinee.greedy:
+            if greedy and subject.greedy:
                 sizes["greedy"] = 1
             for purpose, count in sizes.items():
-                for examined in examinee.examine(draws, count, purpose, space=space):
+                for sampled in subject.sample(draws, count, purpose, space=space):
                     # No forward pass follows, so the trajectory can be freed.
-                    light = replace(examined.rollouts, trajectory={})
+                    light = replace(sampled.rollouts, trajectory={})
                     yield _Batch(
-                        examined=replace(examined, rollouts=light),
+                        sampled=replace(sampled, rollouts=light),
                         rewards=self.rewards.start(
                             light, state, weights=self.rewards.weights.final
                         ),
@@ -162,10 +162,10 @@ class Evaluator:
         self.failures |= {**scores.failures, **(watched.failures if watched else {})}
         is_watched = watched is not None and self.settings.accuracy in watched.names
         judged = watched if watched is not None and is_watched else scores
-        self.judge.look(judged)
+        self.judge.observe(judged)
         right = self.judge.right(judged)
         samples = _records(batch, scores, watched, right, shown=self.team.writers)
-        return samples + [self._refused(batch, refusal) for refusal in batch.examined.refusals]
+        return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
         """The record of a completion that the next policy of a chain could not take."""
@@ -199,7 +199,7 @@ def _place(sample: Sample) -> tuple[bool, int, str, int]:
 class _Batch:
     """A sampled batch that is being scored; learner: its label, "" for the run as a whole."""
 
-    examined: Examined
+    sampled: EvaluationBatch
     rewards: Scoring
     watched: Scoring | None
     greedy: bool
@@ -215,7 +215,7 @@ def _records(
     shown: Sequence[str],
 ) -> list[Sample]:
     """The records of a batch; shown: facts to record beside what rewards log (texts of a chain)."""
-    rollouts = batch.examined.rollouts
+    rollouts = batch.sampled.rollouts
     written = {name: rollouts.facts[name] for name in shown}
     logged = {**written, **scores.extra, **(watched.extra if watched else {})}
     extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
@@ -232,7 +232,7 @@ def _records(
             **({"watched": _values(watched, row)} if watched else {}),
             "truncated": bool(rollouts.truncated[row]),
             "draw": int(rollouts.groups[row]),
-            "index": batch.examined.indices[row],
+            "index": batch.sampled.indices[row],
             "length": int(rollouts.lengths[row]),
             # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
             **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),

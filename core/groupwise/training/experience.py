@@ -23,21 +23,21 @@ from groupwise.training import step_metrics
 from groupwise.training.clock import Clock
 from groupwise.training.judge import Judge
 from groupwise.training.team import Team
-from groupwise.training.work import Lesson, Work
+from groupwise.training.work import TrainingBatch, Work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
     """Rollouts of a step with their scores, on this process, and metrics of all processes.
 
-    rollouts: those that rewards judged; lessons: by label, the training data of each learner;
+    rollouts: those that rewards judged; batches: by label, the training batch of each learner;
     spares: by label, a rollout for dummy passes while other processes have more micro-batches; None
     if there is one process.
     """
 
     rollouts: Rollouts
     scores: Scores
-    lessons: Mapping[str, Lesson]
+    batches: Mapping[str, TrainingBatch]
     metrics: Mapping[str, Any]
     spares: Mapping[str, Rollouts | None]
 
@@ -78,7 +78,7 @@ class Experience:
         self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
         self.refills = any(algorithm.refills for algorithm in algorithms.values())
         self.accelerator, self.clock = accelerator, clock
-        self.place = prompts.state_dict()
+        self.prompts_state = prompts.state_dict()
         self.failures: dict[str, str] = {}
 
     def next(self, state: RunState, *, ahead: bool = False) -> Scored:
@@ -88,19 +88,19 @@ class Experience:
         does that.
         """
         experience = self._scored(self._first_round(state), state)
-        self.place = self.prompts.state_dict()
+        self.prompts_state = self.prompts.state_dict()
         return experience
 
     def drop(self) -> None:
         """Drop rollouts that are sampled ahead."""
 
     def state_dict(self) -> dict[str, Any]:
-        return self.place
+        return self.prompts_state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.drop()
         self.prompts.load_state_dict(state)
-        self.place = self.prompts.state_dict()
+        self.prompts_state = self.prompts.state_dict()
         self.team.forget()
 
     # ---- sampling
@@ -132,7 +132,7 @@ class Experience:
     def _scored(self, first: Round, state: RunState) -> Scored:
         """The rollouts of a step with their scores; groups of equal reward are refilled."""
         work, scores = self._finished(first)
-        spares = {n: self._spare(x.rollouts) for n, x in work.lessons(scores).items()}
+        spares = {n: self._spare(x.rollouts) for n, x in work.training_batches(scores).items()}
         parts = [self._own(first.draws, work, scores)]
         metrics = self._describe(*parts[0])
         if not self.refills:
@@ -189,7 +189,7 @@ class Experience:
 
     def _dead(self, work: Work, scores: Scores) -> Tensor:
         """[B] bool: rollouts of groups that teach no learner anything."""
-        judged = Lesson(rollouts=work.judged, scores=scores)
+        judged = TrainingBatch(rollouts=work.judged, scores=scores)
         return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 
     def _alive_groups(self, work: Work, scores: Scores) -> int:
@@ -197,7 +197,7 @@ class Experience:
         return len(groups[~self._dead(work, scores)].unique())
 
     def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
-        self.judge.look(scores)
+        self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of(scores.failures)
         right = None if self.judge.measures else self.judge.right(scores)
@@ -210,11 +210,11 @@ class Experience:
         )
         if isinstance(self.prompts, Weighted):
             metrics |= self.prompts.observe(step_metrics.outcomes(work.judged, right))
-        lessons = work.lessons(scores)
-        if len(lessons) == 1:
+        batches = work.training_batches(scores)
+        if len(batches) == 1:
             return metrics
-        dead = {label: lessons[label].dead(a) for label, a in self.algorithms.items()}
-        return metrics | step_metrics.of_learners(lessons, dead)
+        dead = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
+        return metrics | step_metrics.of_learners(batches, dead)
 
 
 class Ahead(Experience):
@@ -245,11 +245,11 @@ class Ahead(Experience):
             if ahead:
                 self._send(state.global_step)
             return experience
-        first, place = self._first_round(state), self.prompts.place
+        first, cursor = self._first_round(state), self.prompts.cursor
         if ahead:
             self._send(state.global_step)
         experience = self._scored(first, state)
-        self.place = {**self.prompts.state_dict(), **place}
+        self.prompts_state = {**self.prompts.state_dict(), **cursor}
         return experience
 
     def _first_round(self, state: RunState) -> Round:
@@ -279,7 +279,7 @@ class Ahead(Experience):
         if self._flight is not None:
             self._flight[1].exception()  # wait: weights must not change while it samples
             self._flight = None
-            self.prompts.load_state_dict(self.place)
+            self.prompts.load_state_dict(self.prompts_state)
 
 
 def _scored(
@@ -291,7 +291,7 @@ def _scored(
     return Scored(
         rollouts=work.judged,
         scores=scores,
-        lessons=work.lessons(scores),
+        batches=work.training_batches(scores),
         metrics=metrics,
         spares=spares,
     )

@@ -31,7 +31,7 @@ class Judge:
         self.is_stated = judges is not None
         self.measures = judges is False
 
-    def look(self, scores: Scores) -> None:
+    def observe(self, scores: Scores) -> None:
         """Check further values for others than 0 and 1."""
         if not self.is_stated and self.name in scores.names:
             values = scores.column(self.name)

@@ -20,7 +20,7 @@ from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
 from groupwise.training.schedule import schedule
 from groupwise.training.update import Updater
-from groupwise.training.work import Lesson
+from groupwise.training.work import TrainingBatch
 
 AVERAGE = "average"
 """The name under which the moving average of the weights is kept."""
@@ -71,7 +71,9 @@ class Learner:
         """The name of the kept weights to evaluate and save; None for the current ones."""
         return None if self.settings.ema is None else AVERAGE
 
-    def learn(self, lesson: Lesson, step: int, spare: Rollouts | None = None) -> dict[str, Any]:
+    def learn(
+        self, batch: TrainingBatch, step: int, spare: Rollouts | None = None
+    ) -> dict[str, Any]:
         """Make all updates of a step.
 
         step: training steps done so far; spare: a rollout for dummy passes while other processes
@@ -80,9 +82,9 @@ class Learner:
         """
         replayed, further = None, dict[str, float]()
         if self.replay is not None:
-            rollouts, scores, replayed, further = self.replay.fill(lesson.rollouts, lesson.scores)
-            lesson = Lesson(rollouts=rollouts, scores=scores)
-        rollouts = lesson.rollouts
+            rollouts, scores, replayed, further = self.replay.fill(batch.rollouts, batch.scores)
+            batch = TrainingBatch(rollouts=rollouts, scores=scores)
+        rollouts = batch.rollouts
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         exact = self.sampler.exact and not others
@@ -96,7 +98,7 @@ class Learner:
         self.whole = self.whole and stateless
         measured: list[dict[str, float]] = []
         for number, rows in enumerate(plan):
-            part = lesson.select(rows)
+            part = batch.select(rows)
             width = part.rollouts.mask.shape[1]
             cut = {name: value[rows, :width] for name, value in answers.items()}
             metrics = self.updater.backward(

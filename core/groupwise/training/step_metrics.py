@@ -13,7 +13,7 @@ from groupwise.errors import UserError
 from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.training.work import Lesson
+from groupwise.training.work import TrainingBatch
 
 UNDEFINED = "nan_rewards/"
 """Prefix of a metric by reward: for how many completions it returned NaN."""
@@ -79,23 +79,25 @@ def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
     return {number: outcome for part in parts for number, outcome in part.items()}
 
 
-def of_learners(lessons: Mapping[str, Lesson], dead: Mapping[str, Tensor]) -> dict[str, float]:
+def of_learners(
+    batches: Mapping[str, TrainingBatch], dead: Mapping[str, Tensor]
+) -> dict[str, float]:
     """Metrics of each learner's rollouts, as `LABEL/metric`, and the decisions of all.
 
     dead: [B] bool for each that learns: rollouts of groups that teach it nothing.
     """
     metrics: dict[str, float] = {}
-    for label, lesson in lessons.items():
-        total, groups = lesson.scores.total, lesson.rollouts.groups.cpu()
+    for label, batch in batches.items():
+        total, groups = batch.scores.total, batch.rollouts.groups.cpu()
         means = {
             "reward": total,
             "reward_std": group_std(total, groups),
             **({"zero_variance": dead[label]} if label in dead else {}),
-            "length": lesson.rollouts.lengths.cpu().double(),
-            "truncated": lesson.rollouts.truncated,
+            "length": batch.rollouts.lengths.cpu().double(),
+            "truncated": batch.rollouts.truncated,
         }
         metrics |= {f"{label}/{name}": value for name, value in processes.means(means).items()}
-    decisions = sum(int(lesson.rollouts.lengths.sum()) for lesson in lessons.values())
+    decisions = sum(int(batch.rollouts.lengths.sum()) for batch in batches.values())
     return {**metrics, "sampled_decisions": processes.total(decisions)}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from groupwise.config.learners import SOLE
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
-from groupwise.training.examinee import Alone, Examinee
+from groupwise.training.evaluation_subject import EvaluationSubject, SinglePolicy
 from groupwise.training.sampling import Sampling
 from groupwise.training.work import PoolWork, SoloWork, Work
 
@@ -53,7 +53,7 @@ class Team(ABC):
 
     @property
     @abstractmethod
-    def examinees(self) -> Mapping[str, Examinee]:
+    def subjects(self) -> Mapping[str, EvaluationSubject]:
         """What is evaluated, by label; "" for the run as a whole."""
 
     @abstractmethod
@@ -73,8 +73,8 @@ class Solo(Team):
         self.sampling, self.group_size = sampling, group_size
 
     @property
-    def examinees(self) -> Mapping[str, Examinee]:
-        return {"": Alone(self.sampling)}
+    def subjects(self) -> Mapping[str, EvaluationSubject]:
+        return {"": SinglePolicy(self.sampling)}
 
     def draw(self, draws: Sequence[Draw]) -> Iterator[Work]:
         drawn = self.sampling.draw(
@@ -95,8 +95,8 @@ class Pool(Team):
         self.each = each
 
     @property
-    def examinees(self) -> Mapping[str, Examinee]:
-        return {label: Alone(sampling) for label, sampling in self.samplings.items()}
+    def subjects(self) -> Mapping[str, EvaluationSubject]:
+        return {label: SinglePolicy(sampling) for label, sampling in self.samplings.items()}
 
     def draw(self, draws: Sequence[Draw]) -> Iterator[Work]:
         ours = self.share(draws) or draws[:1]

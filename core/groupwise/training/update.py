@@ -15,7 +15,7 @@ from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.measured import Checks, Sums
-from groupwise.training.work import Lesson, skeleton
+from groupwise.training.work import TrainingBatch, skeleton
 
 
 @dataclass(kw_only=True)
@@ -42,7 +42,7 @@ class Updater:
         scores: Scores,
         answers: Mapping[str, Tensor],
         *,
-        beside: Lesson | None = None,
+        beside: TrainingBatch | None = None,
         spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
@@ -114,7 +114,7 @@ class Updater:
         rollouts: Rollouts,
         answers: Mapping[str, Tensor],
         *,
-        beside: Lesson | None = None,
+        beside: TrainingBatch | None = None,
     ) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.
 

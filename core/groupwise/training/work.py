@@ -16,7 +16,7 @@ from groupwise.rollouts import Rollouts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class TrainingBatch:
     """The scored rollouts that one learner is trained on.
 
     beside: rollouts of other learners in the same groups, with their scores; None if the groups are
@@ -25,15 +25,15 @@ class Lesson:
 
     rollouts: Rollouts
     scores: Scores
-    beside: "Lesson | None" = None
+    beside: "TrainingBatch | None" = None
 
-    def select(self, rows: Tensor) -> "Lesson":
+    def select(self, rows: Tensor) -> "TrainingBatch":
         """The rollouts at `rows` (indices or bool), and those `beside` them in their groups."""
         rollouts, beside = self.rollouts.select(rows), self.beside
         if beside is not None:
             others = torch.isin(beside.rollouts.groups.cpu(), rollouts.groups.cpu())
             beside = beside.select(others)
-        return Lesson(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
+        return TrainingBatch(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
 
     def dead(self, algorithm: Algorithm) -> Tensor:
         """[B] bool: rollouts whose group, with those `beside`, teaches the algorithm nothing."""
@@ -65,8 +65,8 @@ class Work(ABC):
         """The part with whole groups only; rows: [B] bool or indices of judged rollouts."""
 
     @abstractmethod
-    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
-        """The lesson of each learner, by label; scores: of the judged rollouts."""
+    def training_batches(self, scores: Scores) -> Mapping[str, TrainingBatch]:
+        """The training batch of each learner, by label; scores: of the judged rollouts."""
 
     @classmethod
     @abstractmethod
@@ -83,8 +83,8 @@ class SoloWork(Work):
     def select(self, rows: Tensor) -> "SoloWork":
         return SoloWork(judged=self.judged.select(rows))
 
-    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
-        return {SOLE: Lesson(rollouts=self.judged, scores=scores)}
+    def training_batches(self, scores: Scores) -> Mapping[str, TrainingBatch]:
+        return {SOLE: TrainingBatch(rollouts=self.judged, scores=scores)}
 
     @classmethod
     def concat(cls, parts: Sequence["SoloWork"]) -> "SoloWork":
@@ -117,13 +117,15 @@ class PoolWork(Work):
         }
         return PoolWork(judged=self.judged.select(index), owners=owners, own=own)
 
-    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
-        lessons = {}
+    def training_batches(self, scores: Scores) -> Mapping[str, TrainingBatch]:
+        batches = {}
         for number, (label, rollouts) in enumerate(self.own.items()):
             mine = self.owners == number
-            others = Lesson(rollouts=self.judged.select(~mine), scores=scores.select(~mine))
-            lessons[label] = Lesson(rollouts=rollouts, scores=scores.select(mine), beside=others)
-        return lessons
+            others = TrainingBatch(rollouts=self.judged.select(~mine), scores=scores.select(~mine))
+            batches[label] = TrainingBatch(
+                rollouts=rollouts, scores=scores.select(mine), beside=others
+            )
+        return batches
 
     @classmethod
     def concat(cls, parts: Sequence["PoolWork"]) -> "PoolWork":
@@ -217,7 +219,7 @@ class ChainWork(Work):
         ]
         return ChainWork(judged=self.judged.select(nothing), stages=stages)
 
-    def lessons(self, scores: Scores) -> Mapping[str, Lesson]:
+    def training_batches(self, scores: Scores) -> Mapping[str, TrainingBatch]:
         """Of each stage: the last has the scores; earlier ones have the mean scores of the rollouts
         that their completions were the prompt of.
 
@@ -228,13 +230,13 @@ class ChainWork(Work):
                 "a chain does not support process rewards: they judge decisions of its last "
                 "policy, and none of the policies before it"
             )
-        lessons: list[tuple[str, Lesson]] = []
+        batches: list[tuple[str, TrainingBatch]] = []
         for number in range(len(self.stages) - 1, -1, -1):
             stage = self.stages[number]
-            lessons.append((stage.label, Lesson(rollouts=stage.rollouts, scores=scores)))
+            batches.append((stage.label, TrainingBatch(rollouts=stage.rollouts, scores=scores)))
             if number:
                 scores = parent_scores(scores, stage.parents, self.stages[number - 1])
-        return dict(reversed(lessons))
+        return dict(reversed(batches))
 
     @classmethod
     def concat(cls, parts: Sequence["ChainWork"]) -> "ChainWork":

@@ -249,7 +249,7 @@ class VLLM(Sampler):
             truncated=torch.tensor([completion.truncated for completion in drawn]).to(device),
             sampler_log_probs=_padded(log_probs).to(device) if training else None,
             versions=torch.full((len(rows),), self.version, dtype=torch.int64),
-            facts={**facts, "kept_mass": [1.0 if whole else math.nan] * len(rows)},
+            facts={**facts, "sampled_mass": [1.0 if whole else math.nan] * len(rows)},
             trajectory={
                 "prompt_ids": [own for own in ids for _ in range(size)],
                 "completion_ids": _padded([torch.tensor(own) for own in tokens]).to(device),

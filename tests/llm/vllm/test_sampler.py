@@ -88,7 +88,7 @@ def test_what_is_asked_for_says_all_that_matters(make, engine, sampler, rows):
         rollouts = drawn.sample(rows[:1], group_size=2, seeds=[5, 6], purpose=purpose)
         asked[purpose] = server.calls[-1][1]["sampling_params"]
         whole = purpose == "train"
-        assert (rollouts.facts["kept_mass"] == [1.0, 1.0]) == whole
+        assert (rollouts.facts["sampled_mass"] == [1.0, 1.0]) == whole
         assert (rollouts.sampler_log_probs is not None) == whole
     common = {
         "n": 2, "seed": 5, "max_tokens": 12, "ignore_eos": True, "stop_token_ids": [0],

@@ -19,7 +19,7 @@ from groupwise.testing.law import law
 
 @law(
     "different rewards give a gradient",
-    look="`targets`, `loss`: in a step's first update the old outputs are the policy's own, so a "
+    hint="`targets`, `loss`: in a step's first update the old outputs are the policy's own, so a "
     "loss that only measures the distance to them has gradient 0",
 )
 def teaches(case: Case) -> str | None:
@@ -29,7 +29,7 @@ def teaches(case: Case) -> str | None:
 
 @law(
     "the gradient does not depend on micro-batches",
-    look="`loss`: weighted values per decision; no mean over a micro-batch, no division by rows",
+    hint="`loss`: weighted values per decision; no mean over a micro-batch, no division by rows",
 )
 def microbatches(case: Case) -> str | None:
     return _same_gradient(case, cuts=False, budgets=(1, 13))
@@ -37,7 +37,7 @@ def microbatches(case: Case) -> str | None:
 
 @law(
     "cutting rollouts apart changes no gradient, unless couples_decisions",
-    look="`couples_decisions`: True if a decision's loss depends on others of its rollout",
+    hint="`couples_decisions`: True if a decision's loss depends on others of its rollout",
 )
 def cut_apart(case: Case) -> str | None:
     return _same_gradient(case, cuts=True, budgets=(13, WHOLE))
@@ -61,7 +61,7 @@ def _same_gradient(case: Case, *, cuts: bool, budgets: tuple[int, ...]) -> str |
 
 @law(
     "padding changes no gradient",
-    look="`loss`: values outside the mask are arbitrary; use torch.where, since 0 x inf is NaN",
+    hint="`loss`: values outside the mask are arbitrary; use torch.where, since 0 x inf is NaN",
 )
 def padding(case: Case) -> str | None:
     expected, _ = case.update()
@@ -79,7 +79,7 @@ def padding(case: Case) -> str | None:
 
 @law(
     "infinite padding leaves the gradient finite",
-    look="`loss`: mask log-probs before the exponential, as `objective.token_log_ratio` does; "
+    hint="`loss`: mask log-probs before the exponential, as `objective.token_log_ratio` does; "
     "after it the gradient is NaN",
 )
 def infinite(case: Case) -> str | None:
@@ -98,7 +98,7 @@ def infinite(case: Case) -> str | None:
 
 @law(
     "every decision has a gradient, also behind holes of the mask",
-    look="`loss`, `targets`: use `mask` for positions, not `lengths`, which counts decisions",
+    hint="`loss`, `targets`: use `mask` for positions, not `lengths`, which counts decisions",
 )
 def holes(case: Case) -> str | None:
     toy = case.toy()
@@ -169,7 +169,7 @@ def _size(grad: Tensor | None, mask: Tensor) -> Tensor:
 
 @law(
     "`active` leaves out only rollouts without gradient",
-    look="`active`: False only if the loss of a rollout cannot have a gradient",
+    hint="`active`: False only if the loss of a rollout cannot have a gradient",
 )
 def left_out(case: Case) -> str | None:
     rewards = (*REWARDS[:4], 0.5, 0.5, 0.5, 0.5, *REWARDS[8:])
@@ -183,7 +183,7 @@ def left_out(case: Case) -> str | None:
 
 @law(
     "an update makes rewarded completions likelier",
-    look="the signs of advantages and loss: the loss is minimised",
+    hint="the signs of advantages and loss: the loss is minimised",
 )
 def improves(case: Case) -> str | None:
     if "log_probs" not in case.algorithm.needs:
@@ -219,7 +219,7 @@ def _likely(toy: Toy, rollouts: Rollouts) -> Tensor:
 
 @law(
     "an advantage moves its own decision",
-    look="`loss`: at ratio 1 the gradient of a decision's log-prob has the sign of -A, also with "
+    hint="`loss`: at ratio 1 the gradient of a decision's log-prob has the sign of -A, also with "
     "step rewards",
 )
 def own_advantage(case: Case) -> str | None:
@@ -255,7 +255,7 @@ def _with_steps(scores: Scores, rollouts: Rollouts) -> Scores:
 
 @law(
     "importance weights multiply the surrogate only",
-    look="`corrects`, `loss`: if it is True, the importance weight exp(old_log_probs - "
+    hint="`corrects`, `loss`: if it is True, the importance weight exp(old_log_probs - "
     "sampler_log_probs) multiplies the surrogate, and neither KL nor entropy",
 )
 def corrected(case: Case) -> str | None:

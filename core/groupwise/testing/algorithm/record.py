@@ -16,7 +16,7 @@ from groupwise.testing.law import law
 
 @law(
     "`measure` returns one number per decision",
-    look="`measure`: [b, t] tensors, finite at decisions; the core takes their means",
+    hint="`measure`: [b, t] tensors, finite at decisions; the core takes their means",
 )
 def measures(case: Case) -> str | None:
     measured: dict[str, Tensor] = {}
@@ -39,7 +39,7 @@ def measures(case: Case) -> str | None:
 
 @law(
     "its state survives a checkpoint",
-    look="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
+    hint="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:
     if not isinstance(case.algorithm, HasState):

@@ -13,7 +13,7 @@ from groupwise.testing.law import law
 
 @law(
     "`needs`, `old`, `reference` and `sees` name all outputs that it reads",
-    look="`needs`, `old`, `reference`, `sees`: a policy leaves out what none of them names",
+    hint="`needs`, `old`, `reference`, `sees`: a policy leaves out what none of them names",
 )
 def declares(case: Case) -> str | None:
     for first in (True, False):
@@ -23,7 +23,7 @@ def declares(case: Case) -> str | None:
 
 @law(
     "targets have the shapes of the whole update",
-    look="`targets`: `weights` [B, T] and others [B] or [B, T], float32, finite",
+    hint="`targets`: `weights` [B, T] and others [B] or [B, T], float32, finite",
 )
 def shapes(case: Case) -> str | None:
     toy = case.toy()
@@ -46,7 +46,7 @@ def shapes(case: Case) -> str | None:
 
 @law(
     "`weights` divide by counts over the whole update",
-    look="`weights`: divide by rollouts or decisions of the whole update, as `objective.weights` "
+    hint="`weights`: divide by rollouts or decisions of the whole update, as `objective.weights` "
     "does, so that the loss is a plain sum",
 )
 def weights(case: Case) -> str | None:
@@ -67,7 +67,7 @@ def weights(case: Case) -> str | None:
 
 @law(
     "equal rewards teach nothing",
-    look="`advantages`: relative to the group, also if all rewards are equal",
+    hint="`advantages`: relative to the group, also if all rewards are equal",
 )
 def equal_rewards(case: Case) -> str | None:
     if case.algorithm.sees:
@@ -83,7 +83,7 @@ def equal_rewards(case: Case) -> str | None:
 
 @law(
     "a completion without a reward teaches nothing",
-    look="`targets`: a NaN reward means that none applies; it is not 0 and enters no mean",
+    hint="`targets`: a NaN reward means that none applies; it is not 0 and enters no mean",
 )
 def without_reward(case: Case) -> str | None:
     toy = case.toy()
@@ -109,7 +109,7 @@ def without_reward(case: Case) -> str | None:
 
 @law(
     "rollouts may come in any order",
-    look="`targets`: a group is the rows with one number in `rollouts.groups`, in any order",
+    hint="`targets`: a group is the rows with one number in `rollouts.groups`, in any order",
 )
 def any_order(case: Case) -> str | None:
     toy = case.toy()

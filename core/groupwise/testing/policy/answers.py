@@ -15,7 +15,7 @@ from groupwise.testing.policy.case import Case
 
 @law(
     "`forward` returns what `provides` names",
-    look="`provides`, and the fields of the `LogProbs` that `forward` returns",
+    hint="`provides`, and the fields of the `LogProbs` that `forward` returns",
 )
 def provided(case: Case) -> str | None:
     policy, shape = case.policy, case.rollouts.mask.shape
@@ -35,7 +35,7 @@ def provided(case: Case) -> str | None:
 
 @law(
     "the ratio is one",
-    look="the same code and precision in `sample` and `forward`: temperature, dropout, positions "
+    hint="the same code and precision in `sample` and `forward`: temperature, dropout, positions "
     "behind padding, which tokens are decisions",
 )
 def ratio(case: Case) -> str | None:
@@ -59,7 +59,7 @@ def ratio(case: Case) -> str | None:
 
 @law(
     "`forward` scores the distribution that `sample` draws from",
-    look="temperature, top-k, top-p: the distribution of `sample` must be that of `forward`, and "
+    hint="temperature, top-k, top-p: the distribution of `sample` must be that of `forward`, and "
     "`entropy` must be its entropy",
 )
 def drawn_from(case: Case) -> str | None:
@@ -86,7 +86,7 @@ def drawn_from(case: Case) -> str | None:
 
 @law(
     "padding changes no output",
-    look="what `forward` reads behind a rollout's last decision: attention, positions, sums over T",
+    hint="what `forward` reads behind a rollout's last decision: attention, positions, sums over T",
 )
 def padding(case: Case) -> str | None:
     rollouts = case.rollouts
@@ -109,7 +109,7 @@ def _refilled(column: Any, behind: Tensor) -> Any:
 
 @law(
     "selected and joined rollouts have the same outputs",
-    look="`trajectory`: only tensors with one entry per decision are [B, T, ...]; others must be "
+    hint="`trajectory`: only tensors with one entry per decision are [B, T, ...]; others must be "
     "lists of B tensors",
 )
 def selecting(case: Case) -> str | None:

@@ -21,7 +21,7 @@ def _splits(case: Case) -> Iterable[tuple[str, Sequence[Microbatch], bool]]:
 
 @law(
     "every decision is in one micro-batch, also behind holes of the mask",
-    look="`microbatches`: use `extents`, the position after the last decision, not `lengths`, the "
+    hint="`microbatches`: use `extents`, the position after the last decision, not `lengths`, the "
     "number of decisions",
 )
 def holes(case: Case) -> str | None:
@@ -48,7 +48,7 @@ def holes(case: Case) -> str | None:
 
 @law(
     "`forward` of some decisions returns the same as for all",
-    look="`forward`: return the slice `decisions` of the outputs, computed with the context of the "
+    hint="`forward`: return the slice `decisions` of the outputs, computed with the context of the "
     "whole rollout",
 )
 def cut_apart(case: Case) -> str | None:
@@ -67,7 +67,7 @@ def cut_apart(case: Case) -> str | None:
 
 @law(
     "the gradient does not depend on micro-batches",
-    look="`forward`: a rollout's outputs must not depend on others of its micro-batch (batch norm, "
+    hint="`forward`: a rollout's outputs must not depend on others of its micro-batch (batch norm, "
     "means over rows), and must not be detached",
 )
 def microbatches(case: Case) -> str | None:

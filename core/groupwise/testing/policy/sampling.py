@@ -9,7 +9,7 @@ from groupwise.testing.policy.case import Case
 
 @law(
     "`sample` returns `group_size` rollouts per row, in order",
-    look="`sample`: `group_size` rollouts per row, adjacent and in order; `groups` 0, 1, ...; all "
+    hint="`sample`: `group_size` rollouts per row, adjacent and in order; `groups` 0, 1, ...; all "
     "`facts`; no more decisions than `max_decisions`",
 )
 def complete(case: Case) -> str | None:
@@ -29,7 +29,7 @@ def complete(case: Case) -> str | None:
 
 @law(
     "optional facts are returned on request",
-    look="`sample`: return the `optional_facts` that are in `requested`",
+    hint="`sample`: return the `optional_facts` that are in `requested`",
 )
 def on_request(case: Case) -> str | None:
     policy = case.policy
@@ -45,14 +45,14 @@ def on_request(case: Case) -> str | None:
 
 @law(
     "a sample depends on its seed alone",
-    look="use one generator per rollout, seeded by its seed alone; draw nothing for a whole batch, "
+    hint="use one generator per rollout, seeded by its seed alone; draw nothing for a whole batch, "
     "and nothing that depends on the width of a batch",
 )
 def seeds(case: Case) -> str | None:
     return case.difference_alone(case.rollouts)
 
 
-@law("other seeds give other samples", look="whether `seeds` are used")
+@law("other seeds give other samples", hint="whether `seeds` are used")
 def other_seeds(case: Case) -> str | None:
     other = case.sample(first=10_000)
     same = map(compare.completions_gap, case.rollouts.completions, other.completions)
@@ -63,7 +63,7 @@ def other_seeds(case: Case) -> str | None:
 
 @law(
     "sampling does not use torch's global generator",
-    look="draws without `generator=`, dropout, and modules that are initialised while sampling",
+    hint="draws without `generator=`, dropout, and modules that are initialised while sampling",
 )
 def global_generator(case: Case) -> str | None:
     before = torch.get_rng_state()
@@ -72,7 +72,7 @@ def global_generator(case: Case) -> str | None:
     return None if same else "sampling has drawn from torch's global generator"
 
 
-@law("greedy samples do not depend on seeds", look="purpose == 'greedy'; or set `greedy = False`")
+@law("greedy samples do not depend on seeds", hint="purpose == 'greedy'; or set `greedy = False`")
 def greedy(case: Case) -> str | None:
     if not case.policy.greedy:
         return None

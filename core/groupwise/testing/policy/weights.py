@@ -19,7 +19,7 @@ class _LeftEarly(Exception):  # noqa: N818
 
 @law(
     "kept weights are copies, and current ones return after `using`",
-    look="`keep`, `using`, `blend` and `restore`, if the policy overrides them: copies, not "
+    hint="`keep`, `using`, `blend` and `restore`, if the policy overrides them: copies, not "
     "references; the current weights return also after an exception; kept weights are not trained",
 )
 def kept(case: Case) -> str | None:
@@ -62,7 +62,7 @@ def _exchanged(case: Case) -> str | None:
 
 @law(
     "saving and loading keeps the weights",
-    look="`save_pretrained`: write all trained weights, as they are now, in a loadable format",
+    hint="`save_pretrained`: write all trained weights, as they are now, in a loadable format",
 )
 def saving(case: Case) -> str | None:
     policy = case.policy

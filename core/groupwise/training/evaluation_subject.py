@@ -1,4 +1,4 @@
-"""Examinee: what an evaluation samples from: a single policy, or a chain of policies."""
+"""EvaluationSubject: what an evaluation samples from: a single policy, or a chain of policies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from groupwise.sampler import Purpose
 from groupwise.training.sampling import Sampling
 
 
-class Examinee(Protocol):
+class EvaluationSubject(Protocol):
     """What is evaluated: a single policy, or a chain of policies."""
 
     @property
     def greedy(self) -> bool:
         """Whether it has a greedy mode."""
 
-    def examine(
+    def sample(
         self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
-    ) -> Iterator["Examined"]:
+    ) -> Iterator["EvaluationBatch"]:
         """`size` completions for each draw of this process's share; space: of the seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examined:
+class EvaluationBatch:
     """Completions to judge; indices: the number of each among the completions of its prompt.
 
     refusals: completions that are missing, since the next policy of a chain could not take them.
@@ -52,7 +52,7 @@ class Refusal:
     value: float
 
 
-class Alone:
+class SinglePolicy:
     """One policy, evaluated by itself."""
 
     def __init__(self, sampling: Sampling) -> None:
@@ -62,9 +62,9 @@ class Alone:
     def greedy(self) -> bool:
         return self.sampling.greedy
 
-    def examine(
+    def sample(
         self, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
-    ) -> Iterator[Examined]:
+    ) -> Iterator[EvaluationBatch]:
         for rollouts in self.sampling.draw(draws, size, space=space, purpose=purpose):
             indices = [row % size for row in range(len(rollouts))]
-            yield Examined(rollouts=rollouts, indices=indices)
+            yield EvaluationBatch(rollouts=rollouts, indices=indices)

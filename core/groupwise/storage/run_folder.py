@@ -1,4 +1,4 @@
-"""Place: the folder that a run writes to: its lock, and what happens to an older run in it."""
+"""RunFolder: the folder that a run writes to: its lock, and what happens to an older run in it."""
 
 import datetime as dt
 import json
@@ -36,7 +36,7 @@ FORMER = re.compile(r"config\.until_step_[0-9]+(_[0-9]+)?\.yaml")
 """Older configurations of a run, replaced when it was resumed with changes."""
 
 
-class Place:
+class RunFolder:
     """A run's folder; a context manager that locks it against other processes.
 
     An older run that is to be replaced is moved aside, and restored if the new run does not make a
