@@ -1,5 +1,7 @@
 """Draw a run's pictures before and after training, of the same prompts and the same noise.
 
+Right pictures have a green frame, wrong ones a red frame.
+
 python docs/pictures/before_after.py runs/shapes docs/pictures/shapes.png
 """
 
@@ -11,14 +13,15 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 COLUMNS, WIDTH, GAP, LINE = 6, 128, 14, 18
-INK = "#57606a"
+INK, RIGHT, WRONG = "#57606a", "#1a7f37", "#cf222e"
 
 
 def main() -> None:
     run, output = Path(sys.argv[1]), Path(sys.argv[2])
     before, after = (first_pictures(run, name) for name in ("before", "after"))
     prompts = spread(sorted(before.keys() & after.keys()))
-    tall = round(WIDTH * before[prompts[0]].height / before[prompts[0]].width)
+    first, _ = before[prompts[0]]
+    tall = round(WIDTH * first.height / first.width)
     sheet = Image.new(
         "RGB", (COLUMNS * (WIDTH + GAP) + GAP, 2 * (tall + GAP) + 2 * LINE + GAP), "white"
     )
@@ -29,19 +32,21 @@ def main() -> None:
             canvas.text((left, 4 + number * 15), line, fill=INK, font=font)
         for row, pictures in enumerate((before, after)):
             top = 2 * LINE + GAP // 2 + row * (tall + GAP)
-            enlarged = pictures[prompt].resize((WIDTH, tall), Image.Resampling.NEAREST)
-            sheet.paste(enlarged, (left, top))
-            canvas.rectangle((left - 1, top - 1, left + WIDTH, top + tall), outline="#d0d7de")
+            picture, right = pictures[prompt]
+            sheet.paste(picture.resize((WIDTH, tall), Image.Resampling.NEAREST), (left, top))
+            frame = (left - 2, top - 2, left + WIDTH + 1, top + tall + 1)
+            canvas.rectangle(frame, outline=RIGHT if right else WRONG, width=2)
     sheet.save(output, optimize=True)
 
 
-def first_pictures(run: Path, name: str) -> dict[str, Image.Image]:
-    """The first picture of each prompt."""
-    pictures: dict[str, Image.Image] = {}
+def first_pictures(run: Path, name: str) -> dict[str, tuple[Image.Image, bool]]:
+    """The first picture of each prompt, and whether it is right."""
+    pictures: dict[str, tuple[Image.Image, bool]] = {}
     for line in (run / "samples" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
         if sample["prompt"] not in pictures and sample.get("image"):
-            pictures[sample["prompt"]] = Image.open(run / sample["image"]).convert("RGB")
+            picture = Image.open(run / sample["image"]).convert("RGB")
+            pictures[sample["prompt"]] = picture, bool(sample["right"])
     return pictures
 
 

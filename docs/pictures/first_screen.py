@@ -28,13 +28,13 @@ def main(run: Path, out: Path) -> None:
     )
     curves(figure.add_subplot(grid[0, 0]), run)
     before, after = pair(run)
-    completion(figure.add_subplot(grid[0, 1]), "before", before, RED)
-    completion(figure.add_subplot(grid[0, 2]), "after 60 steps", after, GREEN)
+    completion(figure.add_subplot(grid[0, 1]), "before: wrong", before, RED)
+    completion(figure.add_subplot(grid[0, 2]), "after 60 steps: right", after, GREEN)
     shapes = figure.add_subplot(grid[1, :])
     shapes.imshow(plt.imread(SHAPES))
     shapes.axis("off")
     shapes.set_title(
-        "A Stable Diffusion 3 of 1.6M parameters, before (above) and after (below)",
+        "A Stable Diffusion 3 of 1.6M parameters: above before, below after; framed red if wrong",
         loc="left",
         fontsize=10,
         fontweight="bold",
