@@ -34,11 +34,13 @@ def main(run: Path, out: Path) -> None:
     shapes.imshow(plt.imread(SHAPES))
     shapes.axis("off")
     shapes.set_title(
-        "A Stable Diffusion 3 of 1.6M parameters: above before, below after; framed red if wrong",
+        "A toy image model of 1.6M parameters, built like Stable Diffusion 3; framed red if wrong",
         loc="left",
         fontsize=10,
         fontweight="bold",
     )
+    for name, middle in (("before", 0.68), ("after", 0.23)):
+        shapes.text(-0.01, middle, name, transform=shapes.transAxes, ha="right", va="center")
     figure.savefig(out, dpi=160, bbox_inches="tight", metadata={"Software": None})
 
 
@@ -50,8 +52,10 @@ def curves(axes: Axes, run: Path) -> None:
     axes.plot(steps, [line["accuracy"] for line in lines], color=BLUE)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("step", color=GREY)
-    axes.set_ylabel("accuracy", color=BLUE)
-    axes.set_title("A language model of 0.8M parameters", loc="left", fontsize=10, weight="bold")
+    axes.set_ylabel("accuracy in training", color=BLUE)
+    axes.set_title(
+        "A toy language model of 0.8M parameters", loc="left", fontsize=10, weight="bold"
+    )
     length = axes.twinx()
     length.plot(steps, [line["length"] for line in lines], color=GREY, linestyle="--")
     length.set_ylim(0, 60)
