@@ -5,7 +5,8 @@
 
 The accuracy of weighted prompts is no fair sample, so all are judged on held-out prompts drawn
 alike. Sums are of four to eight terms, of which the base model has learned four to six: of 256
-prompts some are soon always right and others hardly ever. Scenes are a quarter of the example's, so
+prompts some are soon always right, and those of seven and eight terms never, so that 0.6 is the most
+to be reached. Scenes are a quarter of the example's, so
 that each comes up several times.
 """
 
@@ -29,9 +30,9 @@ RACES = {
     "arithmetic": Race(
         config=EXAMPLES / "arithmetic.yaml",
         variants=VARIANTS,
-        goal=0.7,
+        goal=0.5,
         common=[
-            "train.steps=120",
+            "train.steps=50",
             f"prompts.options={SUMS}",
             "prompts.size=256",
             "policy.max_new_tokens=112",  # of eight terms
@@ -39,7 +40,6 @@ RACES = {
             "evaluation.prompts=200",
             "evaluation.greedy=false",
             "evaluation.every=5",
-            "train.minutes=7",
         ],
         held_out=True,
     ),
