@@ -5,9 +5,8 @@
 
 The accuracy of weighted prompts is no fair sample, so all are judged on held-out prompts drawn
 alike. Sums are of four to eight terms, of which the base model has learned four to six: of 256
-prompts some are soon always right, and those of seven and eight terms never, so that 0.6 is the most
-to be reached. Scenes are a quarter of the example's, so
-that each comes up several times.
+prompts some are soon always right, and those of seven and eight terms never are, so that 0.6 is the
+most to be reached. Scenes are a quarter of the example's, so that each comes up several times.
 """
 
 import sys
