@@ -1,12 +1,14 @@
 """Data that teaches: prompts weighted by success and replayed completions against neither.
 
-    python tests/benchmarks/data.py arithmetic --seeds 0 1 2 --jobs 16 --out runs/data_arithmetic
-    python tests/benchmarks/data.py shapes --seeds 0 1 2 --jobs 16 --out runs/data_shapes
+    python tests/benchmarks/data.py arithmetic --seeds 0 1 2 --out runs/data_arithmetic
+    python tests/benchmarks/data.py shapes --seeds 0 1 2 --out runs/data_shapes
 
 The accuracy of weighted prompts is no fair sample, so all are judged on held-out prompts drawn
 alike. Sums are of four to eight terms, of which the base model has learned four to six: of 256
 prompts some are soon always right, and those of seven and eight terms never are, so that 0.6 is the
-most to be reached. Scenes are a quarter of the example's, so that each comes up several times.
+most to be reached. Groups have four completions, so that some have no right one at first. Scenes
+are a quarter of the example's, so that each comes up several times; they are not replayed, since a
+group of 24 pictures nearly always has a right one.
 """
 
 import sys
@@ -16,22 +18,23 @@ from race import Race, main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WEIGHTING, REPLAY = "prompts.weighting={}", "train.replay={}"
-VARIANTS = {
-    "neither": [],
-    "weighting": [WEIGHTING],
-    "replay": [REPLAY],
-    "both": [WEIGHTING, REPLAY],
-}
 SUMS = "{min_terms: 4, max_terms: 8, min_digits: 2, max_digits: 2}"
 TEMPLATE = 'template: "{question}\\n"'
 EXAM = f"{{name: reasoning_gym, task: chain_sum, seed: 1, options: {SUMS}, {TEMPLATE}}}"
 RACES = {
     "arithmetic": Race(
         config=EXAMPLES / "arithmetic.yaml",
-        variants=VARIANTS,
+        variants={
+            "neither": [],
+            "weighting": [WEIGHTING],
+            "replay": [REPLAY],
+            "both": [WEIGHTING, REPLAY],
+        },
         goal=0.5,
         common=[
             "train.steps=50",
+            "train.groups_per_step=64",
+            "train.group_size=4",
             f"prompts.options={SUMS}",
             "prompts.size=256",
             "policy.max_new_tokens=112",  # of eight terms
@@ -44,7 +47,7 @@ RACES = {
     ),
     "shapes": Race(
         config=EXAMPLES / "shapes.yaml",
-        variants=VARIANTS,
+        variants={"neither": [], "weighting": [WEIGHTING]},
         goal=0.7,
         common=[
             "train.steps=60",
@@ -53,7 +56,7 @@ RACES = {
             "evaluation.prompts=100",
             "evaluation.samples=1",
             "evaluation.every=10",
-            "train.minutes=7",
+            "train.minutes=3",
         ],
         held_out=True,
     ),
