@@ -74,14 +74,14 @@ def _check_shard(policy: type[Policy], loaded: LoadedConfig) -> None:
 
 def _prompts(parts: Parts) -> dict[str, str]:
     """How many rows there are, and how many of them are held out."""
-    source, exam = parts.prompts.source, parts.exam
-    counted = checked_rows(exam.source)
-    held = [row for row in islice(exam.rows(), counted) if exam.is_held_out(row)]
-    of = "" if counted == len(exam.source) else f" of the first {counted:,}"
+    source, prompts = parts.prompts.source, parts.evaluation_prompts
+    counted = checked_rows(prompts.source)
+    held = [row for row in islice(prompts.rows(), counted) if prompts.is_held_out(row)]
+    of = "" if counted == len(prompts.source) else f" of the first {counted:,}"
     return {
         "rows": f"{len(source):,}",
         "held out": f"{len(held):,}{of}",
-        "different questions held out": f"{len(set(map(exam.question, held))):,}{of}",
+        "different questions held out": f"{len(set(map(prompts.question, held))):,}{of}",
         "evaluated": f"{len(parts.held_out):,}",
     }
 
