@@ -120,7 +120,7 @@ def test_more_processes_than_groups_are_told(config):
 
 def test_options_of_the_default_algorithm_need_no_name(config):
     config["algorithm"] = {"beta": 0.1}
-    assert "asks a reference" in check(config).stdout
+    assert "uses a reference" in check(config).stdout
     assert "did you mean 'beta'?" in check({**config, "algorithm": {"betta": 0.1}}).stderr
 
 
@@ -191,5 +191,5 @@ def test_each_policy_of_several_has_its_memory_and_its_warnings(config):
     for label in ("first", "second"):
         assert f"memory of {label}, estimated for" in result.stdout
     assert "warning: first: learning_rate 0" in result.stdout
-    assert "warning: second: the algorithm asks a reference" in result.stdout
+    assert "warning: second: the algorithm uses a reference" in result.stdout
     assert result.stdout.count("warning: ") == 2

@@ -1,4 +1,4 @@
-"""Data that teaches: prompts weighted by success and replayed completions against neither.
+"""Prompts weighted by success and replayed completions, compared with neither.
 
     python tests/benchmarks/data.py arithmetic --seeds 0 1 2 --out runs/data_arithmetic
     python tests/benchmarks/data.py shapes --seeds 0 1 2 --out runs/data_shapes

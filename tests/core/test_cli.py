@@ -206,7 +206,7 @@ def test_check_describes_the_run(config: Path) -> None:
     assert ["activations", "8.0", "MiB"] in lines
     assert ["at", "most", "at", "once", "3.01", "GiB"] in lines
     assert "warning: group_size 2:" in result.stdout
-    assert "warning: the algorithm asks a reference:" in result.stdout
+    assert "warning: the algorithm uses a reference:" in result.stdout
 
 
 @pytest.mark.parametrize(

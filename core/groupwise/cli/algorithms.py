@@ -1,9 +1,9 @@
-"""The table of docs/algorithms.md, made from what the registered algorithms say of themselves.
+"""The table of docs/algorithms.md, generated from the docstrings of the registered algorithms.
 
     python -m groupwise.cli.algorithms docs/algorithms.md
 
-writes it into the page, between its two marks. An algorithm's row is its class's docstring: the
-first line, the papers that it names, and each formula, a line of its own with ` = ` in it.
+replaces the table of the page, between the lines `BEGIN` and `END`. A row has the first line of the
+class's docstring, the papers that it names, and its formulas: the lines that contain ` = `.
 """
 
 import re
@@ -19,49 +19,46 @@ BEGIN = "<!-- begin: made by python -m groupwise.cli.algorithms -->"
 END = "<!-- end -->"
 FORMULA = re.compile(r"^[\w ()]+ = .+(?:; .+)?$")
 PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})")
-AVERAGES = {
-    "sequence": "own length, then completions",
-    "token": "decisions",
-    "constant": "completions x longest",
-}
+DIVISORS = {"sequence": "B T", "token": "sum of T", "constant": "B L"}
+"""By `normalize`, what the loss of a completion is divided by; the page defines the symbols."""
 
 
 def table() -> str:
     """A row for each algorithm that this distribution registers, those of the core first."""
     rows = [
-        "| algorithm | is | computes | averaged over | source |",
+        "| algorithm | idea | formulas | loss divided by | paper |",
         "| --- | --- | --- | --- | --- |",
     ]
-    ours = sorted(registry.installed().entries, key=lambda entry: entry.plugin != "groupwise")
-    for entry in ours:
+    entries = sorted(registry.installed().entries, key=lambda entry: entry.plugin != "groupwise")
+    for entry in entries:
         if entry.kind == "algorithms" and entry.distribution == hookspecs.PROJECT:
-            kind = registry.installed().load(entry.kind, entry.name)
-            rows.append(_row(entry.name, entry.target, kind.Config()))
+            algorithm = registry.installed().load(entry.kind, entry.name)
+            rows.append(_row(entry.name, entry.target, algorithm.Config()))
     return "\n".join(rows)
 
 
 def _row(name: str, target: str, config: Any) -> str:
     text = docstring(target)
-    first, *others = (each.strip() for each in text.splitlines())
-    formulas = [each.replace("|", "\\|") for each in others if FORMULA.match(each)]
-    averaged = AVERAGES[config.normalize]
+    first, *others = (line.strip() for line in text.splitlines())
+    formulas = [line.replace("|", "\\|") for line in others if FORMULA.match(line)]
+    divisor = DIVISORS[config.normalize]
     if config.normalize == "constant" and config.length:
-        averaged = "completions" if config.length == 1 else f"completions x {config.length}"
+        divisor = "B" if config.length == 1 else f"B {config.length}"
     papers = ", ".join(f"[{n}](https://arxiv.org/abs/{n})" for n in PAPER.findall(text)) or "-"
-    what = first.rpartition(": ")[2]
-    computes = "<br>".join(f"`{each}`" for each in formulas)
-    return f"| [`{name}`]({_file(target)}) | {what} | {computes} | {averaged} | {papers} |"
+    idea = first.rpartition(": ")[2]
+    shown = "<br>".join(f"`{formula}`" for formula in formulas)
+    return f"| [`{name}`]({_file(target)}) | {idea} | {shown} | `{divisor}` | {papers} |"
 
 
 def _file(target: str) -> str:
-    """The source of a class, from the folder of the pages."""
+    """The path of a class's source, relative to `docs/`."""
     module = target.partition(":")[0]
     top = "core" if module.startswith("groupwise.") else "plugins"
     return f"../{top}/{module.replace('.', '/')}.py"
 
 
 def rewritten(page: str) -> str:
-    """The page with a fresh table between its marks."""
+    """The page with a new table between `BEGIN` and `END`."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
 

@@ -19,11 +19,11 @@ PURPOSE: Mapping[str, str] = {
     "prompts": "where prompts come from (prompts:, evaluation.source:)",
     "callbacks": "what else happens during a run (callbacks:)",
 }
-MORE = "`groupwise plugins NAME` shows what one takes."
+MORE = "`groupwise plugins NAME` shows the options of one."
 
 
 def catalog(registry: Registry, width: int | None) -> Text:
-    """Every name with what it does; then what is not installed, and what is wrong.
+    """Every name with what it does; then those that are not installed, and problems.
 
     width: of the terminal, None for lines of any length.
     """
@@ -61,14 +61,14 @@ def _of_kind(entries: list[Entry], width: int | None) -> Text:
 
 
 def install(entry: Entry) -> str:
-    """The command that brings what an entry is missing; empty where all is there."""
+    """The command that installs what an entry lacks; "" if nothing is missing."""
     if not plugins.missing_requirements(entry):
         return ""
     return f"pip install '{entry.distribution}[{entry.extra}]'"
 
 
 def _missing(registry: Registry) -> dict[str, list[str]]:
-    """Names that are not installed, by the command that brings them."""
+    """Names that are not installed, by the command that installs them."""
     names: dict[str, list[str]] = {}
     for entry in registry.entries:
         if command := install(entry):
@@ -77,7 +77,8 @@ def _missing(registry: Registry) -> dict[str, list[str]]:
 
 
 def duplicates(registry: Registry) -> list[dict[str, Any]]:
-    """Names that more than one plugin registered; to name one without its plugin is an error."""
+    """Names that several plugins have registered: an error in a configuration, unless it names one
+    as `plugin/name`."""
     plugins_of: dict[tuple[str, str], list[str]] = {}
     for entry in registry.entries:
         plugins_of.setdefault((entry.kind, entry.name), []).append(entry.plugin)

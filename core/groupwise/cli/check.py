@@ -1,4 +1,4 @@
-"""describe: what a configuration will do and what it will take, before any weights are loaded."""
+"""describe: batch sizes, prompts, memory and warnings of a configuration; loads no weights."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,14 @@ from groupwise.tracking import check_trackers
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     """Batch arithmetic, prompts, memory by purpose and warnings, as text in columns.
 
-    Builds all that a run would, but for what loads weights. Raises UserError for what a run would
-    refuse.
+    Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
     check_trackers(loaded)
     targets, config = check_sections(loaded, {}), loaded.config
     parts = build_parts(loaded, {})
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
     parts.check_policies(kinds)
-    # A function that makes a policy says nothing of it before it is called.
+    # Of a function that builds a policy, the class is unknown before it is called.
     policies: dict[str, type[Policy]] = {
         n: kind if isinstance(kind, type) else Policy for n, kind in kinds.items()
     }
@@ -43,14 +42,14 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
-        if config.chain is None or not number:  # the others receive what is written for them
+        if config.chain is None or not number:  # only the first of a chain receives dataset prompts
             notes += policy.examine(settings, parts.rows())
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     counts = derive(config, greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
-    of_all = Counter[str]()
+    largest = Counter[str]()
     for each in sizes.values():
-        of_all.update(each.largest())
+        largest.update(each.largest())
     texts = [
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
@@ -58,7 +57,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
-            for text in (idle, too_much(of_all), *warnings(loaded, parts.algorithms))
+            for text in (idle, too_much(largest), *warnings(loaded, parts.algorithms))
             if text
         ),
     ]
@@ -68,35 +67,35 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
 def _check_shard(policy: type[Policy], loaded: LoadedConfig) -> None:
     if loaded.config.train.shard and policy.shard is Policy.shard:
         raise UserError(
-            f"train.shard: {policy.__name__} cannot be sharded; leave train.shard out, and each "
-            f"process holds the whole of it"
+            f"train.shard: {policy.__name__} cannot be sharded; leave train.shard out, then every "
+            f"process holds all of its weights"
         )
 
 
 def _prompts(parts: Parts) -> dict[str, str]:
     """How many rows there are, and how many of them are held out."""
-    source, exam = parts.prompts.source, parts.exam
-    counted = checked_rows(exam.source)
-    held = [row for row in islice(exam.rows(), counted) if exam.is_held_out(row)]
-    of = "" if counted == len(exam.source) else f" of the first {counted:,}"
+    source, prompts = parts.prompts.source, parts.evaluation_prompts
+    counted = checked_rows(prompts.source)
+    held = [row for row in islice(prompts.rows(), counted) if prompts.is_held_out(row)]
+    of = "" if counted == len(prompts.source) else f" of the first {counted:,}"
     return {
         "rows": f"{len(source):,}",
         "held out": f"{len(held):,}{of}",
-        "different questions held out": f"{len(set(map(exam.question, held))):,}{of}",
+        "different questions held out": f"{len(set(map(prompts.question, held))):,}{of}",
         "evaluated": f"{len(parts.held_out):,}",
     }
 
 
 def warnings(loaded: LoadedConfig, algorithms: Mapping[str, Algorithm]) -> Iterator[str]:
-    """What is allowed and still seldom meant; algorithms: by label of the learner."""
+    """Settings that are allowed but seldom intended; algorithms: by label of the learner."""
     config = loaded.config
     for label, learning in config.learners.items():
-        whose = "" if label == SOLE else f"{label}: "
+        prefix = "" if label == SOLE else f"{label}: "
         if learning.learns:
-            yield from (whose + each for each in _warnings_of(learning.train, algorithms[label]))
+            yield from (prefix + each for each in _warnings_of(learning.train, algorithms[label]))
     train, prompts, evaluation = config.train, config.prompts, config.evaluation
     if train.ahead and config.sampler is None:
-        yield "ahead 1 without a sampler: the policy draws before the update, which gains no time"
+        yield "ahead 1 without a sampler: the policy samples before the update, which saves no time"
     if evaluation.count and evaluation.source is None and prompts.held_out == 0:
         yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
     if config.watch and not evaluation.count:
@@ -106,11 +105,14 @@ def warnings(loaded: LoadedConfig, algorithms: Mapping[str, Algorithm]) -> Itera
 
 
 def _warnings_of(train: TrainSection, algorithm: Algorithm) -> Iterator[str]:
-    """The same of one learner."""
+    """The warnings about one learner."""
     if algorithm.smallest_group > 1 and train.group_size < 4:
         yield f"group_size {train.group_size}: advantages of so few completions are mostly noise"
     if train.microbatch < train.group_size:
-        yield f"microbatch {train.microbatch}: decisions, not rollouts; so few make many passes"
+        yield (
+            f"microbatch {train.microbatch}: counts decisions, not rollouts; such a small value "
+            f"makes many passes"
+        )
     if train.steps and train.warmup_steps >= train.steps:
         yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
     if train.learning_rate == 0:
@@ -118,24 +120,22 @@ def _warnings_of(train: TrainSection, algorithm: Algorithm) -> Iterator[str]:
     if algorithm.reference:
         copied = " a copy" if algorithm.moves_reference else ", without adapters, a copy"
         yield (
-            f"the algorithm asks a reference: a further pass over every rollout and{copied} of "
-            f"what is trained"
+            f"the algorithm uses a reference: one more pass over every rollout and{copied} of the "
+            f"trained weights"
         )
 
 
 def _memory(sizes: Sizes, parts: Parts, label: str, shards: int) -> str:
-    """What a policy takes on a process by purpose, and the most of it at once."""
+    """The memory of a policy on one process, by purpose, and the largest sum at one time."""
     learning = parts.config.learners[label]
-    whose = "" if label == SOLE else f" of {label}"
+    title = "memory" if label == SOLE else f"memory of {label}"
     if not sizes:
-        return f"memory{whose}\n  policy {learning.policy.name!r} makes no estimate\n"
-    of = whose
+        return f"{title}\n  policy {learning.policy.name!r} makes no estimate\n"
     if shards > 1:
-        of += f" of each of {shards} processes, among which weights are divided"
+        title += f" of each of {shards} processes, among which weights are divided"
     rows = {purpose: size(count) for purpose, count in sizes.all().items()}
     return _table(
-        f"memory{of}, estimated for micro-batches of at most "
-        f"{learning.train.microbatch:,} decisions",
+        f"{title}, estimated for micro-batches of at most {learning.train.microbatch:,} decisions",
         {**rows, "at most at once": size(sum(sizes.largest().values()))},
     )
 

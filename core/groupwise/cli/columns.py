@@ -1,4 +1,4 @@
-"""Columns: which of a data file's hold prompts and answers, and what the answers are."""
+"""Columns: which columns of a data file hold prompts and answers, and what the answers are."""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from groupwise.plugins.registry import installed
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input", "query", "caption")
 ANSWERS = ("answer", "solution", "target", "label", "gold", "output", "response")
-"""Names in which data sets usually have them, the likeliest first."""
-LOOKED_AT = 100
-"""Rows of which the answers are looked at."""
+"""Usual names of these columns, the most common first."""
+CHECKED_ROWS = 100
+"""Rows whose answers decide on the task."""
 NUMBER = re.compile(r"(?:.*####)?\s*[-+]?\$?[\d,]*\.?\d+\s*", re.DOTALL)
 FORMULA = re.compile(r"[\\^$=]|\d\s*/\s*\d")
 
@@ -21,7 +21,8 @@ FORMULA = re.compile(r"[\\^$=]|\d\s*/\s*\d")
 class Columns:
     """The columns of a data set.
 
-    names: all of them, empty where they cannot be seen; answers: the first that the file has.
+    prompt, answer: their names, answer "" if there is none; names: of all columns, empty for a hub
+    data set; answers: those of the first rows.
     """
 
     prompt: str
@@ -31,45 +32,46 @@ class Columns:
 
     @property
     def task(self) -> str:
-        """What kind of answers these are: `numbers`, `math` for formulas among them, or `words`."""
+        """`numbers` if all answers are numbers, `math` if some are formulas, else `words`."""
         if all(map(NUMBER.fullmatch, self.answers)):
             return "numbers"
-        numbers = sum(bool(NUMBER.fullmatch(a) or FORMULA.search(a)) for a in self.answers)
-        return "math" if numbers == len(self.answers) else "words"
+        is_math = all(NUMBER.fullmatch(a) or FORMULA.search(a) for a in self.answers)
+        return "math" if is_math else "words"
 
 
 def columns(path: Path, prompt: str | None, answer: str | None) -> Columns:
-    """The columns of a file; prompt, answer: their names where a user gave them.
+    """The columns of a file; prompt, answer: their names, None to recognise them by usual names.
 
-    Raises UserError for a file that cannot be read, and where no column has such a name.
+    Raises UserError if the file cannot be read, or if it has no such column.
     """
     dataset = installed().load("prompts", "dataset")
-    # With a template no column need be called `prompt`.
+    # With a template the data need no column named `prompt`.
     data = dataset(dataset.Config(path=str(path), template="")).data
     names = data.column_names
-    chosen = _chosen(path, "--prompt", prompt, PROMPTS, names)
-    gold = _chosen(path, "--answer", answer, ANSWERS, names, needed=answer is not None)
-    answers = [str(value) for value in data[:LOOKED_AT][gold]] if gold else []
-    return Columns(prompt=chosen, answer=gold, names=names, answers=answers)
+    prompts = _column(path, "--prompt", prompt, PROMPTS, names)
+    gold = _column(path, "--answer", answer, ANSWERS, names, required=answer is not None)
+    answers = [str(value) for value in data[:CHECKED_ROWS][gold]] if gold else []
+    return Columns(prompt=prompts, answer=gold, names=names, answers=answers)
 
 
-def _chosen(
+def _column(
     path: Path,
     option: str,
     name: str | None,
     usual: Sequence[str],
     names: Sequence[str],
     *,
-    needed: bool = True,
+    required: bool = True,
 ) -> str:
-    wanted = usual if name is None else (name,)
-    lower = {each.lower(): each for each in reversed(names)}
-    for each in wanted:
-        if each.lower() in lower:
-            return lower[each.lower()]
-    if not needed:
+    """The column of this name, or the first with a usual one, in any case of letters; else ""."""
+    candidates = usual if name is None else (name,)
+    by_lower_case = {each.lower(): each for each in reversed(names)}
+    for candidate in candidates:
+        if candidate.lower() in by_lower_case:
+            return by_lower_case[candidate.lower()]
+    if not required:
         return ""
     raise UserError(
-        f"{path} has no column {' or '.join(map(repr, wanted))} (it has {', '.join(names)}); "
-        f"name it by {option} COLUMN"
+        f"{path} has no column {' or '.join(map(repr, candidates))} (its columns are "
+        f"{', '.join(names)}); set {option} COLUMN"
     )

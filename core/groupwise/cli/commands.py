@@ -1,4 +1,4 @@
-"""The command line. Imports of its own are light; every command imports what it needs."""
+"""The command line. This module imports little; every command imports what it needs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from groupwise.storage.run_folder import Resume
 
 INTERRUPTED = 130
-"""What shells expect of a program that Ctrl-C ended."""
+"""The exit code that shells expect from a program that Ctrl-C ended."""
 
 app = App(
     name="groupwise",
@@ -40,12 +40,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print no progress")]
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """Errors that the user can mend become one red line and exit code 2."""
+def reporting_errors() -> Iterator[None]:
+    """A context that prints errors which the user can mend as one red line, with exit code 2."""
     try:
         yield
     except UserError as error:
-        raise _told(str(error)) from error
+        raise _exit(str(error)) from error
     except KeyboardInterrupt as error:
         typer.secho("interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from error
@@ -53,16 +53,17 @@ def telling() -> Iterator[None]:
         from groupwise.storage.disk import is_of_disk, reason
 
         if is_of_disk(error):
-            raise _told(reason(error)) from error
+            raise _exit(reason(error)) from error
         from groupwise.processes import loss_of_others
 
         if (lost := loss_of_others(error)) is not None:
-            raise _told(lost) from error
+            raise _exit(lost) from error
         raise _without_secrets(error) from error
 
 
 def _without_secrets(error: Exception) -> Exception:
-    """What to raise for a bug, of us or of a plugin: its traceback, unless that shows a secret."""
+    """The exception to raise for a bug: the same, or an exit with a masked traceback if the
+    traceback contains a secret."""
     import traceback
 
     from groupwise.secrets import redacted
@@ -74,7 +75,8 @@ def _without_secrets(error: Exception) -> Exception:
     return typer.Exit(1)
 
 
-def _told(message: str) -> typer.Exit:
+def _exit(message: str) -> typer.Exit:
+    """Print an error; returns the exception to raise."""
     typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
     return typer.Exit(2)
 
@@ -98,7 +100,7 @@ def _root(
 
 
 @app.command()
-@telling()
+@reporting_errors()
 def train(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -117,14 +119,14 @@ def train(
     """Train: evaluate, make the steps, evaluate again, write a report."""
     from groupwise.storage.facts import read_config
 
-    # Before torch is imported: a mistake in the file is told at once.
+    # Before torch is imported, so that a mistake in the file is reported at once.
     loaded = read_config(config, overrides or ())
     how: Resume = "auto" if auto_resume else resume
     _train(loaded, resume=how, overwrite=overwrite, quiet=quiet)
 
 
 @app.command()
-@telling()
+@reporting_errors()
 def resume(
     run: RunArgument,
     overrides: Overrides = None,
@@ -132,7 +134,7 @@ def resume(
 ) -> None:
     """Go on with a run from its last checkpoint.
 
-    By the run's own configuration, whatever folder the command is called in.
+    Uses the run's own configuration; the current folder does not matter.
     """
     from groupwise.storage.facts import run_config
 
@@ -150,7 +152,7 @@ def _train(
 
 
 @app.command()
-@telling()
+@reporting_errors()
 def check(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -172,7 +174,7 @@ def check(
 
 
 @app.command("eval")
-@telling()
+@reporting_errors()
 def evaluate(
     run: RunArgument,
     overrides: Overrides = None,
@@ -196,7 +198,7 @@ def evaluate(
 
 
 @app.command()
-@telling()
+@reporting_errors()
 def report(
     runs: Annotated[
         list[Path],

@@ -1,6 +1,6 @@
-"""Completion: what the shell offers for an argument that was begun.
+"""Completion: what the shell suggests for an incomplete argument.
 
-Where nothing is offered, bash completes file names.
+If there are no suggestions, bash completes file names.
 """
 
 from glob import escape
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Folders of runs: those whose path begins so, and those in a folder whose path does."""
+    """Folders of runs whose path begins with the text, and runs inside of such folders."""
     from groupwise.storage.facts import FACTS
 
-    begun = incomplete.rpartition("/")[2]
-    folder = Path(incomplete.removesuffix(begun))
-    patterns = [f"{escape(begun)}*/{FACTS}", f"{escape(begun)}*/*/{FACTS}"]
+    start = incomplete.rpartition("/")[2]
+    folder = Path(incomplete.removesuffix(start))
+    patterns = [f"{escape(start)}*/{FACTS}", f"{escape(start)}*/*/{FACTS}"]
     return sorted(str(path.parent) for pattern in patterns for path in folder.glob(pattern))
 
 

@@ -18,11 +18,11 @@ PANELS: Mapping[str, str] = {
     "sample": "Use a run",
     "plugins": "See what is installed",
 }
-"""The panel that each command stands in; both in the order in which somebody needs them."""
+"""The panel of each command in `--help`, in the order in which users need them."""
 
 
 def _without_values(parameters: list[Any]) -> list[Any]:
-    """The same parameters; flags show no type, which would look like a value they need."""
+    """The parameters; flags show no type, which would look like a required value."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""

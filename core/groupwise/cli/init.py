@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from groupwise.cli.commands import app, telling
+from groupwise.cli.commands import app, reporting_errors
 from groupwise.cli.completion import tasks
 from groupwise.errors import UserError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@telling()
+@reporting_errors()
 def init(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the YAML file to write")],
     *,
@@ -83,7 +83,7 @@ def init(
 
 
 def _check(loaded: "LoadedConfig") -> None:
-    """Raise UserError for what `check` refuses; data that would have to be fetched is not read."""
+    """Raise UserError for what `check` refuses; hub data sets are not downloaded."""
     from groupwise.config.kinds import plugin_sections
     from groupwise.plugins import registry as plugins
 
@@ -93,9 +93,9 @@ def _check(loaded: "LoadedConfig") -> None:
             if plugins.missing_requirements(entry):
                 missing.setdefault(entry.distribution, set()).add(str(entry.extra))
     if missing:
-        brought = [f"{name}[{','.join(sorted(extras))}]" for name, extras in missing.items()]
-        needed = " ".join(f"'{each}'" for each in brought)
-        raise UserError(f"this run needs extras that are not installed: pip install {needed}")
+        packages = [f"'{name}[{','.join(sorted(extras))}]'" for name, extras in missing.items()]
+        command = f"pip install {' '.join(packages)}"
+        raise UserError(f"this run needs extras that are not installed: {command}")
     from groupwise.run.parts import build_parts, check_sections
 
     check_sections(loaded, {})

@@ -1,8 +1,8 @@
-"""The tables of docs/configuration.md, made from the sections and from what plugins accept.
+"""The tables of docs/configuration.md, generated from the sections and the options of plugins.
 
     python -m groupwise.cli.manual docs/configuration.md
 
-writes them into the page, between its two marks.
+replaces the tables of the page, between the lines `BEGIN` and `END`.
 """
 
 import sys
@@ -39,40 +39,43 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Each of `tracking`": TrackerSection,
 }
 SHOWN = ("policies", "samplers", "algorithms", "prompts")
-"""Kinds of plugins whose options are shown; rewards have pages of their own."""
+"""Kinds of plugins whose options are listed here; those of rewards are in docs/rewards.md."""
 
 
 def tables() -> str:
-    """A heading and a table of key, type, default and meaning for every section and plugin."""
+    """A heading and a table of key, type, default and meaning for every section and plugin.
+
+    Of a plugin whose options inherit from those of an earlier one, only the differences.
+    """
     parts = [f"## {title}\n\n{table(model)}" for title, model in TABLES.items()]
     names: dict[type[BaseModel], str] = {}
-    for kind, name in _own():
+    for kind, name in _builtin():
         model: type[BaseModel] = plugins.installed().load(kind, name).Config
         title = f"## {plugins.SINGULAR[kind].capitalize()} `{name}`"
-        above = next((base for base in model.__mro__[1:] if base in names), None)
-        own = table(model) if above is None else _variant(model, above, names[above])
-        parts.append(f"{title}\n\n{own}")
+        base = next((each for each in model.__mro__[1:] if each in names), None)
+        options = table(model) if base is None else _variant(model, base, names[base])
+        parts.append(f"{title}\n\n{options}")
         names[model] = name
     return "\n\n".join(parts)
 
 
-def _variant(model: type[BaseModel], above: type[BaseModel], name: str) -> str:
-    """What differs from the model above it, which is that of `name`."""
-    gone = [f"`{key}`" for key in above.model_fields if key not in model.model_fields]
-    keys = _changed(model, above) & model.model_fields.keys()
-    text = f"As `{name}`" + (f", without {', '.join(gone)}" if gone else "")
-    return f"{text}, but for:\n\n{table(model, keys=keys)}" if keys else f"{text}."
+def _variant(model: type[BaseModel], base: type[BaseModel], name: str) -> str:
+    """How the options differ from those of its base class, the options of plugin `name`."""
+    removed = [f"`{key}`" for key in base.model_fields if key not in model.model_fields]
+    keys = _changed(model, base) & model.model_fields.keys()
+    text = f"The options of `{name}`" + (f", without {', '.join(removed)}" if removed else "")
+    return f"{text}. These are new or changed:\n\n{table(model, keys=keys)}" if keys else f"{text}."
 
 
-def _changed(model: type[BaseModel], above: type[BaseModel]) -> set[str]:
-    """The keys that the model states, or a base between it and the model above it."""
-    between = [base for base in model.__mro__ if issubclass(base, BaseModel)]
-    own = [vars(base).get("__annotations__", {}) for base in between if not issubclass(above, base)]
+def _changed(model: type[BaseModel], base: type[BaseModel]) -> set[str]:
+    """The keys that the model declares itself, or inherits from a class between it and `base`."""
+    classes = [each for each in model.__mro__ if issubclass(each, BaseModel)]
+    own = [vars(each).get("__annotations__", {}) for each in classes if not issubclass(base, each)]
     return {key for annotations in own for key in annotations}
 
 
-def _own() -> Iterator[tuple[str, str]]:
-    """Kind and name of what this distribution registers."""
+def _builtin() -> Iterator[tuple[str, str]]:
+    """Kind and name of each plugin of this distribution whose options are shown."""
     entries = plugins.installed().entries
     for kind in SHOWN:
         for entry in entries:
@@ -81,7 +84,7 @@ def _own() -> Iterator[tuple[str, str]]:
 
 
 def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:
-    """One section as a Markdown table; keys: these alone."""
+    """The options of a model as a Markdown table; keys: only these, all if None."""
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     rows += [
         f"| `{option.key}` | {option.kind} | {option.default} | {option.meaning} |"
@@ -92,7 +95,7 @@ def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:
 
 
 def rewritten(page: str) -> str:
-    """The page with fresh tables between its marks."""
+    """The page with new tables between `BEGIN` and `END`."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{rest.partition(END)[2]}"
 

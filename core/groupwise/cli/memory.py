@@ -1,4 +1,4 @@
-"""Memory: what a process of a run will take, while it samples and while it updates."""
+"""Memory: how much a process of a run will need, while it samples and while it updates."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from groupwise.run.parts import Parts
 class Sizes:
     """Bytes on a process by purpose: while it samples, and while it updates.
 
-    A step does one after the other, and what the one needs is free again in the other.
+    A step first samples and then updates; the memory of sampling is freed before.
     """
 
     sampling: Mapping[str, int] = field(default_factory=dict)
@@ -36,7 +36,10 @@ class Sizes:
 def estimate(
     parts: Parts, label: str, policy: type[Policy], settings: Any, *, processes: int, shards: int
 ) -> Sizes:
-    """A policy's own, of one of so many processes; settings: its `Config`."""
+    """The sizes of a policy on one of `processes` processes, of which `shards` divide its weights.
+
+    label: of its learner; settings: the policy's `Config`.
+    """
     learning, evaluation = parts.config.learners[label], parts.config.evaluation
     train, groups = learning.train, groups_of(parts.config, label)
     algorithm = parts.algorithms[label]
@@ -53,13 +56,12 @@ def estimate(
         group_size=learning.group_size,
         training=True,
         reference=bool(algorithm.reference) and not algorithm.moves_reference,
-        # One that moves is kept as an average is, of adapters, too.
+        # A reference that moves is a copy, like an average; with adapters, too.
         averages=int(train.ema is not None) + int(algorithm.moves_reference),
         shards=shards,
     )
-    # Where another sampler draws, the policy samples nothing.
-    own = learning.sampler is None
-    sampled = min(train.sample_batch, drawn) if own else 0
+    # With another sampler, the policy samples nothing.
+    sampled = min(train.sample_batch, drawn) if learning.sampler is None else 0
     sampling = estimated(decisions=0, sampled=sampled)
     if not learning.learns:
         return Sizes(sampling=sampling)
@@ -67,7 +69,7 @@ def estimate(
 
 
 def groups_of(config: RunConfig, label: str) -> int:
-    """How many groups of a step are a learner's: in a chain, one of each completion before it."""
+    """The learner's groups per step; in a chain, one for each completion of the policy before."""
     groups = config.train.groups_per_step
     if config.chain is not None:
         for other, learning in config.learners.items():
@@ -78,12 +80,15 @@ def groups_of(config: RunConfig, label: str) -> int:
 
 
 def _share(count: int, processes: int) -> int:
-    """As many as one of the processes has at the most."""
+    """The largest share that a process has of so many groups or prompts."""
     return -(-count // processes)
 
 
 def room() -> tuple[int, str]:
-    """Bytes that a process has here, and of what; a GPU's, or its part of the machine's memory."""
+    """Bytes that a process has on this machine, and a phrase that names that memory.
+
+    The memory of the GPU, or without one the machine's, divided by its processes.
+    """
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         return properties.total_memory, f"of this {properties.name}"
@@ -92,16 +97,16 @@ def room() -> tuple[int, str]:
 
 
 def too_much(sizes: Mapping[str, int]) -> str | None:
-    """What to say where a process does not have so much memory here; else None."""
-    there, where = room()
+    """A warning if a process needs more memory than it has on this machine; else None."""
+    available, where = room()
     needed = sum(sizes.values())
-    if needed <= there:
+    if needed <= available:
         return None
     largest = sorted(sizes, key=lambda purpose: -sizes[purpose])[:3]
-    named = ", ".join(f"{purpose} {size(sizes[purpose])}" for purpose in largest)
+    listed = ", ".join(f"{purpose} {size(sizes[purpose])}" for purpose in largest)
     return (
-        f"a process takes {size(needed)}, more than the {size(there)} {where}; most of it is "
-        f"{named} (docs/scaling.md says what helps)"
+        f"a process takes {size(needed)}, more than the {size(available)} {where}; most of it is "
+        f"{listed} (docs/scaling.md says what helps)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Options: what a section or a plugin takes: key, type, default and meaning of each option."""
+"""Options: the options of a section or a plugin, each with key, type, default and meaning."""
 
 import inspect
 import types
@@ -14,16 +14,16 @@ from groupwise.config import yaml_lines
 from groupwise.config.section import PluginSection, Section
 
 REQUIRED, UNSET = "required", "unset"
-"""Defaults of what has none, and of what may be left out."""
+"""Shown as the default of a required option, and of an optional one that is None."""
 PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
 LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option, as people read it; values in `kind` and `default` stand in backticks.
+    """One option for display; values in `kind` and `default` are in backticks.
 
-    key: dotted, where it lies in a section of the plugin's own section.
+    key: dotted, if the option is in a nested section.
     """
 
     key: str
@@ -33,7 +33,7 @@ class Option:
 
 
 def of_model(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
-    """The options of a `Config` or a section, each before those of its own section."""
+    """The options of a `Config` or a section; a nested section is followed by its own options."""
     for name, info in model.model_fields.items():
         yield Option(
             key=f"{prefix}{name}",
@@ -55,7 +55,7 @@ def of_arguments(parameters: Sequence[inspect.Parameter]) -> Iterator[Option]:
 
 
 def _inherited(model: type[BaseModel], name: str) -> str:
-    """A key's meaning where a variant gives it another default and nothing else."""
+    """The description from a base class, if a subclass only changed the default."""
     bases = [base for base in model.__mro__ if issubclass(base, BaseModel)]
     meanings = [base.model_fields[name].description for base in bases if name in base.model_fields]
     return next(filter(None, meanings), "")

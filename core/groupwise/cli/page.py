@@ -1,4 +1,4 @@
-"""Page: one registered name: what it does, how a configuration names it, what it takes."""
+"""Page: what one registered name does, how a configuration names it, and its options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ SECTIONS: Mapping[str, str] = {
     "prompts": "prompts: {}",
     "callbacks": "callbacks: [{}]",
 }
-"""How a configuration names a plugin; adapters are chosen by the model."""
+"""How a configuration names a plugin of each kind; adapters are chosen by the model."""
 DOCUMENTED: Mapping[str, str] = {
     "policies": "docs/configuration.md",
     "samplers": "docs/configuration.md",
@@ -31,11 +31,11 @@ DOCUMENTED: Mapping[str, str] = {
     "algorithms": "docs/algorithms.md",
     "prompts": "docs/configuration.md",
 }
-"""Where our own plugins are documented."""
+"""The page on the built-in plugins of each kind."""
 
 
 def page(entries: Sequence[Entry], width: int | None) -> Text:
-    """What a name stands for: its entry, or those of each kind.
+    """The entries of one name: several, if several kinds or plugins register it.
 
     width: of the terminal, None for lines of any length.
     """
@@ -74,7 +74,7 @@ def _of_entry(entry: Entry, width: int | None) -> Text:
 
 
 def _described(part: str, width: int | None) -> str:
-    """A paragraph of a docstring; its lines stay where it is a list or a formula."""
+    """A paragraph of a docstring, reflowed unless it is a list or a formula."""
     lines = part.splitlines()
     if any(each.startswith((" ", "-", "|")) for each in lines) or width is None:
         return "".join(f"  {each}\n" for each in lines)
@@ -93,13 +93,13 @@ def _options(kind: str, target: Any) -> list[Option]:
 
 
 def _named(name: str, options: list[Option]) -> str:
-    """The name in a configuration, with the options that have no default."""
+    """How a configuration writes the name, with the required options."""
     required = [f"{o.key}: ..." for o in options if o.default == REQUIRED and "." not in o.key]
     return f"{{{', '.join([f'name: {name}', *required])}}}"
 
 
 def _of_option(option: Option, width: int | None) -> Text:
-    """Key and default as a configuration has them, type, and the meaning below."""
+    """Key and default as in a configuration, the type, and on the next lines the meaning."""
     default = {REQUIRED: "...", UNSET: "null"}.get(option.default, option.default.strip("`"))
     kind = option.kind.replace("`, `", " | ").replace("`", "")
     text = Text.assemble(

@@ -1,4 +1,4 @@
-"""`groupwise plugins`: what is installed, or what one name takes."""
+"""`groupwise plugins`: the installed plugins, or the options of one."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from groupwise.cli.commands import app, telling
+from groupwise.cli.commands import app, reporting_errors
 from groupwise.cli.completion import plugin_names
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Name = Annotated[
 
 
 @app.command()
-@telling()
+@reporting_errors()
 def plugins(
     name: Name = None,
     as_json: Annotated[bool, typer.Option("--json", help="as JSON, for other programs")] = False,
@@ -39,7 +39,7 @@ def plugins(
         return
     from rich.console import Console
 
-    # Lines are cut by hand for a terminal's width, and not at all when piped into a file or grep.
+    # `paragraph` breaks lines to the terminal's width, and not at all in a file or a pipe.
     console = Console(highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else None
     if name is None:

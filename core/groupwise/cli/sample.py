@@ -1,4 +1,4 @@
-"""`groupwise sample`: a rejection-sampled set of a run."""
+"""`groupwise sample`: writes a rejection-sampled data set from a run's model."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from groupwise.cli.commands import Overrides, Quiet, RunArgument, telling
+from groupwise.cli.commands import Overrides, Quiet, RunArgument, reporting_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from groupwise.storage.sampled import SampledSet
 
 EVERY = 15.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between lines of progress if the output is no terminal."""
 
 
-@telling()
+@reporting_errors()
 def sample(
     run: RunArgument,
     overrides: Overrides = None,
@@ -34,7 +34,7 @@ def sample(
     keep: Annotated[str, typer.Option("--keep", help="which: best, right or all")] = "best",
     at_most: Annotated[
         int | None,
-        typer.Option("--at-most", help="of a prompt, keep no more than so many, the best"),
+        typer.Option("--at-most", help="keep at most so many completions of a prompt, the best"),
     ] = None,
     prompts: Annotated[
         int | None, typer.Option("--prompts", help="how many prompts; all of the split if unset")
@@ -92,7 +92,7 @@ def _draw(
     tally: "Tally",
     console: "Console",
 ) -> None:
-    """Write the set prompt by prompt, where this process has a file to write to."""
+    """Sample and write the set prompt by prompt; target: None on processes that write nothing."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from groupwise.run.sample import answers
@@ -114,7 +114,7 @@ def _draw(
 
 @dataclass
 class Tally:
-    """What was drawn so far, and what was kept of it, in a line."""
+    """Counts of sampled and kept completions so far; as a string, one line."""
 
     prompts: int = 0
     samples: int = 0

@@ -69,7 +69,8 @@ class PromptsSection(PluginSection):
     weighting: WeightingSection | None = Field(
         default=None,
         description="draw prompts more often that succeed about half the time; `{}` takes the "
-        "defaults, null draws all equally often ([Data that teaches](data.md))",
+        "defaults, null draws all equally often ([Choosing prompts and replaying "
+        "successes](data.md))",
     )
 
     @model_validator(mode="after")

@@ -122,7 +122,7 @@ class TrainSection(Section):
     replay: ReplaySection | None = Field(
         default=None,
         description="reuse earlier right completions of prompts that are rarely answered right; "
-        "`{}` takes the defaults ([Data that teaches](data.md))",
+        "`{}` takes the defaults ([Choosing prompts and replaying successes](data.md))",
     )
     max_skipped_updates: int = Field(
         default=10,

@@ -1,7 +1,7 @@
-"""Charts over training steps, as text: inline SVG for the drawing, HTML for the words.
+"""Charts over training steps, as HTML: inline SVG for lines and bars, HTML for labels.
 
 The SVG stretches to its box while strokes keep their width, and labels are placed in percent, so
-type has one size on a phone, a wide screen and paper. Whatever names a chart is escaped here.
+text has the same size on a phone, a wide screen and paper. Names and titles are escaped here.
 """
 
 import json
@@ -14,11 +14,11 @@ from groupwise.report.wording import brief, display, text, tick_labels
 Point = tuple[float, float]
 Spread = tuple[float, float, float]
 
-SMOOTH_FROM = 60  # points; below this the eye smooths well enough
+SMOOTH_FROM = 60  # points; shorter lines are not smoothed
 MOST_POINTS = 800  # a line is thinned to about this many
 MOST_BARS = 60
 COLOURS = 6
-BOX = 1000  # the drawing's own units, both ways
+BOX = 1000  # width and height of the SVG in its own units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What one set of axes shows, and the sentence that says how to read it.
+    """The series on one pair of axes, with a title and a note on how to read them.
 
-    levels: values that a dashed line across the whole chart stands at. named: the legend names
-    its series even where there is one alone.
+    levels: values marked by a dashed line across the chart; named: the legend names the series
+    even if there is only one.
     """
 
     title: str
@@ -68,7 +68,7 @@ def smooth(values: Sequence[float]) -> list[float]:
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most about `most` points: of each stretch its lowest and highest, so spikes survive."""
+    """About `most` points: the lowest and the highest of each stretch, so that spikes stay."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(2 * len(points) / most)
@@ -80,8 +80,8 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers, about `count` steps of them, from at or below `low` to at or above `high`."""
-    if high - low <= 1e-9 * max(abs(low), abs(high)) + 1e-300:  # a flat line: measure it from zero
+    """About `count` intervals between round numbers, from at most `low` to at least `high`."""
+    if high - low <= 1e-9 * max(abs(low), abs(high)) + 1e-300:  # a flat line: start at zero
         low, high = min(low, 0.0), max(high, 0.0)
         high = high if high > low else 1.0
     magnitude = 10.0 ** math.floor(math.log10((high - low) / count))
@@ -92,13 +92,13 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 class _Axes:
-    """Where a step and a value lie in the drawing."""
+    """The axes of a chart: from a step and a value to coordinates of the SVG."""
 
     def __init__(self, values: Iterable[float], last_step: float, chart: Chart) -> None:
-        everything = list(values)
-        low, high = min(everything), max(everything)
+        all_values = list(values)
+        low, high = min(all_values), max(all_values)
         if 0 < low < 0.6 * high or (chart.percent and low > 0 and high - low < 0.5):
-            low = 0.0  # a zero line is shown where it does not flatten the curve
+            low = 0.0  # the axis starts at zero unless that flattens the curve
         self.ticks = ticks(low, high, 6 if chart.wide else 4)
         self.labels = tick_labels(self.ticks, percent=chart.percent)
         self.low, self.high = self.ticks[0], self.ticks[-1]
@@ -119,7 +119,7 @@ def _path(kind: str, colour: int, data: str) -> str:
 
 
 def _style(colour: int) -> str:
-    """Classes of a line or its key: beyond the last colour they begin again, with dashed lines."""
+    """CSS classes of a line or its key: after the last colour, the same colours, dashed."""
     return f"c{colour % COLOURS}" + (f" dashed{min(colour // COLOURS, 2)}" * (colour >= COLOURS))
 
 
@@ -182,8 +182,8 @@ def draw(chart: Chart, last_step: float) -> str:
     values = [y for series in shown for _, y in series.points]
     values += [y for series in shown for row in series.spread for y in row[1:]]
     axes = _Axes([*values, *chart.levels], last_step, chart)
-    many = max(len(s.points) for s in shown) > SMOOTH_FROM  # lines of one chart are drawn alike
-    smoothed = chart.smooth and many
+    is_long = max(len(s.points) for s in shown) > SMOOTH_FROM  # all lines of a chart are smoothed
+    smoothed = chart.smooth and is_long
     lines = [_draw_line(s, axes, smoothed=smoothed) for s in shown if not s.dots]
     return _figure(
         replace(chart, series=shown), axes, lines + [_draw_dots(s, axes) for s in shown if s.dots]
@@ -191,7 +191,7 @@ def draw(chart: Chart, last_step: float) -> str:
 
 
 def draw_stacked(chart: Chart, last_step: float) -> str:
-    """The chart's series as bars on top of one another, in their order from the ground up."""
+    """The chart's series as stacked bars, the first at the bottom."""
     shown = [series for series in chart.series if series.points]
     if not shown:
         return ""
@@ -209,10 +209,10 @@ def draw_stacked(chart: Chart, last_step: float) -> str:
 
 
 def _binned(points: Sequence[Point], size: int, last_step: int) -> list[Point]:
-    """The mean over each `size` steps; a step without a value spent nothing there."""
+    """The mean over every `size` steps; a step without a value counts as 0."""
     sums = dict.fromkeys(range(0, max(last_step, 1), size), 0.0)
     for x, y in points:
-        if x >= 1:  # what came before the first step has no place on this axis
+        if x >= 1:  # step 0, before training, is not on this axis
             sums[(int(x) - 1) // size * size] += y
     return [(min(b + size, last_step), s / min(size, last_step - b)) for b, s in sums.items()]
 
@@ -275,7 +275,7 @@ def swatch(colour: int) -> str:
 
 
 def _legend(chart: Chart) -> str:
-    """Names with their colour and last value; one line alone needs only the value."""
+    """Names with colour and last value; for a single line only the value."""
     named = chart.named or len(chart.series) > 1
     items = []
     for series in chart.series:
@@ -286,7 +286,7 @@ def _legend(chart: Chart) -> str:
 
 
 def _spoken(chart: Chart) -> str:
-    """The chart in words, as HTML, for who cannot see it."""
+    """The chart in words, as HTML, for screen readers."""
     parts = []
     for series in chart.series:
         (first, start), (last, end) = series.points[0], series.points[-1]

@@ -1,4 +1,4 @@
-"""Completions before and after training, side by side, as HTML: who is compared with whom."""
+"""Completions before and after training as HTML: pairs them, chooses some, and counts changes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,15 +28,15 @@ def compare(
     names: tuple[str, str] = ("Before", "After"),
     writers: Sequence[str] = (),
 ) -> str:
-    """The section's inside: the tally, then images in a grid and texts on a card each.
+    """The content of the section: the counts, then images in a grid, then a card for each text.
 
-    names: of the two sides; writers: the policies of a chain before its last, of which it is shown
-    what they wrote.
+    names: of the two sides; writers: labels of a chain's policies before the last; their texts are
+    shown, too.
     """
     pairs = paired(before, after)
-    drawn = any(map(_has_image, pairs))
-    # What a painter refused has no image, and stands with those that have.
-    pictures = [pair for pair in pairs if drawn and (_has_image(pair) or _is_refused(pair))]
+    has_images = any(map(_has_image, pairs))
+    # Prompts that an image model refused have no image, and are shown among the images.
+    pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_refused(pair))]
     texts = [pair for pair in pairs if pair not in pictures]
     cards = "".join(_card(pair, names, writers) for pair in chosen(texts))
     shown = gallery(chosen(pictures, len(pictures)), Images(run), names, writers)
@@ -52,7 +52,7 @@ def _is_refused(pair: Pair) -> bool:
 
 
 def paired(before: Sequence[Sample], after: Sequence[Sample]) -> list[Pair]:
-    """The samples of one draw, policy, index and way of decoding, from either side, in order."""
+    """Pairs of samples with the same draw, policy, index and decoding; None for a missing side."""
     sides = [{_key(sample): sample for sample in samples} for samples in (before, after)]
     keys = dict.fromkeys([*sides[0], *sides[1]])
     return [(sides[0].get(key), sides[1].get(key)) for key in keys]
@@ -63,14 +63,14 @@ def _key(sample: Sample) -> tuple[str, ...]:
 
 
 def _question(sample: Sample) -> tuple[str, str]:
-    """Which prompt, and of a pool which policy answers it."""
+    """The prompt, and in a pool the policy."""
     return str(sample.get("draw", sample.get("prompt"))), str(sample.get("learner", ""))
 
 
 def chosen(pairs: Sequence[Pair], most: int = MOST_PROMPTS) -> list[Pair]:
-    """One pair for each prompt, and each policy of a pool; those that changed first.
+    """One pair for each prompt, and in a pool for each policy; those that changed first.
 
-    The pair is the greedy one, or the first sampled: picking by outcome would flatter the run.
+    The pair is the greedy one, else the first sampled: a choice by outcome would be biased.
     """
     by_prompt: dict[tuple[str, str], Pair] = {}
     for pair in sorted(pairs, key=_decoding):
@@ -94,7 +94,7 @@ def _sameness(pair: Pair) -> int:
 
 
 def tally(pairs: Sequence[Pair]) -> str:
-    """How many completions became right, became wrong or stayed: all of them, not those shown."""
+    """How many completions became or stayed right or wrong, over all evaluated completions."""
     counts = {"became right": 0, "became wrong": 0, "stayed right": 0, "stayed wrong": 0}
     for changed in filter(None, map(change, pairs)):
         counts[changed] += 1

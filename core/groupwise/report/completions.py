@@ -1,6 +1,6 @@
-"""One evaluated completion as HTML: its words, whether it is right, and its rewards.
+"""One evaluated completion as HTML: its text, whether it is right, and its rewards.
 
-A completion is whatever a model wrote: every character of it is escaped.
+Completions are untrusted: every character of them is escaped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def _part(part: object) -> str:
 
 
 def shortened(value: object, most: int = MOST_CHARACTERS) -> str:
-    """Escaped; the middle of a very long text is left out, since answers stand at the end."""
+    """The escaped text; the middle of a very long one is left out, since answers are at the end."""
     whole = str(value)
     if len(whole) <= most:
         return text(whole)
@@ -55,7 +55,7 @@ def _cut(count: int, what: str) -> str:
 
 
 def change(pair: Pair) -> str | None:
-    """What became of a completion ("became right", "stayed wrong"); None where nobody can say."""
+    """How a completion changed, as "became right" or "stayed wrong"; None if it is not judged."""
     was, now = (sample.get("right") if sample else None for sample in pair)
     if not isinstance(was, bool) or not isinstance(now, bool):
         return None
@@ -63,7 +63,7 @@ def change(pair: Pair) -> str | None:
 
 
 def verdict(pair: Pair) -> str:
-    """The change as a coloured mark, where there is one to speak of."""
+    """A coloured mark if a completion became right or wrong, "unchanged" if it is the same."""
     changed = change(pair) or ""
     if changed.startswith("became"):
         return f'<span class="{"good" if changed.endswith("right") else "bad"}">{changed}</span>'
@@ -73,12 +73,12 @@ def verdict(pair: Pair) -> str:
 
 
 def output(sample: Sample) -> tuple[object, object]:
-    """What was made: a text, or the name of an image."""
+    """The completion: a text, or the name of an image file."""
     return (sample.get("completion"), sample.get("image"))
 
 
 def heading(side: str, sample: Sample) -> str:
-    """Which side it is, whether it is right, and whether it was cut off or refused."""
+    """The name of the side, whether the completion is right, and whether it was cut or refused."""
     marks = [side]
     if isinstance(sample.get("right"), bool):
         right = '<span class="good">✓ right</span>', '<span class="bad">✗ wrong</span>'
@@ -91,7 +91,7 @@ def heading(side: str, sample: Sample) -> str:
 
 
 def written(sample: Sample, writers: Sequence[str]) -> str:
-    """What the policies of a chain before its last made of the prompt, each by its label."""
+    """The texts of a chain's policies before the last, by label."""
     extra = sample.get("extra")
     texts = extra if isinstance(extra, Mapping) else {}
     return "".join(
@@ -103,9 +103,9 @@ def written(sample: Sample, writers: Sequence[str]) -> str:
 
 
 def scores(sample: Sample, nothing: str = "does not apply") -> str:
-    """Its rewards by name, and after them those that are only watched.
+    """The rewards of a sample by name, then those that are only watched.
 
-    nothing: what stands for a value where there is none.
+    nothing: shown in place of a missing value.
     """
     parts = [
         f'<span title="{brief(reward)}"><{tag}>{brief(reward)}</{tag}> '

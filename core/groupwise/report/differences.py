@@ -1,4 +1,4 @@
-"""What differs between the configurations of several runs, as a table."""
+"""The differences between the configurations of several runs, as a table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ EN_DASH = "\N{EN DASH}"
 
 
 def differences(runs: Sequence[Record], heads: Sequence[str]) -> str:
-    """A row for each key that not all runs have alike, a column for each run; `heads` are HTML."""
+    """A row for each key whose values differ, a column for each run; heads: of columns, as HTML."""
     settings = [dict(values(secrets.masked(run.settings))) for run in runs]
     known = [number for number, each in enumerate(settings) if each]
     keys = dict.fromkeys(key for each in settings for key in each if key != "output")

@@ -1,6 +1,6 @@
-"""The HTML around a page's sections: one file that needs nothing else.
+"""The HTML around a page's sections: one file without external resources.
 
-No style, font or image is fetched, and the page's own policy lets no script run but ours.
+It loads no style, font or image, and its content security policy allows only our own script.
 """
 
 import base64
@@ -13,15 +13,15 @@ from groupwise.report.wording import brief, text
 
 _HERE = Path(__file__).parent
 MARK = '<meta name="generator" content="groupwise">'
-"""By which a page of ours is known again, so that no other file is written over."""
+"""Marks our pages, so that no other file is overwritten."""
 
 
 def document(
     title: str, sections: Iterable[str], *, last_step: int, version: str | None = None
 ) -> str:
-    """A whole page. `last_step` is where the axes of its charts end.
+    """A whole page. last_step: the end of the axes of its charts.
 
-    version: of a page that is served while its runs go on: it asks its server for newer ones.
+    version: of a page that is served while runs go on; its script asks the server for newer ones.
     """
     style, script = (_HERE.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     allowed, follows = "default-src 'none'; img-src data:; style-src 'unsafe-inline'", ""
@@ -42,13 +42,13 @@ def document(
 
 def write_page(path: Path, html: str) -> Path:
     """Write a page and return its path."""
-    # A model can write half a surrogate pair, which no encoding has.
+    # A model can write half a surrogate pair, which cannot be encoded.
     path.write_text(html, encoding="utf-8", errors="replace")
     return path
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise ValueError where a file that is no page of ours would be written over."""
+    """Raise ValueError if the path is a folder, or a file that is not a page of ours."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file")
     if path.exists() and MARK not in path.read_text("utf-8", errors="replace")[:1000]:
@@ -56,14 +56,14 @@ def check_replaceable(path: Path) -> None:
 
 
 def section(title: str, intro: str, *parts: str) -> str:
-    """A part of the page under a heading; empty where its parts are. All of it is HTML already."""
+    """A part of the page under a heading; "" if all parts are empty. All arguments are HTML."""
     body = "".join(parts)
     intro = f'<p class="intro">{intro}</p>' if intro else ""
     return f"<section><h2>{title}</h2>{intro}{body}</section>" if body else ""
 
 
 def grid(figures: Iterable[str]) -> str:
-    """Charts and cards side by side, as many as the window is wide."""
+    """Charts and cards side by side, as many as fit the window."""
     inside = "".join(figures)
     return f'<div class="charts">{inside}</div>' if inside else ""
 
@@ -75,9 +75,9 @@ def charts(each: Iterable[Chart], last_step: int) -> str:
 def table(
     title: str, head: Sequence[str], rows: Sequence[Sequence[str]], above: str = "", kind: str = ""
 ) -> str:
-    """A card with a table; empty without rows. Cells are HTML already.
+    """A card with a table; "" without rows. Title and cells are HTML.
 
-    kind: a class of the card.
+    above: HTML between title and table; kind: a CSS class of the card.
     """
     if not rows:
         return ""

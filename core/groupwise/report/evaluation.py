@@ -14,7 +14,7 @@ SAMPLES = "samples/evaluation.jsonl"
 
 
 def write_evaluation(folder: Path) -> Path:
-    """Write `report.html` into the folder of an evaluation, from what it holds; return its path."""
+    """Write `report.html` of an evaluation from the files of its folder; return its path."""
     evaluation = _read(folder)
     title = f"{evaluation.result.get('run', '')}, step {evaluation.last_step}"
     sections = (
@@ -28,7 +28,7 @@ def write_evaluation(folder: Path) -> Path:
 
 
 def _read(folder: Path) -> Record:
-    """The evaluation as the record of a run that was evaluated once."""
+    """The evaluation as the record of a run with one step, that of the evaluation."""
     results, _ = read_lines(folder / "result.json", whole=True)
     result = results[0] if results else {}
     metrics, step = result.get("metrics"), number(result.get("step"))
@@ -50,7 +50,7 @@ def _header(evaluation: Record, title: str) -> str:
     source = evaluation.result.get("prompts")
     facts += [f"from {brief(source)}"] if source else []
     policy = evaluation.configured("policy")
-    facts += [f"policy {brief(policy)}"] if policy else []  # a run of several has no such key
+    facts += [f"policy {brief(policy)}"] if policy else []  # "" in a run of several policies
     summary = f'<p class="summary">{" · ".join(facts)}</p>'
     return f"<header><h1>Evaluation of {brief(title)}</h1>{summary}</header>"
 

@@ -1,7 +1,7 @@
-"""Images before and after training, in a grid of several prompts a row, as HTML.
+"""Images before and after training, in a grid with several prompts per row, as HTML.
 
-An image is only read from inside the run's folder and only if it is a PNG. Small ones are enlarged
-by whole factors, so that their pixels stay crisp and of one size.
+Only PNG files inside the run's folder are read. Small images are enlarged by whole factors, so that
+their pixels stay sharp.
 """
 
 import base64
@@ -15,9 +15,9 @@ MOST_PICTURED = 60  # prompts
 MOST_IMAGES = 48
 MOST_OF_A_PROMPT = 1_000  # characters
 LARGEST = 50_000_000  # bytes of an image
-SMALL = 1_000_000  # bytes; more images than that are embedded as long as all take less
-_TINY = 128  # pixels; images no wider are enlarged
-_WIDTH = 160  # pixels on the page, as near as a whole factor comes
+SMALL = 1_000_000  # bytes of all images; below it there may be more than MOST_IMAGES
+_TINY = 128  # pixels; images up to this width are enlarged
+_WIDTH = 160  # pixels on the page that an enlarged image has at most
 EN_DASH = "\N{EN DASH}"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -25,10 +25,10 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 def gallery(
     pairs: Sequence[Pair], images: "Images", names: tuple[str, str], writers: Sequence[str] = ()
 ) -> str:
-    """A card for each pair, until the page has as many images as it may hold.
+    """A card for each pair, up to the largest number of prompts or images of a page.
 
-    names: of the two sides; writers: the policies of a chain before its last, of which it is shown
-    what they wrote.
+    names: of the two sides; writers: labels of a chain's policies before the last; their texts are
+    shown, too.
     """
     cards: list[str] = []
     for pair in pairs:
@@ -67,7 +67,7 @@ def _side(side: str, sample: Sample, images: "Images", writers: Sequence[str]) -
 
 
 class Images:
-    """Embeds a run's images, and knows when they are enough for a page."""
+    """Embeds a run's images, and counts them against the limit of a page."""
 
     def __init__(self, run: Path) -> None:
         self.run = run.resolve()
@@ -78,7 +78,7 @@ class Images:
         return self.count >= MOST_IMAGES and self.bytes >= SMALL
 
     def embed(self, file: object) -> str:
-        """An `<img>` that holds the file; a line that says why where it cannot."""
+        """An `<img>` with the content of a file, or a line that says why there is none."""
         content = self._read(str(file))
         if content is None:
             return f"<p>{brief(file)} (no such file in the run's folder)</p>"
@@ -92,16 +92,16 @@ class Images:
     def _read(self, file: str) -> bytes | None:
         try:
             path = (self.run / file).resolve()
-            # A pipe is no file: reading it would wait for ever.
+            # is_file is False for a pipe, of which a read would wait for ever.
             inside = path.is_relative_to(self.run) and path.is_file()
             return path.read_bytes() if inside and path.stat().st_size <= LARGEST else None
-        except (OSError, ValueError):  # a name that no file can have
+        except (OSError, ValueError):  # an invalid file name
             return None
 
 
 def _enlarged(content: bytes) -> str:
     """The attributes of a small image's tag."""
-    width = int.from_bytes(content[16:20], "big")  # where a PNG's header has it
+    width = int.from_bytes(content[16:20], "big")  # in the PNG's header
     if not 0 < width <= _TINY:
         return ""
     return f' class="tiny" style="width:{max(1, _WIDTH // width) * width}px"'

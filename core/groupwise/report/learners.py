@@ -1,4 +1,4 @@
-"""What a run's page says of each policy where several learn: a line for each on common axes."""
+"""Charts of a run with several policies: a line for each policy on common axes."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ _HELD_OUT = {
 
 
 def of_each(run: Record, chart: Chart, key: str) -> Chart:
-    """The chart with a line for each policy that has a metric `LABEL/key`, as it is without any."""
+    """The chart with a line for each policy with a metric `LABEL/key`; unchanged if none has it."""
     lines = _lines(run, key)
     if not lines:
         return chart
@@ -22,11 +22,12 @@ def of_each(run: Record, chart: Chart, key: str) -> Chart:
 
 
 def learner_charts(run: Record) -> list[Chart]:
-    """What each policy earns in training, and how well it does by itself on held-out prompts."""
+    """The reward of each policy in training, and its accuracy on held-out prompts."""
     note = "Mean over each policy's own completions."
     if run.writers:
         note += (
-            " A prompt that a policy writes has the mean reward of what came of it, or of refusal."
+            " A prompt that a policy writes has the mean reward of the completions that answer it, "
+            "or of refusal: the value of the setting `refused`."
         )
     return [
         Chart(title="Reward by policy", series=_lines(run, "reward"), note=note, wide=True),

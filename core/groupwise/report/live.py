@@ -1,4 +1,4 @@
-"""Live: what a page says of runs that go on, and by what it is known to be the newest."""
+"""Live: the state of runs that may still go on, and the version of the page that shows them."""
 
 import hashlib
 import os
@@ -12,14 +12,15 @@ from groupwise.storage.disk import read_record
 from groupwise.storage.run_folder import LOCK, RESULT
 
 SHOWN = ("metrics.jsonl", RESULT, "config.yaml", "samples/before.jsonl", "samples/after.jsonl")
-"""What a page is made of."""
+"""The files that a page is made of; the version changes with them."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """A page that is served: `version` changes with it; `sentence` says whether runs go on.
+    """The state of the runs of a served page.
 
-    over: none of them does.
+    version: changes with the files of the runs; sentence: says whether runs go on; over: no run
+    goes on.
     """
 
     version: str
@@ -28,7 +29,7 @@ class Live:
 
     @property
     def line(self) -> str:
-        """The sentence as HTML, and one that the page shows where it loses its server."""
+        """The sentence as HTML, and a hidden one that the page shows if it loses its server."""
         follows = "" if self.over else " This page follows it."
         lost = "The server of this page does not answer: it shows what was last received."
         return (
@@ -38,21 +39,21 @@ class Live:
 
 
 def live(runs: Sequence[Path]) -> Live:
-    """What the folders of these runs say now."""
+    """The present state of these runs, read from their folders."""
     states = [_state(run) for run in runs]
-    going = sum(not over for over, _ in states)
+    active = sum(not over for over, _ in states)
     sentence = states[0][1]
     if len(runs) > 1:
-        sentence = f"{going} of {len(runs)} runs go on." if going else "All runs have ended."
-    facts = [states, [[_stamp(run / name) for name in SHOWN] for run in runs]]
-    version = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    return Live(f'"{version}"', sentence, not going)
+        sentence = f"{active} of {len(runs)} runs go on." if active else "All runs have ended."
+    stamps = [[_stamp(run / name) for name in SHOWN] for run in runs]
+    version = hashlib.sha256(repr([states, stamps]).encode()).hexdigest()[:16]
+    return Live(f'"{version}"', sentence, not active)
 
 
 def _state(run: Path) -> tuple[bool, str]:
     """Whether the run is over, and a sentence that says so.
 
-    A result that is older than the metrics is that of a run which was resumed since.
+    If the result is older than the metrics, the run was resumed after that result.
     """
     (result, _), (metrics, _) = _stamp(run / RESULT), _stamp(run / "metrics.jsonl")
     if result and result >= metrics:
@@ -70,7 +71,7 @@ def _interrupted(run: Path) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """When a file was written last, in ns, and its bytes; zeros where there is none."""
+    """When a file was last written, in ns, and its size in bytes; zeros if there is no file."""
     try:
         stat = path.stat()
     except OSError:
@@ -79,12 +80,12 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _is_alive(lock: Path) -> bool:
-    """Whether the process that wrote the file is there; one of another machine is taken to be."""
+    """Whether the process that wrote the lock is alive; on another machine it counts as alive."""
     try:
         holder = read_record(lock)
         if holder["host"] == socket.gethostname():
             os.kill(int(holder["process"]), 0)
-    except PermissionError:  # it is there, and somebody else's
+    except PermissionError:  # it is alive, and another user's
         return True
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -1,8 +1,8 @@
-"""A run as one HTML page: what it learned, how training went, what it says now.
+"""A run as one HTML page: what it learned, how training went, completions before and after.
 
-The page is made from the run's folder alone and stands alone: no script, style, font or image is
-fetched. Everything from the run is escaped, and the page's own policy forbids any script but ours.
-An interrupted run has a page too: whatever is missing is left out.
+The page is made from the run's folder only, and loads no script, style, font or image. Everything
+from the run is escaped, and the content security policy forbids any script but ours. An interrupted
+run has a page, too, without the missing parts.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ _LOSS = (
     "The loss has no chart: the advantages of a group sum to 0, so its value shows no progress. "
     "Look at the reward."
 )
-_PHASES = ("sample", "reward", "update", "evaluate")  # these keep their colours in every run
+_PHASES = ("sample", "reward", "update", "evaluate")  # first, to have the same colours in each run
 CHARTS = (  # title, unit, key, name, percent, note
     ("KL", "nats", "kl", "KL", False, "Distance from the reference policy: mean over decisions."),
     ("Entropy", "nats", "entropy", "entropy", False,
@@ -67,7 +67,7 @@ def write_report(run: Path, path: Path | None = None) -> Path:
 
 
 def page(run: Record, live: Live | None = None) -> str:
-    """The whole page; live: of one that is served while the run goes on."""
+    """The whole page; live: the state of the run, if the page is served while the run goes on."""
     parts = (tiles, _learning, _training, _time, _samples, configuration)
     sections = [_header(run, live), *(part(run) for part in parts)]
     version = live.version if live else None
@@ -108,7 +108,7 @@ def _learning(run: Record) -> str:
 
 
 def how_to_read(runs: Sequence[Record]) -> str:
-    """What stands above the charts of these runs."""
+    """The sentences above the charts of these runs."""
     words = "All charts are over training steps. Point at one to read every chart at that step."
     if any(run.trained_steps > SMOOTH_FROM for run in runs):
         words += " Bold lines are smoothed; faint ones show each step."
@@ -151,12 +151,12 @@ def _training(run: Record) -> str:
         )
         shown.append(of_each(run, chart, key))
     shown[2:2] = _length(run)
-    shown += _teaching(run)
+    shown += _weighting_and_replay(run)
     return section("How training went", _LOSS, charts(shown, run.last_step))
 
 
 def _length(run: Record) -> list[Chart]:
-    """The chart of lengths; none where a policy's completions all have the same."""
+    """The chart of lengths; none if all completions have the same length."""
     series = [
         Series(name="mean", points=run.points("length")),
         Series(name="longest", points=run.points("length_max"), colour=1),
@@ -167,15 +167,15 @@ def _length(run: Record) -> list[Chart]:
     return [] if constant else [chart]
 
 
-def _teaching(run: Record) -> list[Chart]:
-    """Where prompts are weighted by success, or right completions replayed."""
+def _weighting_and_replay(run: Record) -> list[Chart]:
+    """Charts of prompts weighted by success, and of replayed completions."""
     kinds = ("always right", "never right", "between")
     known = [
         Series(name=kind, points=run.points(f"prompts/{kind.replace(' ', '_')}"), colour=number)
         for number, kind in enumerate(kinds)
     ]
     replayed = Series(name="replayed", points=run.points("replay/share"))
-    note = "Of the prompts drawn so far. Something is learned from those between."
+    note = "Shares of the prompts drawn so far. Only those between give a training signal."
     return [
         Chart(title="Prompts by success", series=known, percent=True, note=note),
         Chart(title="Replayed completions", series=[replayed], percent=True),
@@ -234,13 +234,14 @@ def _rewards_time(run: Record) -> str:
 def _samples(run: Record) -> str:
     sides = run.samples["before"], run.samples["after"]
     every = [sample for side in sides for sample in side]
-    drawn = any(sample.get("image") for sample in every)
+    has_images = any(sample.get("image") for sample in every)
     judged = any(isinstance(sample.get("right"), bool) for sample in every)
     first = "the greedy or else the first" if any(s.get("greedy") for s in every) else "the first"
     kind = "became right or wrong" if judged else "changed"
     intro = (
-        f"The same held-out prompts and {'noise' if drawn else 'seeds'} before and after training. "
-        f"Completions that {kind} come first. Of several for a prompt {first} one is shown."
+        f"The same held-out prompts and {'noise' if has_images else 'seeds'} before and after "
+        f"training. Completions that {kind} come first. Of several for a prompt {first} one is "
+        f"shown."
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are watched, not trained on."

@@ -1,6 +1,6 @@
-"""The record a run leaves in its folder, read back as far as it is readable.
+"""Record: what a run wrote into its folder, read as far as possible.
 
-A run may have been killed at any byte, so a missing file or a damaged line is no error here.
+A run may have been killed at any time, so a missing file or a damaged line is no error here.
 """
 
 import json
@@ -18,7 +18,7 @@ from groupwise.storage.facts import FACTS
 
 MOST_STEPS = 10**9
 MOST_OF_CONFIG = 100_000  # characters
-LONGEST = 300  # digits; of more there is no float
+LONGEST = 300  # digits; longer whole numbers do not fit a float
 DEEPEST = 20
 Row = Mapping[str, object]
 Point = tuple[float, float]
@@ -26,7 +26,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a run's folder holds, by step; `unreadable` counts damaged lines."""
+    """The content of a run's folder.
+
+    config: config.yaml; steps: metrics by step; result: result.json; samples: by "before" and
+    "after"; unreadable: the number of damaged lines of metrics.
+    """
 
     folder: Path
     config: str
@@ -45,7 +49,7 @@ class Record:
 
     @property
     def progress(self) -> str:
-        """How many steps were made, and of how many where the run has not ended."""
+        """The number of steps done, as "60 steps", or "12 of 60 steps" before the end."""
         ended = number(self.result.get("steps"))
         count = ended or self.trained_steps
         shown = f"{int(count):,}" if abs(count) < 1e12 else display(count)
@@ -56,12 +60,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """The name of its folder."""
         return self.folder.resolve().name
 
     @property
     def step_seconds(self) -> list[Point]:
-        """What each step took: the sum of its phases."""
+        """(step, seconds): the sum of the step's phases."""
         phases = [f"time/{name}" for name in self.names("time/")]
         took = [
             (step, [number(row.get(phase)) for phase in phases])
@@ -75,7 +79,7 @@ class Record:
 
     @property
     def unit(self) -> str:
-        """What the policy calls its decisions."""
+        """The policy's word for decisions: tokens, for example."""
         return str(self.result.get("unit") or "decisions")
 
     def points(self, key: str) -> list[Point]:
@@ -83,13 +87,13 @@ class Record:
         return [(step, value) for step, value in values if value is not None]
 
     def names(self, prefix: str) -> list[str]:
-        """What follows `prefix` in the keys of any step, in order of appearance."""
+        """Names of metrics with this prefix in any step, without it, in order of appearance."""
         keys = dict.fromkeys(key for row in self.steps.values() for key in row)
         return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
 
     @cached_property
     def settings(self) -> Mapping[str, object]:
-        """The configuration, of a very long one the first keys; {} where it cannot be read."""
+        """The configuration, of a very long one the first keys; {} if it cannot be read."""
         try:
             settings, _ = yaml_lines.read(_beginning(self.config), "config.yaml")
         except UserError:
@@ -110,7 +114,7 @@ class Record:
 
     @property
     def shown_config(self) -> str:
-        """The configuration as text; an earlier version may have written secrets in it."""
+        """The configuration as text, with secrets masked: an old version may have written some."""
         masked = secrets.masked(self.settings)
         text = _beginning(self.config)
         left_out = len(self.config) - len(text)
@@ -126,7 +130,7 @@ class Record:
         return "" if value is None else str(value)
 
     def evaluations(self) -> tuple[Row, Row, str]:
-        """The evaluations to compare, and a word on the later one where training did not end."""
+        """The first and the last evaluation, and a note on the last if training did not end."""
         before, after = self.result.get("before"), self.result.get("after")
         if isinstance(before, dict) and isinstance(after, dict) and after:
             counts = dict(self.points("evaluation/prompts")).values()
@@ -153,7 +157,7 @@ def _unprefixed(row: Row) -> dict[str, object]:
 
 
 def check_runs(folders: Sequence[Path]) -> None:
-    """Raise ValueError for a folder in which no run has begun; it may have made no step yet."""
+    """Raise ValueError for a folder without a run; a run without any step is accepted."""
     for folder in folders:
         if not any((folder / name).is_file() for name in (FACTS, "metrics.jsonl")):
             raise ValueError(f"{folder} is not the folder of a run: it has no {FACTS}")
@@ -166,7 +170,7 @@ def read_record(run: Path) -> Record:
         step = number(row.get("step"))
         is_step = step is not None and 0 <= step <= MOST_STEPS
         key = int(step) if step is not None and is_step else max(steps, default=0) + 1
-        steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last holds
+        steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last line counts
     result, _ = read_lines(run / "result.json", whole=True)
     sides = {side: read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
     record = Record(
@@ -181,13 +185,16 @@ def read_record(run: Path) -> Record:
 
 
 def _is_judged(record: Record) -> bool:
-    """Whether the run's last word is that its reward tells right from wrong."""
+    """Whether the last evaluation has an accuracy, so that its reward tells right from wrong."""
     rows = [row for _, row in sorted(record.steps.items()) if "evaluation/reward" in row]
     return not rows or "evaluation/accuracy" in rows[-1]
 
 
 def _without_verdicts(record: Record) -> Record:
-    """The record of a run whose reward measures, as a value of it showed after the first steps."""
+    """The record without accuracies: the run's reward only measures.
+
+    The run assumed otherwise until the first value that was neither 0 nor 1.
+    """
 
     def kept(row: Row) -> dict[str, object]:
         return {key: _kept(value) for key, value in row.items() if not _is_verdict(key)}
@@ -232,7 +239,7 @@ def read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, objec
 
 
 def _beginning(config: str) -> str:
-    """Whole lines of a configuration, as many as a page may have."""
+    """The first lines of a configuration, as many as a page may have."""
     if len(config) <= MOST_OF_CONFIG:
         return config
     return config[:MOST_OF_CONFIG].rpartition("\n")[0]
@@ -243,7 +250,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _shallow(value: object, depth: int = 0) -> object:
-    """The same without what lies too deep to be shown."""
+    """The value; what is nested too deeply is replaced by an ellipsis."""
     if not isinstance(value, dict | list):
         return value
     if depth == DEEPEST:

@@ -1,4 +1,4 @@
-"""What a run's page says of each reward: its curve, its bounds, and what it counted."""
+"""Charts of a run's rewards: curves, bounds, and weights that changed."""
 
 from collections.abc import Mapping
 
@@ -10,16 +10,16 @@ _BOUNDS = {"at_most": "at most", "at_least": "at least"}
 
 
 def reward_charts(run: Record) -> list[Chart]:
-    """The curve of every reward, then the weights and multipliers that changed."""
+    """The curve of every reward, then the weights of schedules and multipliers of constraints."""
     names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
     bounds = _bounds(run)
     rewards = [_reward(run, name, bounds.get(name, {}), wide=len(names) < 3) for name in names]
-    return [*rewards, *_counted(run)]
+    return [*rewards, *_weights(run)]
 
 
 def note_on_sums(run: Record) -> str:
-    """A sentence on the sum of all rewards, where what they count changed over the run."""
-    if not any(chart.series for chart in _counted(run)):
+    """A sentence on the sum of all rewards, if weights changed during the run; else ""."""
+    if not any(chart.series for chart in _weights(run)):
         return ""
     return (
         " Training sums the rewards with the weights of the step, evaluations with the last "
@@ -43,7 +43,7 @@ def _reward(run: Record, name: str, bounds: Mapping[str, float], *, wide: bool) 
     )
 
 
-def _counted(run: Record) -> list[Chart]:
+def _weights(run: Record) -> list[Chart]:
     """Charts of the weights of schedules and of the multipliers of constraints."""
     notes = {
         "weights/": ("Weight", "Its weight in the total reward, by its schedule."),
@@ -71,7 +71,7 @@ def _readable(name: str) -> str:
 
 
 def _bounds(run: Record) -> dict[str, dict[str, float]]:
-    """The bounds of the configuration by the name of their reward."""
+    """The bounds of constraints in the configuration, by reward."""
     sections = run.settings.get("rewards")
     bounds: dict[str, dict[str, float]] = {}
     for section in sections if isinstance(sections, list) else []:

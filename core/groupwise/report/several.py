@@ -1,4 +1,4 @@
-"""Several runs as one HTML page: what came of them, what they differ in, their curves."""
+"""Several runs as one HTML page: their results, differences of configurations, and curves."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ _MEASURES = {  # key of an evaluation: heading
 def write_comparison(runs: Sequence[Path], path: Path | None = None) -> Path:
     """Write the page of several runs, beside them if no path is given; return the path.
 
-    Raises ValueError where a folder holds no run, and where a file that is no page of ours would
-    be written over.
+    Raises ValueError if a folder has no run, or if a file that is no page of ours would be
+    overwritten.
     """
     check_runs(runs)
     if path is None:
@@ -45,15 +45,15 @@ def write_comparison(runs: Sequence[Path], path: Path | None = None) -> Path:
 
 
 def page(runs: Sequence[Record], live: Live | None = None) -> str:
-    """The whole page; live: of one that is served while runs go on."""
+    """The whole page; live: the state of the runs, if the page is served while they go on."""
     names = labels([run.folder for run in runs])
-    # The key stands before a name wherever the name does.
+    # A name always has the colour of its lines before it.
     heads = [f"{swatch(number)}{brief(name)}" for number, name in enumerate(names)]
     last = max(run.last_step for run in runs)
     sections = [
         f"<header><h1>{len(runs)} runs</h1>{live.line if live else ''}</header>",
         section("Before and after", _BEFORE, _results(runs, heads)),
-        section("What differs", "Keys of the configuration that not all runs have alike.",
+        section("What differs", "Keys of the configuration whose values differ between runs.",
                 differences(runs, heads)),
         section("What they learned", how_to_read(runs), charts(_learned(runs, names), last)),
         section("How training went", "", charts(_trained(runs, names), last)),
@@ -64,13 +64,13 @@ def page(runs: Sequence[Record], live: Live | None = None) -> str:
 
 
 _BEFORE = (
-    "Measured on held-out prompts, with 95 % intervals for their number. Runs compare only where "
-    "they hold out the same prompts."
+    "Measured on held-out prompts, with 95 % intervals for their number. Compare only runs that "
+    "hold out the same prompts."
 )
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """The name of each folder; where several have one name, as much of their paths as differs."""
+    """The name of each folder; if names are equal, the parts of the paths that differ."""
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
     if len(set(names)) == len(names):
@@ -98,7 +98,7 @@ def _results(runs: Sequence[Record], heads: Sequence[str]) -> str:
 
 
 def _change(measure: str, before: Row, after: Row) -> str:
-    """`25 % → 75 %` and how sure both are."""
+    """Before and after, as `25 % → 75 %`, with their intervals."""
     percent = measure.endswith("accuracy")
     sides = [(number(row.get(measure)), row) for row in (before, after)]
     texts = [EN_DASH if v is None else display(v, percent=percent) for v, _ in sides]
@@ -160,7 +160,7 @@ def _over(
     smooth: bool = True,
     wide: bool = False,
 ) -> Chart:
-    """One metric of all runs; of a run of several policies that each have it, a line for each."""
+    """One metric of all runs; in a run with several policies, a line for each that has it."""
     series: list[Series] = []
     for number_of_run, (run, name) in enumerate(zip(runs, names, strict=True)):
         lines = {f"{name} · {label}": f"{label}/{metric}" for label in run.learners}

@@ -1,4 +1,4 @@
-"""The numbers at the head of a run's page: before and after, with how sure they are."""
+"""The numbers at the head of a run's page: before and after, with their intervals."""
 
 from groupwise.report.record import Record, Row
 from groupwise.report.wording import MINUS, brief, display, number, wilson
@@ -7,10 +7,10 @@ MOST = 8
 
 
 def tiles(run: Record) -> str:
-    """What the evaluations before and after measured, the most telling first."""
+    """The results of the evaluations before and after, the most important first."""
     before, after, note = run.evaluations()
     known = dict.fromkeys((*before, *after))
-    # Where no reward tells right from wrong the reward itself leads.
+    # Without a reward that tells right from wrong, the reward itself comes first.
     leading = "accuracy" if "accuracy" in known else "reward"
     keys = dict.fromkeys((leading, f"greedy_{leading}"))
     keys |= dict.fromkeys(key for key in known if key.startswith("watch/"))
@@ -44,7 +44,7 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
 
 
 def interval(share: float | None, row: Row) -> str:
-    """A share's 95% interval in percent, by the number of prompts; empty where it is unknown."""
+    """The 95% interval of a share in percent, by the number of prompts; "" if that is unknown."""
     count = number(row.get("prompts"))
     if share is None or not count or not 0 <= share <= 1:
         return ""

@@ -15,19 +15,20 @@ from groupwise.report.record import Record, check_runs, read_record
 
 ADDRESS = "127.0.0.1"
 OWN = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
-"""Hosts that a request may name. Another name that leads here is a web page's, which would read
+"""Allowed hosts of a request. A web page could let another name resolve to this address, to read
 what is served (DNS rebinding). The port may be that of a tunnel."""
 EVERY = 1.0
-"""Seconds between looks at whether the runs have ended."""
-_OF_ENDED = ("unit", "policy", "algorithm")
+"""Seconds between checks whether the runs have ended."""
+_KEPT = ("unit", "policy", "algorithm")
+"""Keys of a result that stay true after the run was resumed."""
 
 
 def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) -> None:
     """Serve the page of these runs until Ctrl-C. `port` 0 takes any that is free.
 
-    say: called with the address, and when the runs have ended. Writes no file.
+    say: called with messages: the address, the end of the runs. Writes no file.
 
-    Raises ValueError where a folder holds no run, or the port is taken.
+    Raises ValueError if a folder has no run, or if the port is taken.
     """
     check_runs(runs)
     try:
@@ -46,23 +47,23 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves the newest page, which is made again only when a run has written something."""
+    """Serves the newest page, which is made again only if a run has written something."""
 
     daemon_threads = True  # a browser that holds a connection does not keep the server open
 
     def __init__(self, runs: Sequence[Path], port: int, say: Callable[[str], None]) -> None:
         self.runs, self.say = runs, say
-        self._making, self._made = Lock(), (Live("", "", over=False), b"")
+        self._lock, self._newest = Lock(), (Live("", "", over=False), b"")
         self._is_over = False
         super().__init__((ADDRESS, port), _Handler)
 
     def page(self) -> tuple[str, bytes]:
         """The version of the page, and the page."""
-        with self._making:
+        with self._lock:
             now = live(self.runs)
-            if now.version != self._made[0].version:
-                self._made = now, _made(self.runs, now).encode("utf-8", errors="replace")
-            return self._made[0].version, self._made[1]
+            if now.version != self._newest[0].version:
+                self._newest = now, _made(self.runs, now).encode("utf-8", errors="replace")
+            return self._newest[0].version, self._newest[1]
 
     def service_actions(self) -> None:
         now = live(self.runs)
@@ -77,14 +78,14 @@ def _made(runs: Sequence[Path], now: Live) -> str:
 
 
 def _present(run: Record, now: Live) -> Record:
-    """The record without the result of a run that was resumed since."""
+    """The record; while the run goes on, without the result from before it was resumed."""
     if now.over:
         return run
-    return replace(run, result={k: v for k, v in run.result.items() if k in _OF_ENDED})
+    return replace(run, result={k: v for k, v in run.result.items() if k in _KEPT})
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers for the page, and for nothing else."""
+    """Serves the page, and nothing else."""
 
     server: _Server
     server_version, sys_version = "groupwise", ""
@@ -126,4 +127,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: a line for each look would bury the others."""
+        """Print nothing: browsers ask every second."""

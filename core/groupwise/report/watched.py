@@ -1,4 +1,4 @@
-"""What a run's page says of the watched rewards: their curves, and the alarms."""
+"""The watched rewards on a run's page: charts and alarms."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from groupwise.report.charts import Chart, Series
 from groupwise.report.record import Record
 from groupwise.report.wording import brief, display, number
 
-_ONE_SCALE = 10  # curves whose sizes differ by more than this factor need axes of their own
+_ONE_SCALE = 10  # curves whose largest values differ by more than this factor get their own axes
 
 
 def watched_charts(run: Record) -> list[Chart]:
-    """The held-out means of the watched rewards: on common axes where those suit all of them."""
+    """The held-out means of the watched rewards, on common axes if their scales are similar."""
     names = run.names("evaluation/watch/")
     series = [
         Series(name=each, points=run.points(f"evaluation/watch/{each}"), colour=i, dots=True)
@@ -43,7 +43,7 @@ def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
         f"<b>Alarm at step {last:.0f}.</b> On held-out prompts the trained reward had risen"
         f"{_change(run, 'reward', last)} while <b>{brief(reward)}</b>, which is watched and not "
         f"trained on, had worsened{_change(run, f'watch/{reward}', last)}, both beyond noise. "
-        f"The policy may be gaming the trained reward: read the completions.{earlier}{over}"
+        f"The policy may exploit the trained reward: read the completions.{earlier}{over}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Numbers and text for a page: what can be shown, how it is written, how sure a share is."""
+"""Numbers and text for a page: escaping, formats, and confidence intervals."""
 
 import math
 import re
@@ -24,9 +24,9 @@ def text(value: object) -> str:
 
 
 def brief(value: object, most: int = LONGEST_NAME) -> str:
-    """The text of something that has a name: the middle of a long one is left out.
+    """A name as HTML on one line; the middle of a long one is left out.
 
-    A pile of marks over one letter would cover what stands above it.
+    Of many combining marks on one letter three are kept, since they would cover the line above.
     """
     whole = _PILE.sub(r"\1", re.sub(r"\s+", " ", str(value)))
     end = most // 3
@@ -43,14 +43,14 @@ def _harmless(character: str) -> bool:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None: a NaN, an infinity or a missing value has no place on a chart."""
+    """The value as a finite number; None for anything else, which a chart cannot show."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e100 else None  # a NaN compares False
 
 
 def display(value: float, *, percent: bool = False) -> str:
-    """A measured value as a person writes it: three digits, or a percentage with one decimal."""
+    """A measured value with three digits, or as a percentage with one decimal."""
     if percent and abs(value) < 1e4:
         decimals = 2 if 0 < abs(value) < 0.01 else 1
         return f"{100 * value:.{decimals}f} %".replace("-", MINUS)
@@ -81,7 +81,7 @@ def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Seconds as text: "1 h 05 min", "2 min 10 s" or "3.5 s"."""
     if not 0 <= seconds < 1e7:
         return f"{display(seconds / 86400)} days"
     minutes, rest = divmod(round(seconds), 60)
@@ -94,7 +94,7 @@ def duration(seconds: float) -> str:
 
 
 def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's (1927) 95% interval of a binomial share: sound near 0 and 1 too."""
+    """Wilson's (1927) 95% interval of a binomial share, which holds near 0 and 1, too."""
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     half *= z / (1 + z * z / count)

@@ -48,7 +48,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         policy.requested = policy.optional_facts & parts.named
     for policy in receive:
         policy.check_prompts(parts.rows())
-    for prompts in (parts.prompts, parts.exam):
+    for prompts in (parts.prompts, parts.evaluation_prompts):
         prompts.skips = lambda row: any(policy.skips(row) for policy in receive)
     return policies
 
@@ -118,14 +118,14 @@ def _open_sampling(
 
 def build_evaluator(parts: Parts, team: Team) -> Evaluator:
     config, draws = parts.config, parts.held_out
-    if any(parts.exam.skips(draw.row) for draw in draws):
-        draws = held_out_draws(parts.exam, config)
+    if any(parts.evaluation_prompts.skips(draw.row) for draw in draws):
+        draws = held_out_draws(parts.evaluation_prompts, config)
     return Evaluator(
         team,
         draws,
         parts.rewards,
         config.evaluation,
-        distinct=len({parts.exam.question(draw.row) for draw in draws}),
+        distinct=len({parts.evaluation_prompts.question(draw.row) for draw in draws}),
         watched=parts.watched,
         watches={
             section.title: Watch(better=section.better, tolerance=section.tolerance)

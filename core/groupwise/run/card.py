@@ -37,7 +37,7 @@ def write_card(
         _what(facts, learning, loaded, result),
         f"## How to load it\n\n```python\n{usage.strip()}\n```\n" if usage else "",
         _results(result),
-        f"Trained with Groupwise {__version__}; the whole configuration stands in `config.yaml`.\n",
+        f"Trained with Groupwise {__version__}; the whole configuration is in `config.yaml`.\n",
     ]
     text = secrets.redacted("\n".join(filter(None, parts)))  # `Policy.card` may contain options
     write(folder / "README.md", text)

@@ -50,9 +50,9 @@ def _form(value: float) -> str:
 class Display:
     """A run's progress: step, reward, accuracy, speed and time left, in a line of 100 columns.
 
-    On a terminal one line that changes, of its width; else a line for every twentieth of the steps.
+    On a terminal a single line that changes; otherwise a new line every twentieth of the steps.
 
-    labels: of several policies, whose rewards stand beside the reward of all where there is room.
+    labels: of several policies; their rewards are shown after the reward of all, if there is room.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Display:
         self.unit, self.labels = unit, labels
         width = self.console.width if self.console.is_terminal else WIDTH
         self._room = width - len(f"step {steps}/{steps}  ")
-        # The bar is what can be done without: where the line has no room, or several rewards.
+        # Without a bar if the line is too short for it, or shows several rewards.
         spare = 0 if labels else min(self._room - SUMMARY - 1, 24)
         bar = [BarColumn(bar_width=spare)] if spare >= 4 else []
         self._progress = Progress(
@@ -88,7 +88,7 @@ class Display:
         self.console.print(message, highlight=False, markup=False, soft_wrap=piped)
 
     def step(self, step: int, metrics: Mapping[str, Any], *, left: float) -> None:
-        """A step was made; left: seconds until the run ends."""
+        """Show a finished step; left: seconds until the run ends."""
         summary = self._summary(metrics, left)
         self._progress.update(self._task, completed=step, summary=summary)
         every = max(1, self._steps // 20)

@@ -1,4 +1,4 @@
-"""evaluate_run: a run's last checkpoint evaluated again, and what came of it in a folder."""
+"""evaluate_run: evaluates a run's last checkpoint again, with the results in a new folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,23 +39,23 @@ def evaluate_run(
     output: Path | None = None,
     objects: Objects | None = None,
 ) -> Evaluated:
-    """Evaluate a run's last checkpoint, by its own configuration but for the overrides.
+    """Evaluate a run's last checkpoint with the run's configuration and overrides.
 
-    Nothing that the run wrote is changed. Metrics, samples, configuration and a page are written
-    to `output`, a new folder; RUN/evaluations/step_N if None, with a number where that exists.
+    No file of the run is changed. Metrics, samples, configuration and a page are written to
+    `output`, a new folder; if None to RUN/evaluations/step_N, with a further number if it exists.
 
-    objects: the Python objects that the run was given, by the key path of their section.
+    objects: the Python objects that were passed to the run, by the key path of their section.
 
-    Raises UserError where nothing is held out, and where `output` exists.
+    Raises UserError if no prompt is held out, or if `output` exists.
     """
     with orderly(), reopened(run, overrides, objects) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
         if not evaluator.count:
             raise UserError(
                 "there is nothing to evaluate: no prompt is held out, or evaluation.prompts is 0; "
-                "prompts of their own are named by evaluation.source"
+                "to evaluate on other prompts set evaluation.source"
             )
-        folder = processes.first(lambda: _made(output, run / EVALUATIONS / f"step_{step}"))
+        folder = processes.first(lambda: _new_folder(output, run / EVALUATIONS / f"step_{step}"))
         chief = opened.state.is_world_process_zero
         try:
             evaluation = evaluator(opened.state)
@@ -70,8 +70,8 @@ def evaluate_run(
         )
 
 
-def _made(output: Path | None, default: Path) -> Path:
-    """The folder, new, before anything takes its time."""
+def _new_folder(output: Path | None, default: Path) -> Path:
+    """Create the folder. Called early, so that an existing one is an error before sampling."""
     folder = first_free(default) if output is None else output
     try:
         folder.mkdir(parents=True)

@@ -11,8 +11,11 @@ from groupwise.run.trainer import Trainer
 from groupwise.training.step_metrics import joined
 
 
-def go(trainer: Trainer, record: Record, started: float) -> RunResult:
-    """A run from its first evaluation to its report; after a failure, finished steps are saved."""
+def run_and_record(trainer: Trainer, record: Record, started: float) -> RunResult:
+    """Run from the first evaluation to the report; after a failure, finished steps are saved.
+
+    started: the value of `time.monotonic` when the run began, minus the time of resumed runs.
+    """
     record.begin()
     if trainer.step:
         before = record.known_before()
@@ -44,7 +47,7 @@ def go(trainer: Trainer, record: Record, started: float) -> RunResult:
         folder=trainer.config.output,
         policies=trainer.policies,
         interrupted=not finished,
-        alarms=record.raised,
+        alarms=record.alarms,
     )
     record.finish(result)
     return result

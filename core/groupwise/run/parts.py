@@ -38,15 +38,15 @@ SECONDS_OF_CHECKING = 60.0
 class Parts:
     """The parts of a run that need no weights, built and checked to fit together.
 
-    algorithms: by label of the learner; prompts: for training; exam: the source of held-out draws,
-    which may be the same object; held_out: these draws, before the policy skips any.
+    algorithms: by label of the learner; prompts: for training; evaluation_prompts: the source of
+    held-out draws, may be the same object; held_out: these draws, before the policy skips any.
     """
 
     loaded: LoadedConfig
     objects: Objects
     algorithms: Mapping[str, Algorithm]
     prompts: Prompts
-    exam: Prompts
+    evaluation_prompts: Prompts
     held_out: Sequence[Draw]
     rewards: Scorer
     watched: Scorer | None
@@ -101,7 +101,8 @@ class Parts:
     @property
     def _sources(self) -> Sequence[Prompts]:
         """The prompts of training and, where they are others, of evaluations."""
-        return [self.prompts] if self.exam is self.prompts else [self.prompts, self.exam]
+        both = [self.prompts, self.evaluation_prompts]
+        return both[:1] if both[0] is both[1] else both
 
     @property
     def _measures(self) -> Sequence[Reward]:
@@ -209,32 +210,32 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         shuffle=config.prompts.shuffle,
         key=config.prompts.key,
     )
-    exam = prompts
+    evaluation_prompts = prompts
     if own is not None:
         source = make("prompts", ("evaluation", "source"), own)
         key = config.prompts.key if config.prompts.key in source[0] else None
-        exam = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
+        evaluation_prompts = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
     rewards = measures(loaded, objects, "rewards", config.rewards)
     watched = measures(loaded, objects, "watch", config.watch)
     check_weighting(loaded, algorithms, rewards[0])
     check_teachers(loaded, rewards, watched)
-    held_out = held_out_draws(exam, config)
+    held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
         objects=objects,
         algorithms=algorithms,
         prompts=prompts,
-        exam=exam,
+        evaluation_prompts=evaluation_prompts,
         held_out=held_out,
         rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
     )
 
 
-def held_out_draws(exam: Prompts, config: RunConfig) -> list[Draw]:
+def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
     """The held-out draws. Raises UserError if there are fewer than `evaluation.prompts`."""
     section = config.evaluation
-    return exam.evaluation(
+    return prompts.evaluation(
         section.count, distinct=section.distinct, strict=section.prompts is not None
     )
 

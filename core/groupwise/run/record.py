@@ -81,7 +81,7 @@ class Record:
         self.metrics = MetricsFile(run_folder.folder / "metrics.jsonl")
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(loaded.config)
-        self.new_config = ""
+        self.former_config = ""
 
     # ---- while it runs
 
@@ -95,7 +95,7 @@ class Record:
         self.time_left.evaluated(self.trainer.clock.seconds.get("evaluate", 0.0))
         self._samples("before", evaluation)
         if self.folder is not None:
-            disk.write(self._known, as_json(evaluation.metrics))
+            disk.write(self._first_metrics, as_json(evaluation.metrics))
         if evaluation.metrics:
             self.display.say(f"before: {brief(evaluation.metrics)}")
         elif self.loaded.config.evaluation.count:
@@ -109,8 +109,9 @@ class Record:
     def known_before(self) -> Mapping[str, float]:
         """The first evaluation of a resumed run; {} and a note if its file is missing."""
         try:
-            metrics: Mapping[str, float] = disk.read_record(self._known)
-            self.trainer.evaluator.remember(read_samples(self._known.with_suffix(".jsonl")))
+            metrics: Mapping[str, float] = disk.read_record(self._first_metrics)
+            samples = read_samples(self._first_metrics.with_suffix(".jsonl"))
+            self.trainer.evaluator.remember(samples)
         except ValueError as error:
             self.display.say(f"note: there is no first evaluation to compare with: {error}")
             return {}
@@ -125,16 +126,17 @@ class Record:
         self._has_begun()
         self.display.step(step, metrics, left=self._left(step, metrics))
         if any(name.startswith("alarm/") for name in metrics):
-            self._sound()
-        whose: dict[str, list[str]] = {}
+            self._print_alarms()
+        labels_by_warning: dict[str, list[str]] = {}
         for label, learner in self.trainer.learners.items():
             own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
             for warning in self.symptoms[label].warnings(own, learner.optimizer.culprit):
-                whose.setdefault(warning, []).append(label)
-        for warning, labels in whose.items():  # a warning for all learners is shown once
-            of = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
-            self.display.say(f"step {step}: {of}{warning}")
-        self._tell_failures(self.trainer.experience.failures)
+                labels_by_warning.setdefault(warning, []).append(label)
+        for warning, labels in labels_by_warning.items():
+            # A warning about all learners is shown once, without labels.
+            prefix = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
+            self.display.say(f"step {step}: {prefix}{warning}")
+        self._warn_of_failures(self.trainer.experience.failures)
         for callback in self.callbacks:
             callback.on_step(step, metrics)
 
@@ -149,7 +151,7 @@ class Record:
 
     def evaluation(self, step: int, evaluation: Evaluation) -> dict[str, float]:
         """Pass an evaluation to callbacks; returns its metrics for the step's line."""
-        self._tell_failures(self.trainer.evaluator.failures)
+        self._warn_of_failures(self.trainer.evaluator.failures)
         for callback in self.callbacks if evaluation.metrics else ():
             callback.on_evaluation(step, evaluation)
         return evaluation.logged
@@ -159,7 +161,7 @@ class Record:
         self._samples("after", evaluation)
         if evaluation.metrics:
             self.display.say(f"after: {brief(evaluation.metrics)}")
-            self._sound()
+            self._print_alarms()
 
     def _samples(self, name: str, evaluation: Evaluation) -> None:
         logged = self.evaluation(self.trainer.step, evaluation)
@@ -169,12 +171,13 @@ class Record:
             self.run_folder.keep()
             write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
 
-    def _tell_failures(self, reasons: Mapping[str, str]) -> None:
+    def _warn_of_failures(self, reasons: Mapping[str, str]) -> None:
         for warning in next(iter(self.symptoms.values())).failed(reasons):
             self.display.say(warning)
 
     @property
-    def _known(self) -> Path:
+    def _first_metrics(self) -> Path:
+        """The file of the first evaluation's metrics, which a resumed run reads."""
         return self.run_folder.folder / "samples" / "before.json"
 
     # ---- saving
@@ -199,12 +202,13 @@ class Record:
             self.display.say(f"{step} is saved; {more}")
 
     @property
-    def raised(self) -> dict[str, Alarm]:
+    def alarms(self) -> dict[str, Alarm]:
+        """By watched reward, the alarms of the last evaluation."""
         alarms = self.trainer.evaluator.alarms
         return {name: alarm for name, alarm in alarms.items() if alarm is not None}
 
-    def _sound(self) -> None:
-        for alarm in self.raised.values():
+    def _print_alarms(self) -> None:
+        for alarm in self.alarms.values():
             self.display.say(str(alarm))
 
     def stopped(self) -> None:
@@ -222,16 +226,16 @@ class Record:
 
     def _keep_config(self) -> None:
         """Write a resumed run's changed configuration, once a step was made with it."""
-        if self.new_config and self.folder is not None:
-            write_config(self.folder, self.loaded, former=self.new_config)
-        self.new_config = ""
+        if self.former_config and self.folder is not None:
+            write_config(self.folder, self.loaded, former=self.former_config)
+        self.former_config = ""
 
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()
         if self._saves:
             checkpoint = snapshot.take(self.trainer)
-            of_run = {"names": kept(self.loaded.config), "run": self.run_folder.identity}
-            checkpoint = replace(checkpoint, state={**checkpoint.state, **of_run})
+            run = {"names": kept(self.loaded.config), "run": self.run_folder.identity}
+            checkpoint = replace(checkpoint, state={**checkpoint.state, **run})
             self.checkpoints.save(self.trainer.step, checkpoint)
 
     def save(self) -> None:

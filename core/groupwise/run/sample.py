@@ -59,22 +59,23 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
     has no prompts.
     """
     evaluator, team, judge = run.evaluator, run.evaluator.team, run.evaluator.judge
-    judges = not judge.measures
-    if selection.keep == "right" and not judges:
+    judged = not judge.measures
+    if selection.keep == "right" and not judged:
         raise UserError(_unjudged(judge.name))
     team.follow({}, run.state.global_step)
     draws = islice(_draws(run.parts, selection), selection.prompts)
     size, space = selection.per_prompt, f"sample {selection.seed}"
-    together = [max(1, s.batch // size) * s.process[1] for s in team.samplings.values()]
-    each = min(together) * BATCHES
-    nothing = True
-    while chunk := list(islice(draws, each)):
-        nothing = False
+    # Prompts of one batch on all processes together.
+    batch = min(max(1, s.batch // size) * s.process[1] for s in team.samplings.values())
+    is_empty = True
+    while chunk := list(islice(draws, batch * BATCHES)):
+        is_empty = False
         drawn = evaluator.samples(chunk, size, run.state, space=space, greedy=False)
         samples: list[Sample] = gather_object([*drawn])
         evaluator.failures = processes.first_of(evaluator.failures)
         judge.agree()
-        if judges and judge.measures and selection.keep != "all":  # a value just showed it
+        # A value of this chunk may have shown that the reward only measures.
+        if judged and judge.measures and selection.keep != "all":
             raise UserError(_unjudged(judge.name))
         samples.sort(
             key=lambda sample: (sample["draw"], sample.get("learner", ""), sample["index"])
@@ -82,8 +83,8 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
         rows = {draw.number: draw.row for draw in chunk}
         for number, of_prompt in groupby(samples, key=itemgetter("draw")):
             yield _answered([*of_prompt], rows[number], selection, judged=not judge.measures)
-    if nothing:
-        raise UserError(_none_there(run.parts, selection.split))
+    if is_empty:
+        raise UserError(_no_prompts(run.parts, selection.split))
 
 
 def _answered(
@@ -118,7 +119,7 @@ def _draws(parts: Parts, selection: Selection) -> Iterator[Draw]:
     """The prompts of the split, each once: held-out ones in the order of an evaluation, training
     ones in an order by the run's seed."""
     held = selection.split == "held-out"
-    prompts = parts.exam if held else parts.prompts
+    prompts = parts.evaluation_prompts if held else parts.prompts
     if selection.prompts is None and len(prompts.source) > SCAN:
         raise UserError(
             f"--prompts: set a number, since the run's source generates "
@@ -152,6 +153,6 @@ def _unjudged(name: str) -> str:
     )
 
 
-def _none_there(parts: Parts, split: Split) -> str:
-    left = f"prompts.held_out is {parts.config.prompts.held_out:g}"
-    return f"--split {split}: the run has no such prompts ({left})"
+def _no_prompts(parts: Parts, split: Split) -> str:
+    share = f"prompts.held_out is {parts.config.prompts.held_out:g}"
+    return f"--split {split}: the run has no such prompts ({share})"

@@ -60,9 +60,9 @@ class Symptoms:
             return None
         return (
             f"the sampler's log-probs differ from the policy's by {mean:.2g} nats on average "
-            f"(limit {limit:.2g}), so the rollouts are not quite the policy's: bf16 rounding, "
-            f"dropout, another engine or older weights are the usual causes. See mismatch/* in "
-            f"metrics.jsonl"
+            f"(limit {limit:.2g}), so the policy would sample these rollouts with other "
+            f"probabilities. Usual causes are bf16 rounding, dropout, another engine and older "
+            f"weights. See mismatch/* in metrics.jsonl"
         )
 
     def _unscored(self, metrics: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""TimeLeft: how long a run will still take, from how long its last steps took."""
+"""TimeLeft: the remaining time of a run, estimated from the time of its last steps."""
 
 from collections import deque
 from statistics import fmean
@@ -6,16 +6,17 @@ from statistics import fmean
 from groupwise.config.sections import RunConfig
 
 LAST = 10
-"""Steps whose mean is taken: enough to even out, few enough to follow completions that grow."""
+"""Number of steps to average: enough against noise, few enough to follow growing completions."""
 
 
 class TimeLeft:
-    """The seconds that remain after a step:
+    """The remaining seconds after a step:
 
-        steps to come * mean of the last steps + evaluations to come * the last evaluation
+        remaining steps * mean time of the last steps
+            + remaining evaluations * time of the last evaluation
 
-    where steps and the evaluations between them take no longer than `train.minutes` leaves.
-    Evaluations count from the first that was made: a resumed run makes none before its steps.
+    Steps and the evaluations between them are limited by `train.minutes`. Before the first
+    evaluation of this process (a resumed run starts without one) evaluations count as 0 seconds.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -25,13 +26,13 @@ class TimeLeft:
         self.evaluation = 0.0
 
     def evaluated(self, seconds: float) -> None:
-        """An evaluation took so long."""
+        """Set the time that an evaluation took."""
         self.evaluation = seconds
 
     def after(self, step: int, seconds: float, *, elapsed: float) -> float:
-        """The seconds left after a step that took `seconds`, its evaluation not among them.
+        """The seconds left after a step that took `seconds`, without its evaluation.
 
-        elapsed: seconds that count against `train.minutes`.
+        elapsed: seconds that count for the limit `train.minutes`.
         """
         self.last.append(seconds)
         evaluations = (self.steps - 1) // self.every - step // self.every if self.every else 0

@@ -22,7 +22,7 @@ from groupwise.run.build import (
 )
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
-from groupwise.run.loop import go
+from groupwise.run.loop import run_and_record
 from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult, unit
 from groupwise.run.reopening import check_of
@@ -116,10 +116,8 @@ def _train(
 ) -> RunResult:
     is_main, settings = accelerator.is_main_process, loaded.config.train
     folder, resume = run_folder.folder, run_folder.resume
-    together = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
-    checkpoints = Checkpoints(
-        folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=together
-    )
+    process = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
+    checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=process)
     if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, objects)
@@ -140,7 +138,7 @@ def _train(
         # Only now: a mistake in the configuration must not touch the run to be replaced.
         processes.first(run_folder.make)
         if resume:
-            notes += _go_on(trainer, checkpoints, loaded)
+            notes += _restore(trainer, checkpoints, loaded)
             started -= trainer.seconds
         display = Display(
             steps=settings.steps,
@@ -167,25 +165,25 @@ def _train(
             if not resume:
                 write_config(folder, loaded)
             elif changed:
-                record.new_config = f"config.until_step_{trainer.step}.yaml"
+                record.former_config = f"config.until_step_{trainer.step}.yaml"
         with closing(tracking):
-            # What packages of trackers print would tear the display.
+            # Before the display starts, since the packages of trackers print to the terminal.
             processes.first(lambda: tracking.open(trainer.step))
             with display:
                 for note in (*(f"resumed with {change}" for change in changed), *notes):
                     display.say(f"note: {note}")
-                return go(trainer, record, started)
+                return run_and_record(trainer, record, started)
 
 
-def _go_on(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
+def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:
     """Load the last checkpoint that can be read into the trainer; yields notes."""
     checkpoint = checkpoints.load(check=check_of(checkpoints.folder.parent))
     check_kept(checkpoint.state["names"], loaded.config)
     snapshot.restore(trainer, checkpoint)
     yield from checkpoint.passed
-    rows, were = len(trainer.experience.prompts.source), checkpoint.state.get("rows")
-    if were not in (None, rows):
-        yield f"there are {rows} rows of prompts, before there were {were}: their order changes"
+    rows, before = len(trainer.experience.prompts.source), checkpoint.state.get("rows")
+    if before not in (None, rows):
+        yield f"there are {rows} rows of prompts, before there were {before}: their order changes"
     steps = loaded.config.train.steps
     if trainer.step >= steps:
         yield (

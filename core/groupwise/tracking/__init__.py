@@ -1,6 +1,6 @@
-"""Trackers: metrics and completions of a run, sent to wandb, TensorBoard and their like.
+"""Trackers: send metrics and completions of a run to wandb, TensorBoard and similar services.
 
-They are those of accelerate. Their packages are imported when a run starts that names them.
+They use accelerate's trackers. The package of a tracker is imported only by a run that names it.
 """
 
 from groupwise.tracking.tracking import Tracking, check_trackers

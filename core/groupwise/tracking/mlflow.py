@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.tracking.samples import Shown
+from groupwise.tracking.samples import SampleTable
 from groupwise.tracking.tracker import Opening, Tracker
 
 NOT_IN_A_NAME = re.compile(r"[^/\w.\- :]")
@@ -22,13 +22,13 @@ class MLflow(Tracker):
 
         address = super().options.get("tracking_uri")
         if self.section.offline:
-            kept = opening.folder / "mlflow"
-            kept.mkdir(exist_ok=True)
-            address = f"sqlite:///{kept / 'mlflow.db'}"
+            folder = opening.folder / "mlflow"
+            folder.mkdir(exist_ok=True)
+            address = f"sqlite:///{folder / 'mlflow.db'}"
         if address is not None:
             mlflow.set_tracking_uri(address)
         super().open(opening)
-        if not opening.known:  # MLflow refuses another value of a parameter
+        if not opening.identity:  # MLflow refuses to change parameters of an existing run
             self.tracker.store_init_configuration(_renamed(opening.settings))
 
     def arguments(self, opening: Opening) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class MLflow(Tracker):
             "experiment_name": self.section.project,
             "run_name": self.run_name(opening),
             "logging_dir": artifacts.as_uri() if self.section.offline else None,
-            **opening.known,
+            **opening.identity,
         }
 
     @property
@@ -45,18 +45,18 @@ class MLflow(Tracker):
         return {k: v for k, v in super().options.items() if k != "tracking_uri"}
 
     @property
-    def known(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {"run_id": self.tracker.tracker.info.run_id}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         super().log(_renamed(metrics), step)
 
-    def show(self, shown: Shown, step: int) -> None:
+    def show(self, shown: SampleTable, step: int) -> None:
         import mlflow
 
-        # A column holds images only, or none.
-        drawn = len(shown.images) == len(shown.rows)
-        rows = shown.with_images(lambda image: image) if drawn else shown.rows
+        # A column of MLflow's table has images only, or no image.
+        all_images = len(shown.images) == len(shown.rows)
+        rows = shown.with_images(lambda image: image) if all_images else shown.rows
         columns = [list(column) for column in zip(*rows, strict=True)]
         table = dict(zip(shown.columns, columns, strict=True))
         mlflow.log_table(table, f"samples/step_{step}.json")

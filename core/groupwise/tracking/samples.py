@@ -1,4 +1,4 @@
-"""What a tracker shows of an evaluation: a completion for each of its first prompts."""
+"""The table that a tracker shows for an evaluation: one completion for each of some prompts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ from typing import Any
 from groupwise.evaluation import Sample
 
 LONGEST = 10_000
-"""Characters of a text; of a longer one the middle is left out, since answers stand at its end."""
+"""Characters of a text; the middle of a longer one is left out, since answers are at the end."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Rows of a table, and the images among the completions.
+class SampleTable:
+    """Evaluated completions as a table.
 
-    columns: prompt, completion, reward, right, each reward by its name; of several policies
-    `policy`. rows: one for each sample; where the completion is an image, its cell is empty.
-    images: by row number. names: of each row, the same at every evaluation.
+    columns: prompt, completion, reward, right, each reward by its name; with several policies
+    `policy`. rows: one for each sample; an image's cell is empty. images: the completions that are
+    images, by row number. names: of the rows, the same at every evaluation.
     """
 
     columns: Sequence[str]
@@ -34,10 +34,10 @@ class Shown:
         return rows
 
 
-def shown(samples: Sequence[Sample], most: int) -> Shown:
-    """One sample for each of the first `most` prompts, and each policy of a pool.
+def shown(samples: Sequence[Sample], most: int) -> SampleTable:
+    """One sample for each of the first `most` prompts, and in a pool for each policy.
 
-    It is the greedy one, or else the first: choosing by reward would flatter the run.
+    It is the greedy one, else the first: a choice by reward would be biased.
     """
     by_prompt: dict[tuple[Any, Any], Sample] = {}
     for sample in sorted(samples, key=lambda s: (not s["greedy"], s["index"])):
@@ -46,7 +46,7 @@ def shown(samples: Sequence[Sample], most: int) -> Shown:
     chosen = [s for draw in draws for (other, _), s in by_prompt.items() if other == draw]
     several = any("learner" in sample for sample in chosen)
     rewards = [*dict.fromkeys(name for sample in chosen for name in sample["rewards"])]
-    return Shown(
+    return SampleTable(
         columns=["prompt", "completion", "reward", "right", *rewards]
         + (["policy"] if several else []),
         rows=[_row(sample, rewards, several=several) for sample in chosen],
@@ -56,7 +56,7 @@ def shown(samples: Sequence[Sample], most: int) -> Shown:
 
 
 def is_image(completion: object) -> bool:
-    """Whether it is an image as PIL has them, which can be saved."""
+    """Whether it is an image, such as PIL's, with a method `save`."""
     return callable(getattr(completion, "save", None))
 
 
@@ -95,7 +95,7 @@ def _message(message: Any) -> str:
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are finite numbers: a tracker has no place for others."""
+    """The metrics that are finite numbers; trackers cannot show others."""
     return {
         name: value
         for name, value in metrics.items()

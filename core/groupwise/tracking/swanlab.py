@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from groupwise.tracking.samples import Shown
+from groupwise.tracking.samples import SampleTable
 from groupwise.tracking.tracker import Opening, Tracker
 
 
@@ -18,15 +18,15 @@ class SwanLab(Tracker):
             "logdir": str(opening.folder / "swanlab"),
             "config": dict(opening.settings),
             **({"mode": "offline"} if self.section.offline else {}),
-            **({"resume": "allow", **opening.known} if opening.known else {}),
+            **({"resume": "allow", **opening.identity} if opening.identity else {}),
         }
 
     @property
-    def known(self) -> dict[str, Any]:
-        # SwanLab goes on with a run only where it is kept on a server.
+    def identity(self) -> dict[str, Any]:
+        # SwanLab can continue a run only if it is stored on a server.
         return {} if self.section.offline else {"id": self.tracker.tracker.id}
 
-    def show(self, shown: Shown, step: int) -> None:
+    def show(self, shown: SampleTable, step: int) -> None:
         import swanlab
 
         texts, images = [], []

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from groupwise.tracking.samples import Shown
+from groupwise.tracking.samples import SampleTable
 from groupwise.tracking.tracker import Opening, Tracker
 
 FOLDER = "tensorboard"
@@ -17,17 +17,17 @@ class TensorBoard(Tracker):
         super().open(opening)
         if not opening.step:
             lines = "\n".join(f"    {key}: {value}" for key, value in opening.settings.items())
-            self.tracker.log({"configuration": lines}, step=0)  # indented, so shown as it is
+            self.tracker.log({"configuration": lines}, step=0)  # indented: Markdown keeps the lines
 
     def arguments(self, opening: Opening) -> dict[str, Any]:
         return {
-            "run_name": FOLDER,  # which is what accelerate calls the folder
+            "run_name": FOLDER,  # accelerate's name for the folder
             "logging_dir": str(opening.folder),
-            # Steps that the run lost when it was cut off are hidden: it makes them again.
+            # Hide steps after the checkpoint of a resumed run, since they are repeated.
             **({"purge_step": opening.step + 1} if opening.step else {}),
         }
 
-    def show(self, shown: Shown, step: int) -> None:
+    def show(self, shown: SampleTable, step: int) -> None:
         self.tracker.log({"samples": _markdown(shown)}, step=step)
         for number, image in shown.images.items():
             import numpy as np
@@ -37,7 +37,7 @@ class TensorBoard(Tracker):
             self.tracker.log_images(images, step=step, dataformats="NHWC")
 
 
-def _markdown(shown: Shown) -> str:
+def _markdown(shown: SampleTable) -> str:
     """The rows as a table in Markdown."""
     rule = ["---"] * len(shown.columns)
     rows = ["| " + " | ".join(map(_cell, row)) + " |" for row in (shown.columns, rule, *shown.rows)]

@@ -1,4 +1,4 @@
-"""Tracker: one of accelerate's trackers, and what differs between them."""
+"""Tracker: the base class of trackers, each with accelerate's tracker of the same name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,28 +10,28 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, filter_trackers
 
 from groupwise import secrets
 from groupwise.config.tracking import TrackerSection
-from groupwise.tracking.samples import Shown
+from groupwise.tracking.samples import SampleTable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What a tracker's run is opened with.
+    """The facts about a run with which a tracker is opened.
 
-    folder: the run's own; settings: its configuration by dotted key, secrets masked; step: steps
-    made so far, 0 in a new run; known: what `Tracker.known` was when this run was first tracked,
-    empty if it never was.
+    folder: of the run; settings: the configuration by dotted key, secrets masked; step: steps done
+    so far, 0 in a new run; identity: `Tracker.identity` from when this run was first tracked, empty
+    if it never was.
     """
 
     folder: Path
     settings: Mapping[str, Any]
     step: int = 0
-    known: Mapping[str, Any]
+    identity: Mapping[str, Any]
 
 
 class Tracker(ABC):
     """Opens accelerate's tracker of this name and sends metrics and completions to it.
 
-    remote: options that lead to a server, which `offline` refuses.
+    remote: options that name a server, and are refused with `offline`.
     """
 
     name: ClassVar[str]
@@ -47,7 +47,7 @@ class Tracker(ABC):
         return bool(filter_trackers([cls.name], logging_dir="."))
 
     def open(self, opening: Opening) -> None:
-        """Begin the tracker's run, or go on with the one that is known."""
+        """Start the tracker's run, or continue the one of the identity."""
         arguments = {**self.arguments(opening), **self.options}
         self.tracker = LOGGER_TYPE_TO_CLASS[self.name](**arguments)
         self.tracker.start()
@@ -65,16 +65,16 @@ class Tracker(ABC):
         """
 
     @property
-    def known(self) -> dict[str, Any]:
-        """What it takes to go on with this run of the tracker, as JSON."""
+    def identity(self) -> dict[str, Any]:
+        """The arguments that continue this run of the tracker after a resume, as JSON."""
         return {}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self.tracker.log(dict(metrics), step=step)
 
     @abstractmethod
-    def show(self, shown: Shown, step: int) -> None:
-        """Log completions of an evaluation; there is at least one."""
+    def show(self, shown: SampleTable, step: int) -> None:
+        """Log completions of an evaluation; the table has at least one row."""
 
     def close(self) -> None:
         self.tracker.finish()

@@ -1,4 +1,4 @@
-"""Tracking: all trackers of a run, and what becomes of one that fails."""
+"""Tracking: all trackers of a run, as a callback; a failing tracker never ends the run."""
 
 import json
 from collections import Counter
@@ -25,10 +25,10 @@ from groupwise.tracking.wandb import Wandb
 CLASSES: Mapping[str, type[Tracker]] = {
     each.name: each for each in (Wandb, TensorBoard, Trackio, MLflow, SwanLab)
 }
-KNOWN = "tracking.json"
-"""By tracker, what it takes to go on with its run when this run is resumed."""
+IDENTITIES = "tracking.json"
+"""The file with the identity of each tracker's run, to continue it when this run is resumed."""
 FAILURES = 3
-"""So many in a row, and nothing more is sent to a tracker: each may wait for a time limit."""
+"""After so many failures in a row a tracker is removed, since each may wait for a time limit."""
 
 
 def check_trackers(loaded: LoadedConfig) -> None:
@@ -55,9 +55,9 @@ def _problem(section: TrackerSection, names: set[str]) -> str | None:
 
 
 class Tracking(Callback):
-    """Sends what a run measures to its trackers; a failure of theirs never ends the run.
+    """Sends metrics and completions of a run to its trackers; their failures never end the run.
 
-    warn: called with a sentence when a tracker fails for the first time, and when it is given up.
+    warn: called with a sentence when a tracker fails for the first time, and when it is removed.
     """
 
     def __init__(self, loaded: LoadedConfig, folder: Path, *, warn: Callable[[str], None]) -> None:
@@ -68,11 +68,11 @@ class Tracking(Callback):
         self._evaluated: Mapping[str, float] = {}
 
     def open(self, step: int) -> None:
-        """Open every tracker; step: steps made so far, 0 in a new run.
+        """Open every tracker; step: steps done so far, 0 in a new run.
 
-        Raises UserError where one cannot be opened: before the first step that costs nothing.
+        Raises UserError if one cannot be opened: before the first step nothing is lost by that.
         """
-        known = _read(self.folder / KNOWN) if step else {}
+        identities = _read(self.folder / IDENTITIES) if step else {}
         settings = {k: v for k, v in written(self.loaded.config).items() if v is not None}
         for number, section in enumerate(self.loaded.config.tracking):
             tracker = CLASSES[section.name](section)
@@ -80,7 +80,7 @@ class Tracking(Callback):
                 folder=self.folder,
                 settings=settings,
                 step=step,
-                known=known.get(section.name, {}),
+                identity=identities.get(section.name, {}),
             )
             try:
                 tracker.open(opening)
@@ -90,12 +90,12 @@ class Tracking(Callback):
                     self.loaded.origin.message(("tracking", number), problem)
                 ) from error
             self.trackers.append(tracker)
-            known = {**known, section.name: tracker.known}
+            identities = {**identities, section.name: tracker.identity}
         if self.trackers:
-            write(self.folder / KNOWN, json.dumps(known, indent=2) + "\n")
+            write(self.folder / IDENTITIES, json.dumps(identities, indent=2) + "\n")
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        # The line of a step repeats its evaluation, which has been sent.
+        # A step's metrics repeat those of its evaluation, which have been sent already.
         new = {key: value for key, value in metrics.items() if key not in self._evaluated}
         self._evaluated = {}
         self._each(step, lambda tracker: tracker.log(numbers(new), step))
@@ -112,7 +112,7 @@ class Tracking(Callback):
         self._each(step, send)
 
     def close(self) -> None:
-        """End the trackers' runs, which may wait until all is sent."""
+        """End the trackers' runs; this may wait until everything is sent."""
         self._each(None, lambda tracker: tracker.close())
         self.trackers = []
 
@@ -120,7 +120,7 @@ class Tracking(Callback):
         for tracker in list(self.trackers):
             try:
                 call(tracker)
-            except Exception as error:  # of the network, or of somebody's package
+            except Exception as error:  # of the network, or of the tracker's package
                 self._failed(tracker, "at its end" if step is None else f"at step {step}", error)
             else:
                 self._in_a_row[tracker.name] = 0
@@ -141,7 +141,7 @@ class Tracking(Callback):
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """What was written at the start of a run that is gone on with; {} where that is gone."""
+    """The identities written at the first start of a resumed run; {} if the file is missing."""
     try:
         return read_record(path)
     except ValueError:

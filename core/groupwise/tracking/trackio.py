@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from groupwise.tracking.samples import Shown
+from groupwise.tracking.samples import SampleTable
 from groupwise.tracking.tracker import Opening, Tracker
 
 
@@ -15,18 +15,18 @@ class Trackio(Tracker):
     def arguments(self, opening: Opening) -> dict[str, Any]:
         return {
             "run_name": self.section.project,
-            # Trackio goes on with the latest run of a name.
-            "name": opening.known.get("name", self.run_name(opening)),
-            "resume": "allow" if opening.known else "never",
+            # Trackio continues the latest run of that name.
+            "name": opening.identity.get("name", self.run_name(opening)),
+            "resume": "allow" if opening.identity else "never",
             "config": dict(opening.settings),
             "embed": False,
         }
 
     @property
-    def known(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {"name": self.tracker.tracker.name}
 
-    def show(self, shown: Shown, step: int) -> None:
+    def show(self, shown: SampleTable, step: int) -> None:
         import trackio
 
         table = trackio.Table(list(shown.columns), shown.with_images(trackio.Image))

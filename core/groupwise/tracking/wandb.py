@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from groupwise.tracking.samples import Shown
+from groupwise.tracking.samples import SampleTable
 from groupwise.tracking.tracker import Opening, Tracker
 
 
@@ -19,17 +19,17 @@ class Wandb(Tracker):
             "dir": str(opening.folder),
             "config": dict(opening.settings),
             **({"mode": "offline"} if self.section.offline else {}),
-            **({"resume": "allow", **opening.known} if opening.known else {}),
+            **({"resume": "allow", **opening.identity} if opening.identity else {}),
         }
 
     @property
-    def known(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {"id": self.tracker.tracker.id}
 
-    def show(self, shown: Shown, step: int) -> None:
+    def show(self, shown: SampleTable, step: int) -> None:
         import wandb
 
         rows = shown.with_images(wandb.Image)
         self.tracker.log_table("samples", columns=list(shown.columns), data=rows, step=step)
-        if shown.images:  # in a panel a slider runs over steps, in a table none does
+        if shown.images:  # a panel has a slider over steps, a table has none
             self.tracker.log_images({"images": [*shown.images.values()]}, step=step)

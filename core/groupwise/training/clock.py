@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Clock:
-    """Seconds by phase of the current step."""
+    """Seconds that the current step has spent in each phase."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 

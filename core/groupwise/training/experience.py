@@ -188,7 +188,7 @@ class Experience:
         return work.select(kept), scores.select(kept)
 
     def _dead(self, work: Work, scores: Scores) -> Tensor:
-        """[B] bool: rollouts of groups that teach no learner anything."""
+        """[B] bool: rollouts of groups without a training signal for any learner."""
         judged = TrainingBatch(rollouts=work.judged, scores=scores)
         return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 

@@ -39,7 +39,7 @@ class Judge:
             self.measures = self.measures or bool(graded.any())
 
     def agree(self) -> None:
-        """Share what the judges of all processes have found; all must call it."""
+        """Set `measures` if it is set on any process. A collective."""
         self.measures = processes.any_process(self.measures)
 
     def right(self, scores: Scores) -> Tensor:

@@ -1,20 +1,21 @@
 """Replay: for prompts that are rarely answered right, earlier right completions replace wrong ones.
 
-A group of only wrong completions teaches nothing, and for a hard prompt most groups are like that.
-One earlier right completion in the group gives an advantage to learn from. It is multiplied by its
-importance weight, policy / weights that drew it; otherwise it is treated like a fresh one.
+A group with only wrong completions has no training signal, and with a hard prompt most groups are
+like that. With one earlier right completion in the group, advantages are not 0. The surrogate of
+that completion is multiplied by its importance weight, its probability under the policy divided by
+that under the weights that sampled it; otherwise it is treated like a new one.
 
 Effect on the gradient, for rewards of 1 (right) and 0 (wrong): the expected gradient of a prompt
 keeps its direction, the gradient of the prompt's success rate p, and becomes longer. With groups of
-G fresh completions, unscaled advantages and sums over whole completions it is (G - 1)/G grad p.
+G new completions, unscaled advantages and sums over whole completions it is (G - 1)/G grad p.
 With one replayed completion in each group that has none right it is
 
     (G - 1)/G (1 + (1 - p)^G / G (1/q + 1/(1 - p))) grad p
 
-where q is the success rate of the weights that drew it. So hard prompts count more relative to
-others, and each prompt pulls in the same direction as before. This holds if the importance weights
-are unbiased (`importance: sequence`, below the cap), and as long as the current weights have not
-yet learned from the replayed completion.
+where q is the success rate of the weights that sampled it. So hard prompts have more weight
+relative to others, and the gradient of each prompt keeps its direction. This holds if the
+importance weights are unbiased (`importance: sequence`, below the cap), and as long as the current
+weights have not yet learned from the replayed completion.
 """
 
 from collections.abc import Mapping

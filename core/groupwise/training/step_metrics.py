@@ -30,8 +30,9 @@ def describe(
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
-    dead: [B] bool, rollouts of groups that teach nothing; right: [B], 1 for right completions, None
-    if no reward tells right from wrong; logged: the policy's facts whose means are metrics.
+    dead: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
+    completions, None if no reward tells right from wrong; logged: the policy's facts whose means
+    are metrics.
     """
     total, groups = scores.total, rollouts.groups.cpu()
     lengths = rollouts.lengths.cpu().double()

@@ -1,4 +1,4 @@
-"""Work: the rollouts of all policies of a run, which are judged, and who learns from which."""
+"""Work: the rollouts of all policies of a run: those to judge, and those each learner trains on."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class TrainingBatch:
         return TrainingBatch(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
 
     def dead(self, algorithm: Algorithm) -> Tensor:
-        """[B] bool: rollouts whose group, with those `beside`, teaches the algorithm nothing."""
+        """[B] bool: rollouts whose group, with those `beside`, has no training signal."""
         parts = [self] if self.beside is None else [self, self.beside]
         rollouts = Rollouts.concat([skeleton(part.rollouts) for part in parts])
         scores = Scores.concat([part.scores for part in parts])
