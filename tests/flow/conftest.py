@@ -152,7 +152,7 @@ def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPip
 
 
 def awake(transformer: Any) -> Any:
-    """Weights large enough that prompt, time and latents all matter to the answer."""
+    """Adds noise to the weights, so that the output depends on prompt, time and latents."""
     with torch.no_grad():
         for parameter in transformer.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
@@ -189,7 +189,7 @@ def trained(policy: FlowPolicy) -> list[torch.nn.Parameter]:
 
 
 def nudge(policy: FlowPolicy, size: float = 0.05, seed: int = 2) -> None:
-    """What an update would do: every trained weight changes in its place."""
+    """Adds noise to every trained weight in place, as an update would."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in trained(policy):
@@ -198,7 +198,7 @@ def nudge(policy: FlowPolicy, size: float = 0.05, seed: int = 2) -> None:
 
 
 def calls(policy: FlowPolicy) -> list[int]:
-    """A list to which each pass of the transformer adds how many latents it was given."""
+    """A list that grows by the batch size of each forward pass of the transformer."""
     sizes: list[int] = []
 
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
@@ -210,8 +210,8 @@ def calls(policy: FlowPolicy) -> list[int]:
 
 def gradient(policy: FlowPolicy) -> torch.Tensor:
     """All gradients as one vector; zeros where there is none."""
-    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(policy)]
-    return torch.cat([value.flatten() for value in found])
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(policy)]
+    return torch.cat([value.flatten() for value in gradients])
 
 
 def gap(left: torch.Tensor, right: torch.Tensor) -> float:
@@ -245,17 +245,19 @@ def update(
     rollouts: Rollouts,
     *,
     values: Sequence[float] | None = None,
-    given: Mapping[str, torch.Tensor] | None = None,
+    answers: Mapping[str, torch.Tensor] | None = None,
     budget: int = 16384,
     first: bool = True,
 ) -> dict[str, float]:
-    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others.
+    """Accumulates the gradient of an update and returns its metrics.
 
-    given: what the reference answers, and what the policy did unless this is the `first` update.
+    values: the rewards; 0, 1, 2, ... unless set.
+    answers: the reference's outputs (`reference_mean`) and, for an update that is not the
+    `first` of its step, the policy's own before the step (`old_log_probs`, `old_mean`).
     """
     scores = scores_of(range(len(rollouts)) if values is None else values)
     made = updater(policy, algorithm, budget)
-    return made.backward(rollouts, scores, given or {}, first=first)
+    return made.backward(rollouts, scores, answers or {}, first=first)
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:
@@ -269,7 +271,10 @@ def pipelines_images(
     seeds: list[int],
     output_type: str = "np",
 ) -> torch.Tensor:
-    """What diffusers' own call makes of a policy's evaluation: [n, 3, height, width] or latents."""
+    """What diffusers' own call draws by a policy's evaluation settings.
+
+    Returns images [n, 3, height, width], or latents.
+    """
     pipeline.set_progress_bar_config(disable=True)
     shape = policy.adapter.latent_shape
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
@@ -297,15 +302,15 @@ def redness(completions: list[Any], **_: Any) -> list[float]:
 
 @pytest.fixture
 def lab(folders: dict[str, Path]) -> SimpleNamespace:
-    """`lab.policy(**settings)` makes a policy of a tiny pipeline, SD3 unless `of` says another."""
+    """`lab.policy(of, **settings)` makes a policy of a tiny pipeline; of: a key of `MAKERS`."""
 
-    def settings(of: str = "sd3", **given: Any) -> Settings:
+    def settings(of: str = "sd3", **options: Any) -> Settings:
         usual = {"model": str(folders[of]), "height": 16, "width": 16, "prompt_tokens": 12}
-        return Settings(**{**usual, "steps": 5, "evaluation_steps": 7, **given})
+        return Settings(**{**usual, "steps": 5, "evaluation_steps": 7, **options})
 
-    def policy(of: str = "sd3", **given: Any) -> FlowPolicy:
+    def policy(of: str = "sd3", **options: Any) -> FlowPolicy:
         torch.manual_seed(1)
-        made = FlowPolicy(settings(of, **given))
+        made = FlowPolicy(settings(of, **options))
         made.place("cpu")
         return made
 
