@@ -1,4 +1,4 @@
-"""A tiny random Qwen-Image pipeline, with a tokenizer of the words of its own template."""
+"""A tiny random Qwen-Image pipeline, with a tokenizer trained on its prompt template."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def tokenizer() -> Qwen2Tokenizer:
-    """Byte-level BPE as Qwen's, learned from the template, so that this is some 34 tokens long."""
+    """Byte-level BPE as Qwen's, trained on the template, which then has about 34 tokens."""
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()

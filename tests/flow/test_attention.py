@@ -1,4 +1,4 @@
-"""By which kernels attention is computed, and how many pictures are decoded together."""
+"""Which kernels compute attention, and how many pictures are decoded together."""
 
 import pytest
 import torch
@@ -6,7 +6,9 @@ import torch
 
 @pytest.mark.parametrize("of", ["sd3", "flux"])
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(lab, monkeypatch, of, recomputed):
+def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
+    lab, monkeypatch, of, recomputed
+):
     policy = lab.policy(of, steps=3, gradient_checkpointing=recomputed)
     policy.guided.conditions(lab.rows)  # text encoders have no gradient, and few shapes
     allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
@@ -19,15 +21,15 @@ def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(lab, monkeypatch, o
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     assert torch.backends.cuda.cudnn_sdp_enabled()
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
-    answers = policy(rollouts)
-    passed = len(allowed)
-    answers.log_probs.sum().backward()
-    assert (len(allowed) > passed) == recomputed
+    current = policy(rollouts)
+    forward_count = len(allowed)
+    current.log_probs.sum().backward()
+    assert (len(allowed) > forward_count) == recomputed
     assert set(allowed) == {False}
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_few_large_pictures_are_decoded_together(lab, monkeypatch):
+def test_large_pictures_are_decoded_in_smaller_batches(lab, monkeypatch):
     policy = lab.policy(steps=3)
     decode, sizes = policy.adapter.completions, []
     latents = torch.randn(5, *policy.adapter.latent_shape)

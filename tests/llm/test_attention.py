@@ -5,7 +5,9 @@ import torch
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(make, rows, monkeypatch, recomputed):
+def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
+    make, rows, monkeypatch, recomputed
+):
     allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
 
     def watched(*inputs, **options):
