@@ -141,7 +141,7 @@ def test_a_recipe_states_what_was_published(name):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_watched_rewards_have_the_deadline_of_the_trained_ones(name):
-    """An evaluation scores 800 pictures one by one; the default of 120 s would be 0.15 s for each."""
+    """An evaluation scores 800 pictures one by one; the default, 120 s, leaves 0.15 s for each."""
     config = load_config(RECIPES / name).config
     deadlines = {each.name: each.deadline for each in config.rewards}
     watched = [each for each in config.watch if each.name in deadlines]

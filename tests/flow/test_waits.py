@@ -1,4 +1,4 @@
-"""No operation between denoising steps makes the host wait for the GPU (`.item()` and the like)."""
+"""No operation between denoising steps makes the host wait for the GPU, as `.item()` would."""
 
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -7,7 +7,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "unique", "equal", "masked_select")
 
 
 class Operations(TorchDispatchMode):
-    """Records the names of the operations inside, in order, and a "mark" for each call of `mark`."""
+    """Records the names of operations in order, and "mark" for each call of `mark`."""
 
     def __init__(self):
         super().__init__()

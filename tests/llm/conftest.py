@@ -1,4 +1,4 @@
-"""Tiny models of real architectures with random weights, and a tokenizer, made from nothing."""
+"""Tiny models of real architectures with random weights, and a tokenizer, built from configs."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ COMMON = {
     "bos_token_id": None,
     "eos_token_id": 0,
     "pad_token_id": None,
-    # Strong enough that tokens differ in probability.
+    # Large enough that tokens differ in probability.
     "initializer_range": 0.2,
 }
 GATED = {**COMMON, "intermediate_size": 64, "num_key_value_heads": 2}
@@ -133,14 +133,14 @@ def make_of(tmp_path):
 
 @pytest.fixture
 def allow():
-    """allow(policy, shared_training=..., **way): let this be what the model is found to allow."""
+    """allow(policy, shared_training=..., **decoding) overrides what the trial run has shown."""
 
-    def change(policy, shared_training=None, **way):
+    def change(policy, shared_training=None, **decoding):
         ability = policy.ability
         if shared_training is None:
             shared_training = ability.shared_training
         policy._ability = replace(
-            ability, decoding=replace(ability.decoding, **way), shared_training=shared_training
+            ability, decoding=replace(ability.decoding, **decoding), shared_training=shared_training
         )
 
     return change
@@ -148,21 +148,21 @@ def allow():
 
 @pytest.fixture
 def plain():
-    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward, a rollout at a time."""
+    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward, row by row."""
 
     def log_probs(policy, rollouts):
-        filled = torch.zeros(rollouts.mask.shape)
+        result = torch.zeros(rollouts.mask.shape)
         for row in range(len(rollouts)):
             prompt = rollouts.trajectory["prompt_ids"][row].to(policy.device)
             tokens = rollouts.trajectory["attention"][row]
-            answer = rollouts.trajectory["completion_ids"][row, tokens].to(policy.device)
-            ids = torch.cat([prompt, answer]).unsqueeze(0)
+            completion = rollouts.trajectory["completion_ids"][row, tokens].to(policy.device)
+            ids = torch.cat([prompt, completion]).unsqueeze(0)
             logits = (
                 policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
             )
             scores = (logits / policy.config.temperature).log_softmax(-1)
-            filled[row, tokens] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
-        return filled * rollouts.mask.cpu()
+            result[row, tokens] = scores.gather(1, completion.unsqueeze(1)).squeeze(1).cpu()
+        return result * rollouts.mask.cpu()
 
     return log_probs
 

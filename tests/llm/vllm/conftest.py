@@ -1,4 +1,4 @@
-"""Servers with vLLM's protocol, and samplers that draw from them."""
+"""Local servers with vLLM's protocol, and samplers connected to them."""
 
 import importlib.util
 from pathlib import Path
@@ -23,8 +23,8 @@ def engine(saved):
         return running[-1]
 
     yield start
-    for one in running:
-        one.stop()
+    for server in running:
+        server.stop()
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def late():
 
 @pytest.fixture
 def sampler(tmp_path):
-    """sampler(policy, *engines, **settings) -> the sampler; its files lie in a folder of the test.
+    """sampler(policy, *engines, **settings) -> the sampler; its files are in the test's folder.
 
-    A request that fails is not sent again.
+    Requests are not repeated unless `patience` is set.
     """
     made = []
 
@@ -53,8 +53,8 @@ def sampler(tmp_path):
 
 @pytest.fixture
 def pair(make, engine, sampler):
-    """pair(policy={...}, facts={...}, **settings) -> a policy, a server, and the sampler between
-    them, which follows it."""
+    """pair(policy={...}, facts={...}, **settings) -> a policy, a server, and a sampler that has
+    sent the policy's weights to the server."""
 
     def build(policy=None, facts=None, **settings):
         own, server = make("llama", **(policy or {})), engine(**(facts or {}))
@@ -67,7 +67,7 @@ def pair(make, engine, sampler):
 
 @pytest.fixture
 def run(saved, tmp_path):
-    """run(*engines, **more) -> a run of three steps in the test's folder `run`, drawn by them."""
+    """run(*engines, **more) -> a run of three steps sampled by the engines, in the folder `run`."""
 
     def go(*engines, **more):
         config = {

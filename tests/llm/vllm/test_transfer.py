@@ -1,4 +1,4 @@
-"""How weights get to servers: by files, by vLLM's own transfer, and from several processes."""
+"""Sending weights to servers: by files, by vLLM's own transfer, and from several processes."""
 
 import json
 import os
@@ -17,10 +17,12 @@ from groupwise_llm.vllm.nccl import NCCL
 
 
 def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
-    done = subprocess.Popen(["true"])
-    done.wait()
-    dead = tmp_path / f"{files.PREFIX}{done.pid}-x"
-    other = tmp_path / f"groupwise-elsewhere-{done.pid}-x"  # another machine's, in a shared folder
+    process = subprocess.Popen(["true"])
+    process.wait()
+    dead = tmp_path / f"{files.PREFIX}{process.pid}-x"
+    other = (
+        tmp_path / f"groupwise-elsewhere-{process.pid}-x"
+    )  # another machine's, in a shared folder
     ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
     for folder in (dead, other, ours):
         folder.mkdir()
@@ -32,7 +34,7 @@ def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
     assert not home.exists()
 
 
-def test_weights_are_cut_into_files(pair, rows, monkeypatch, tmp_path):
+def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "FILE_BYTES", 4096)
     policy, _, drawn = pair()
     (home,) = tmp_path.glob("groupwise-*")
@@ -48,7 +50,7 @@ def test_weights_are_cut_into_files(pair, rows, monkeypatch, tmp_path):
     assert len(list(home.glob("*.safetensors"))) == count
 
 
-def test_no_room_for_files(pair, sampler, engine, make, monkeypatch):
+def test_a_folder_without_room_is_an_error(pair, sampler, engine, make, monkeypatch):
     with pytest.raises(UserError, match=r"sampler.folder: cannot write to /nowhere/at/all"):
         pair(folder="/nowhere/at/all")
     policy, _, drawn = pair()
@@ -61,11 +63,11 @@ def test_no_room_for_files(pair, sampler, engine, make, monkeypatch):
         drawn.follow(policy, "policy", 1)
 
 
-# ---- vLLM's own transfer, whose GPUs are not here: what is asked of the servers
+# ---- vLLM's own transfer, without GPUs: the requests to the servers
 
 
 class Sender:
-    """In place of vLLM's: the same requests in the same order, and no tensors."""
+    """A fake of vLLM's sender: the same requests in the same order, without tensors."""
 
     def __init__(self, place, client, source):
         self.place, self.client, self.source = place, client, source
@@ -105,7 +107,7 @@ def weight_transfer(monkeypatch):
         monkeypatch.setitem(sys.modules, f"vllm.distributed.weight_transfer.{name}", module)
 
 
-def test_the_steps_of_nccl(make, engine, sampler, weight_transfer):
+def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transfer):
     policy, servers = make("llama"), [engine(backend="nccl"), engine(backend="nccl")]
     drawn = sampler(policy, *servers, transfer="nccl")
     for version in range(2):
@@ -129,7 +131,7 @@ def test_the_steps_of_nccl(make, engine, sampler, weight_transfer):
         drawn.sample([{"prompt": "a"}], group_size=1, seeds=[0])
 
 
-def test_what_was_started_ends_although_a_server_is_gone(
+def test_closing_ends_the_started_server_although_another_is_gone(
     make, engine, sampler, weight_transfer, monkeypatch
 ):
     server, ended = engine(backend="nccl"), []
@@ -139,13 +141,13 @@ def test_what_was_started_ends_although_a_server_is_gone(
     drawn._launch = Values()
     drawn._launch.close = lambda: ended.append("server")
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, "shutdown", Sender.send_weights)  # asks the server
+        patch.setattr(Sender, "shutdown", Sender.send_weights)  # sends requests to the server
         server.stop()
-        drawn.close()  # and what went wrong before is what is said
+        drawn.close()  # raises nothing, so that an earlier error stays visible
     assert ended == ["server"]
 
 
-def test_nccl_without_vllm(make, engine, sampler):
+def test_nccl_without_vllm_is_refused(make, engine, sampler):
     drawn = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
     assert isinstance(drawn._transfer, NCCL)
     with pytest.raises(UserError, match=r"in the environment of training, too: pip install"):
@@ -185,7 +187,7 @@ try:
 except UserError as error:
     assert "cannot be reached" in str(error)
 else:
-    raise AssertionError("a server that is gone is told of on all processes")
+    raise AssertionError("expected an error on all processes, as the server is gone")
 accelerator.wait_for_everyone()
 sampler.close()
 if accelerator.is_main_process:
@@ -194,16 +196,18 @@ accelerator.end_training()
 """
 
 
-def test_of_several_processes_the_first_sends(engine, saved, tmp_path):
+def test_only_the_first_of_several_processes_sends_weights(engine, saved, tmp_path):
     server = engine()
     (tmp_path / "places.json").write_text(json.dumps([str(saved("llama")), server.url]))
     launch(CHILD, tmp_path, 2, limit=220, imports=["groupwise_llm.policy"])
-    told = server.paths()
-    assert told.count("collective_rpc") == 2  # for two follows of two processes
-    assert told.count("inference/v1/generate") == 8  # 3 in each version, and first one each to see
-    drawn = [path for path in told if path in ("wake_up", "sleep", "inference/v1/generate")]
+    paths = server.paths()
+    assert paths.count("collective_rpc") == 2  # one for each of the two versions
+    assert (
+        paths.count("inference/v1/generate") == 8
+    )  # 3 for each version, and one check of each version's weights
+    requests = [path for path in paths if path in ("wake_up", "sleep", "inference/v1/generate")]
     asleep = False
-    for path in drawn:
+    for path in requests:
         asleep = {"wake_up": False, "sleep": True}.get(path, asleep)
         assert not (asleep and path == "inference/v1/generate")
     assert asleep
