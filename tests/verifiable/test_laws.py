@@ -1,4 +1,4 @@
-"""The laws of `groupwise.testing`, kept by every reward that this package registers."""
+"""Every reward that this package registers passes the checks of `groupwise.testing`."""
 
 import sys
 from pathlib import Path
@@ -72,7 +72,7 @@ IMAGES = {
 }
 STEPS = {"sum_steps", "per_step"}
 MODELS = {"reward_model", "learned_text"}
-"""Those with a model of their own, which test_reward_model.py and test_learned_text.py make."""
+"""They need a model, so test_reward_model.py and test_learned_text.py check them."""
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_steps_of_denoising(reward):
 
 def test_steps_of_sums(reward):
     rows = [{"prompt": f"1 + 2 {sign} {n} ="} for sign, n in (("+", 3), ("-", 5), ("-", 0))]
-    lengths = [len(text) + 1 for text in CHAINS]  # a token a character, and the end token
+    lengths = [len(text) + 1 for text in CHAINS]  # a token per character, and the end token
     ends = [[*range(1, length), length - 1] for length in lengths]
     facts = {"character_ends": ends}
     testing.check_reward(
@@ -127,6 +127,6 @@ def test_puzzles(reward):
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_rewards_of_images(reward, name):
-    rows, made = IMAGES[name]
-    images = made()
+    rows, make = IMAGES[name]
+    images = make()
     testing.check_reward(reward(name), rows, images, group_size=2)

@@ -204,7 +204,7 @@ def test_only_the_first_of_several_processes_sends_weights(engine, saved, tmp_pa
     assert paths.count("collective_rpc") == 2  # one for each of the two versions
     assert (
         paths.count("inference/v1/generate") == 8
-    )  # 3 for each version, and one check of each version's weights
+    )  # 3 for each version, and a check by each process
     requests = [path for path in paths if path in ("wake_up", "sleep", "inference/v1/generate")]
     asleep = False
     for path in requests:
