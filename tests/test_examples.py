@@ -11,7 +11,7 @@ from groupwise.prompts.split import held_out
 from groupwise.run.train import train_from_config
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-FEW = (
+SMALL = (
     "policy.evaluation_steps=4",
     "policy.steps=4",
     "policy.window.size=1",
@@ -43,7 +43,7 @@ def imports_from(monkeypatch):
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 @pytest.mark.parametrize("name", ["shapes", "glyphs", "clip_shapes"])
 def test_two_steps_of_an_example(name, tmp_path):
-    loaded = load_config(EXAMPLES / f"{name}.yaml", [*FEW, f"output={tmp_path / 'run'}"])
+    loaded = load_config(EXAMPLES / f"{name}.yaml", [*SMALL, f"output={tmp_path / 'run'}"])
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 2
     assert result.before[f"rewards/{loaded.config.rewards[0].name}"] > 0
@@ -52,10 +52,10 @@ def test_two_steps_of_an_example(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 def test_two_steps_of_a_chain(tmp_path):
-    few = [f"chain.1.{key}" for key in FEW if key.startswith("policy")]
-    few += ["chain.0.train.group_size=2", "chain.1.train.group_size=4"]
-    few += ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=4"]
-    loaded = load_config(EXAMPLES / "chain.yaml", [*few, f"output={tmp_path / 'run'}"])
+    overrides = [f"chain.1.{key}" for key in SMALL if key.startswith("policy")]
+    overrides += ["chain.0.train.group_size=2", "chain.1.train.group_size=4"]
+    overrides += ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=4"]
+    loaded = load_config(EXAMPLES / "chain.yaml", [*overrides, f"output={tmp_path / 'run'}"])
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 2
     samples = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
@@ -68,8 +68,8 @@ def test_two_steps_of_a_chain(tmp_path):
     [("shapes", "accuracy", 0.65), ("glyphs", "rewards/image_text", 0.6)],
 )
 def test_the_shipped_model_succeeds_sometimes(name, metric, limit, tmp_path):
-    few = ["train.steps=0", "evaluation.prompts=25", "evaluation.samples=2"]
-    loaded = load_config(EXAMPLES / f"{name}.yaml", [*few, f"output={tmp_path / 'run'}"])
+    overrides = ["train.steps=0", "evaluation.prompts=25", "evaluation.samples=2"]
+    loaded = load_config(EXAMPLES / f"{name}.yaml", [*overrides, f"output={tmp_path / 'run'}"])
     assert 0.2 < train_from_config(loaded, quiet=True).before[metric] <= limit
 
 
@@ -150,13 +150,18 @@ def test_both_variants_of_the_iterative_example_train_and_are_plotted(imports_fr
     imports_from("iterative")
     import curves
 
-    few = ["policy.max_new_tokens=8", "train.groups_per_step=2", "train.group_size=4"]
-    few += ["train.steps=2", "evaluation.prompts=3", "evaluation.samples=1", "evaluation.every=1"]
+    overrides = ["policy.max_new_tokens=8", "train.groups_per_step=2", "train.group_size=4"]
+    overrides += [
+        "train.steps=2",
+        "evaluation.prompts=3",
+        "evaluation.samples=1",
+        "evaluation.every=1",
+    ]
     for variant, every in curves.VARIANTS.items():
         output = tmp_path / f"{variant}_seed0"
         judge = f"rewards.0.model={EXAMPLES / 'arithmetic' / 'base'}"
         file = EXAMPLES / "iterative" / "run.yaml"
-        loaded = load_config(file, [*few, every, judge, f"output={output}"])
+        loaded = load_config(file, [*overrides, every, judge, f"output={output}"])
         train_from_config(loaded, quiet=True)
         logged = (output / "metrics.jsonl").read_text()
         assert ("judge/agreement" in logged) == (variant == "each_step")

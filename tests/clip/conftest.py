@@ -76,8 +76,8 @@ def architecture(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def theirs():
-    """theirs(folder) -> open_clip's own model, preprocessing and tokenizer."""
+def load_open_clip():
+    """load_open_clip(folder) -> open_clip's own model, preprocessing and tokenizer."""
 
     def load(folder):
         name = f"local-dir:{folder}"

@@ -62,11 +62,13 @@ def test_images_are_framed_as_by_transformers(size, pictures, pil, transformers_
     assert (pixels(images, framing, CPU) - expected).abs().max() < ROUNDING
 
 
-def test_features_of_tensors_are_those_of_open_clip_for_pil_images(folder, theirs, pictures, pil):
+def test_features_of_tensors_are_those_of_open_clip_for_pil_images(
+    folder, load_open_clip, pictures, pil
+):
     from groupwise_clip.model import Clip
     from groupwise_clip.settings import ClipSettings
 
-    model, preprocess, _ = theirs(folder)
+    model, preprocess, _ = load_open_clip(folder)
     clip = Clip(ClipSettings(model=str(folder)))
     for height, width in SIZES:
         images = pictures(0, 1, 2, 3, height=height, width=width)

@@ -9,36 +9,36 @@ from groupwise_clip.settings import ClipSettings
 
 
 def clip(folder, **settings):
-    made = Clip(ClipSettings(model=str(folder), **settings))
-    made.load()
-    return made
+    model = Clip(ClipSettings(model=str(folder), **settings))
+    model.load()
+    return model
 
 
-def counted(made, monkeypatch):
+def counted(model, monkeypatch):
     """A list that grows by each batch of texts that the model encodes."""
-    batches, encode = [], made._encoder.encode_texts
+    batches, encode = [], model._encoder.encode_texts
 
     def count(texts, device):
         batches.append(list(texts))
         return encode(texts, device)
 
-    monkeypatch.setattr(made._encoder, "encode_texts", count)
+    monkeypatch.setattr(model._encoder, "encode_texts", count)
     return batches
 
 
-def test_features_are_those_of_open_clip(folder, theirs, pictures, pil, texts):
-    model, preprocess, tokenize = theirs(folder)
+def test_features_are_those_of_open_clip(folder, load_open_clip, pictures, pil, texts):
+    model, preprocess, tokenize = load_open_clip(folder)
     images = pictures(
         0, 1, 2, height=32, width=32
     )  # images of the model's size are not resized, so nothing is rounded
     with torch.no_grad():
         image_features = model.encode_image(torch.stack([preprocess(i) for i in pil(images)]), True)
         text_features = model.encode_text(tokenize(texts), True)
-    ours = clip(folder)
-    assert torch.allclose(ours.image_features(images), image_features, atol=1e-5)
-    assert torch.allclose(ours.text_features(texts), text_features, atol=1e-5)
-    assert ours.scale == pytest.approx(model.logit_scale.exp().item())
-    assert ours.width == image_features.shape[1]
+    clip_model = clip(folder)
+    assert torch.allclose(clip_model.image_features(images), image_features, atol=1e-5)
+    assert torch.allclose(clip_model.text_features(texts), text_features, atol=1e-5)
+    assert clip_model.scale == pytest.approx(model.logit_scale.exp().item())
+    assert clip_model.width == image_features.shape[1]
 
 
 def test_logits_are_those_of_transformers(transformers_folder, pictures, pil, texts):
@@ -50,20 +50,22 @@ def test_logits_are_those_of_transformers(transformers_folder, pictures, pil, te
     inputs = processor(images=pil(images), text=texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = model(**inputs).logits_per_image.diagonal()
-    ours = clip(transformers_folder)
-    cosines = ours.cosines(images, texts)
-    assert [ours.scale * cosine for cosine in cosines] == pytest.approx(logits.tolist(), abs=1e-4)
+    clip_model = clip(transformers_folder)
+    cosines = clip_model.cosines(images, texts)
+    assert [clip_model.scale * cosine for cosine in cosines] == pytest.approx(
+        logits.tolist(), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
 def test_features_have_unit_length_and_no_gradient(kind, request, pictures, texts):
-    ours = clip(request.getfixturevalue(kind))
-    for features in (ours.image_features(pictures(0, 1)), ours.text_features(texts)):
+    clip_model = clip(request.getfixturevalue(kind))
+    for features in (clip_model.image_features(pictures(0, 1)), clip_model.text_features(texts)):
         assert features.dtype == torch.float32
         assert not features.requires_grad
         assert torch.allclose(features.norm(dim=1), torch.ones(len(features)))
-    assert not any(p.requires_grad for p in ours._encoder.module.parameters())
-    assert not ours._encoder.module.training
+    assert not any(p.requires_grad for p in clip_model._encoder.module.parameters())
+    assert not clip_model._encoder.module.training
 
 
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
@@ -81,10 +83,10 @@ def test_the_batch_size_does_not_change_features(kind, request, pictures, texts)
 
 
 def test_long_texts_are_truncated(folder, transformers_folder):
-    for where in (folder, transformers_folder):
-        ours = clip(where)
+    for model_folder in (folder, transformers_folder):
+        clip_model = clip(model_folder)
         long = "a b c d e f g h i j k l m n o p q r s t"
-        features = ours.text_features([long, f"{long} u v w", "a b c"])
+        features = clip_model.text_features([long, f"{long} u v w", "a b c"])
         assert torch.allclose(features[0], features[1], atol=1e-6)
         assert not torch.allclose(features[0], features[2], atol=1e-2)
 
@@ -116,14 +118,14 @@ def test_the_cache_drops_the_least_recently_used_texts(folder, monkeypatch):
 
 
 def test_cosines(folder, pictures, texts):
-    ours = clip(folder)
+    clip_model = clip(folder)
     images = pictures(0, 1, 2, 3)
-    expected = (ours.image_features(images) * ours.text_features(texts)).sum(1).tolist()
-    assert ours.cosines(images, texts) == pytest.approx(expected)
-    some = ours.cosines(images, [texts[0], None, texts[2], None])
+    expected = (clip_model.image_features(images) * clip_model.text_features(texts)).sum(1).tolist()
+    assert clip_model.cosines(images, texts) == pytest.approx(expected)
+    some = clip_model.cosines(images, [texts[0], None, texts[2], None])
     assert some[1] is some[3] is None
     assert [some[0], some[2]] == pytest.approx([expected[0], expected[2]], abs=1e-6)
-    assert ours.cosines(images, [None] * 4) == [None] * 4
+    assert clip_model.cosines(images, [None] * 4) == [None] * 4
 
 
 def test_bf16_gives_close_features_in_float32(folder, pictures, texts):
@@ -156,13 +158,13 @@ def test_normalisation_is_read_from_the_models_config(folder_of):
 
 
 def test_the_model_moves_to_the_device_of_the_images(folder, pictures, texts):
-    ours, elsewhere = clip(folder), torch.empty(3, 8, 8, device="meta")
-    assert ours._device_of([elsewhere]) == elsewhere.device
+    clip_model, elsewhere = clip(folder), torch.empty(3, 8, 8, device="meta")
+    assert clip_model._device_of([elsewhere]) == elsewhere.device
     assert clip(folder, device="cpu")._device_of([elsewhere]) == torch.device("cpu")
-    ours.text_features(texts)
-    ours._move(elsewhere.device)
-    assert all(p.device == elsewhere.device for p in ours._encoder.module.parameters())
-    assert not ours._cache
+    clip_model.text_features(texts)
+    clip_model._move(elsewhere.device)
+    assert all(p.device == elsewhere.device for p in clip_model._encoder.module.parameters())
+    assert not clip_model._cache
 
 
 def test_unknown_devices_are_refused(folder):

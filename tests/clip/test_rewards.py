@@ -157,16 +157,16 @@ def test_invalid_heads_are_refused(folder, head, tmp_path):
 def test_preference_has_the_scale_of_the_model_or_of_the_settings(
     kind, request, pictures, pil, texts
 ):
-    where, images = str(request.getfixturevalue(kind)), pil(pictures(0, 1, 2, 3))
-    own = preference(model=where)
-    cosines = own.clip.cosines(images, texts)
-    assert own.scale == pytest.approx(1 / 0.07, rel=1e-4)  # the initial scale of CLIP's training
-    assert own(texts, images) == pytest.approx([own.scale * c for c in cosines])
-    assert preference(model=where, scale=100)(texts, images) == pytest.approx(
+    model_folder, images = str(request.getfixturevalue(kind)), pil(pictures(0, 1, 2, 3))
+    reward = preference(model=model_folder)
+    cosines = reward.clip.cosines(images, texts)
+    assert reward.scale == pytest.approx(1 / 0.07, rel=1e-4)  # the initial scale of CLIP's training
+    assert reward(texts, images) == pytest.approx([reward.scale * c for c in cosines])
+    assert preference(model=model_folder, scale=100)(texts, images) == pytest.approx(
         [100 * c for c in cosines]
     )
-    column = preference(model=where, text="caption")(["p"] * 4, images, caption=texts)
-    assert column == pytest.approx(own(texts, images))
+    column = preference(model=model_folder, text="caption")(["p"] * 4, images, caption=texts)
+    assert column == pytest.approx(reward(texts, images))
 
 
 def test_presets_set_defaults():
@@ -188,9 +188,9 @@ def test_presets_set_defaults():
     assert own.resize == "longest"
     with pytest.raises(ValidationError, match="set `preset` or `model`"):
         config({"scale": 1})
-    for wrong in ({}, {"preset": "pikscore"}, {"preset": "hps", "scale": "its own"}, [], None):
+    for options in ({}, {"preset": "pikscore"}, {"preset": "hps", "scale": "its own"}, [], None):
         with pytest.raises(ValidationError):
-            config(wrong)
+            config(options)
 
 
 def test_the_page_shows_settings_that_exist():

@@ -107,7 +107,7 @@ def test_it_is_loaded_once(folder, head, pictures, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
-def test_long_texts_are_truncated_as_by_published_code(kind, request, theirs, *, pictures):
+def test_long_texts_are_truncated_as_by_published_code(kind, request, load_open_clip, *, pictures):
     """PickScore's is `processor(text, truncation=True, max_length=77)`; the context here is 16."""
     model_folder = request.getfixturevalue(kind)
     reward, image = made(Preference, model=str(model_folder), scale=1), pictures(0)
@@ -117,7 +117,7 @@ def test_long_texts_are_truncated_as_by_published_code(kind, request, theirs, *,
     assert values[0] == values[1]
     assert values[0] != pytest.approx(values[2], abs=1e-5)
     if kind == "folder":
-        model, _, tokenize = theirs(model_folder)
+        model, _, tokenize = load_open_clip(model_folder)
         text_features = model.encode_text(tokenize([long]), normalize=True)
     else:
         model = transformers.CLIPModel.from_pretrained(model_folder)

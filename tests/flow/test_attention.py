@@ -4,12 +4,12 @@ import pytest
 import torch
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
-    lab, monkeypatch, of, recomputed
+    lab, monkeypatch, architecture, recomputed
 ):
-    policy = lab.policy(of, steps=3, gradient_checkpointing=recomputed)
+    policy = lab.policy(architecture, steps=3, gradient_checkpointing=recomputed)
     policy.guided.conditions(lab.rows)  # text encoders have no gradient, and few shapes
     allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
 
@@ -38,6 +38,6 @@ def test_large_pictures_are_decoded_in_smaller_batches(lab, monkeypatch):
     monkeypatch.setattr(
         policy.adapter, "completions", lambda some: sizes.append(len(some)) or decode(some)
     )
-    apart = policy.guided.completions(latents)[1]
+    in_batches = policy.guided.completions(latents)[1]
     assert sizes == [2, 2, 1]
-    torch.testing.assert_close(apart, together, rtol=0, atol=1e-5)
+    torch.testing.assert_close(in_batches, together, rtol=0, atol=1e-5)

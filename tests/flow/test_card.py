@@ -7,7 +7,7 @@ from groupwise_flow.card import card
 
 
 @pytest.mark.parametrize(
-    ("of", "settings"),
+    ("architecture", "settings"),
     [
         ("sd3", {}),
         ("sd3", {"lora": {"rank": 2}, "precision": "bf16"}),
@@ -17,11 +17,13 @@ from groupwise_flow.card import card
     ],
 )
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-def test_the_code_of_the_card_draws_a_picture_with_the_saved_model(lab, of, settings, tmp_path):
-    policy = lab.policy(of, **settings)
+def test_the_code_of_the_card_draws_a_picture_with_the_saved_model(
+    lab, architecture, settings, tmp_path
+):
+    policy = lab.policy(architecture, **settings)
     policy.save_pretrained(tmp_path / "model")
     metadata = policy.card
-    assert metadata["base_model"] == str(lab.folders[of])
+    assert metadata["base_model"] == str(lab.folders[architecture])
     assert (metadata["library_name"], metadata["pipeline_tag"]) == ("diffusers", "text-to-image")
     assert ("load_lora_weights" in metadata["usage"]) == ("lora" in settings)
     names = {}

@@ -81,7 +81,7 @@ class Denoiser(Adapter):
 
 
 def denoiser(lab):
-    words, encoder = lab.clip()
+    tokenizer, text_encoder = lab.clip()
     unet = UNet2DConditionModel(
         sample_size=8,
         in_channels=4,
@@ -103,8 +103,8 @@ def denoiser(lab):
             num_decoder_blocks=(1, 1),
             latent_channels=4,
         ),
-        text_encoder=encoder,
-        tokenizer=words,
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
         scheduler=EulerDiscreteScheduler(),
         safety_checker=None,
         feature_extractor=None,

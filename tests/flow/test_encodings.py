@@ -51,19 +51,19 @@ def test_more_tokens_than_prompt_tokens_are_refused():
 
 
 def test_widths_that_differ_and_are_not_by_token_are_refused():
-    made = encodings(lambda rows: letters(rows) | {"mask": None}, by_token=())
-    made(rows_of("ab", "cd"), CPU)
+    encoder = encodings(lambda rows: letters(rows) | {"mask": None}, by_token=())
+    encoder(rows_of("ab", "cd"), CPU)
     with pytest.raises(UserError, match=r"encode gave 'embeds' \[2, 3\] .* \[3, 3\]"):
-        made(rows_of("abc"), CPU)
+        encoder(rows_of("abc"), CPU)
 
 
 def test_conditions_that_only_some_prompts_have_are_refused():
-    made = encodings(
+    encoder = encodings(
         lambda rows: {"embeds": torch.ones(1, 6), rows[0]["prompt"]: torch.ones(1)}, by_token=()
     )
-    made(rows_of("ab"), CPU)
+    encoder(rows_of("ab"), CPU)
     with pytest.raises(UserError, match="encode gave embeds, ab for some prompts and embeds, cd"):
-        made(rows_of("cd"), CPU)
+        encoder(rows_of("cd"), CPU)
 
 
 def picture(shade):
@@ -78,22 +78,22 @@ def test_conditions_are_kept_by_the_columns_that_are_encoded():
         shades = [float(row["picture"].getpixel((0, 0))[0]) for row in rows]
         return {"shade": torch.tensor(shades).unsqueeze(1)}
 
-    made = encodings(encode, reads=("prompt", "picture"), by_token=())
+    encoder = encodings(encode, reads=("prompt", "picture"), by_token=())
     one, other = ({"prompt": "make it red", "picture": picture(shade)} for shade in (1, 2))
     again = {"prompt": "make it red", "picture": picture(1), "answer": "anything"}
-    conditions = made([one, other, again], CPU)["shade"]
+    conditions = encoder([one, other, again], CPU)["shade"]
     assert conditions.flatten().tolist() == [1, 2, 1]
     assert len(encoded) == 2
     assert [sorted(row) for row in encoded] == [["picture", "prompt"]] * 2
 
 
 def test_encoding_a_column_that_reads_does_not_name_is_refused():
-    made = encodings(lambda rows: {"picture": rows[0]["picture"]})
+    encoder = encodings(lambda rows: {"picture": rows[0]["picture"]})
     with pytest.raises(UserError, match="reads the column 'picture' and its `reads` names prompt"):
-        made([{"prompt": "a cat", "picture": picture(1)}], CPU)
-    made = encodings(letters, reads=("prompt", "picture"))
+        encoder([{"prompt": "a cat", "picture": picture(1)}], CPU)
+    encoder = encodings(letters, reads=("prompt", "picture"))
     with pytest.raises(UserError, match="encodes the column 'picture', which a row lacks"):
-        made(rows_of("a cat"), CPU)
+        encoder(rows_of("a cat"), CPU)
 
 
 def test_identity_is_the_same_for_equal_content_only():
@@ -117,13 +117,13 @@ def test_only_the_most_recently_used_prompts_are_kept():
         batches.append([row["prompt"] for row in rows])
         return {"length": torch.tensor([[float(len(row["prompt"]))] for row in rows])}
 
-    made = encodings(encode, most=2, by_token=())
+    encoder = encodings(encode, most=2, by_token=())
 
     def encode_rows(prompts):
-        return made(rows_of(*prompts), CPU)
+        return encoder(rows_of(*prompts), CPU)
 
     assert encode_rows(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
-    assert len(made._kept) == 2
+    assert len(encoder._kept) == 2
     assert encode_rows(["bb"])["length"].tolist() == [[2]]
     encode_rows(["dddd"])  # ccc is now the least recently used
     assert encode_rows(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
@@ -162,7 +162,7 @@ def test_an_adapter_that_pads_to_the_longest_prompt(lab):
     torch.testing.assert_close(
         alone.sampler_log_probs[0], both.sampler_log_probs[0], rtol=0, atol=1e-5
     )
-    bare = lab.policy(adapter=Bare)
-    bare.sample(prompts[:1], group_size=1, seeds=[1])
+    policy_without_mask = lab.policy(adapter=Bare)
+    policy_without_mask.sample(prompts[:1], group_size=1, seeds=[1])
     with pytest.raises(UserError, match=r"Bare.encode gave 'embeds' .* name it in `by_token`"):
-        bare.sample(prompts, group_size=1, seeds=[1, 2])
+        policy_without_mask.sample(prompts, group_size=1, seeds=[1, 2])

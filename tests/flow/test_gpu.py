@@ -16,7 +16,7 @@ SEEDS = range(6)
 
 
 @pytest.fixture(params=["sd3", "flux"])
-def of(request):
+def architecture(request):
     return request.param
 
 
@@ -26,11 +26,11 @@ def precision(request):
 
 
 @pytest.fixture
-def make(lab, of, precision):
+def make(lab, architecture, precision):
     """make(device, **settings) -> a fresh policy there."""
 
     def policy(device="cuda", **settings):
-        return lab.policy(of, precision=precision, guidance=2.0, **settings).to(device)
+        return lab.policy(architecture, precision=precision, guidance=2.0, **settings).to(device)
 
     return policy
 
@@ -39,7 +39,7 @@ def sample(lab, policy, **more):
     return policy.sample(lab.rows, group_size=3, seeds=SEEDS, **more)
 
 
-def test_sampling_on_the_device(lab, make, of):
+def test_sampling_on_the_device(lab, make, architecture):
     policy = make()
     rollouts = sample(lab, policy)
     for value in (
@@ -50,7 +50,9 @@ def test_sampling_on_the_device(lab, make, of):
     ):
         assert value.device.type == "cuda"
     assert rollouts.facts["images"][0].device.type == "cuda"
-    names = {"path", "unconditional"} if of == "sd3" else {"path"}  # flux has one pass alone
+    names = (
+        {"path", "unconditional"} if architecture == "sd3" else {"path"}
+    )  # flux has one pass alone
     assert names == {"path", "unconditional"} & rollouts.trajectory.keys()
     for name in names:
         assert rollouts.trajectory[name][0].device.type == "cpu"
@@ -108,11 +110,13 @@ def test_a_training_step_with_a_reference(lab, make, lora, checkpointing):
     assert moved[2::3].mean() > moved[0::3].mean()
 
 
-def test_saved_weights_draw_the_same_pictures(lab, make, tmp_path, of, precision):
+def test_saved_weights_draw_the_same_pictures(lab, make, tmp_path, architecture, precision):
     policy = make()
     lab.nudge(policy)
     policy.save_pretrained(tmp_path)
-    loaded = lab.policy(of, precision=precision, guidance=2.0, model=str(tmp_path)).to("cuda")
+    loaded = lab.policy(architecture, precision=precision, guidance=2.0, model=str(tmp_path)).to(
+        "cuda"
+    )
     rollouts, expected = (sample(lab, p, purpose="evaluate") for p in (loaded, policy))
     assert (lab.images_of(rollouts) - lab.images_of(expected)).abs().max() < 1e-5
 

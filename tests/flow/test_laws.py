@@ -34,7 +34,9 @@ def test_algorithm(registered, name, settings):
     testing.check_algorithm(kind(kind.Config(**settings)))
 
 
-@pytest.mark.parametrize("settings", [{}, {"of": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"architecture": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}]
+)
 def test_policy(lab, settings):
     policy = lab.policy(**settings)
     lab.nudge(policy)
@@ -42,10 +44,11 @@ def test_policy(lab, settings):
     testing.check_sampler(policy, policy, lab.rows, group_size=2)
 
 
-@pytest.mark.parametrize("of", [(kind, of) for kind in ADAPTERS for of in ADAPTERS[kind]])
-def test_adapter(lab, registered, of):
-    kind, folder = of
-    adapter = registered("flow")["adapters", kind]
+@pytest.mark.parametrize(
+    ("pipeline", "folder"), [(name, folder) for name in ADAPTERS for folder in ADAPTERS[name]]
+)
+def test_adapter(lab, registered, pipeline, folder):
+    adapter = registered("flow")["adapters", pipeline]
     testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, **SIZE)
 
 

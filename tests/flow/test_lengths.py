@@ -20,10 +20,12 @@ def weightless(monkeypatch):
     monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize(("long", "action"), [("skip", "left out"), ("cut", "cut off there")])
-def test_the_check_counts_prompts_that_are_skipped_or_cut(lab, of, long, action, monkeypatch):
-    policy = lab.policy(of, long_prompts=long)
+def test_the_check_counts_prompts_that_are_skipped_or_cut(
+    lab, architecture, long, action, monkeypatch
+):
+    policy = lab.policy(architecture, long_prompts=long)
     policy.check_prompts(iter(ROWS))
     assert policy.notes == [NOTE + action]
     assert [policy.skips(row) for row in ROWS] == [False, long == "skip", False, False]
@@ -32,9 +34,9 @@ def test_the_check_counts_prompts_that_are_skipped_or_cut(lab, of, long, action,
     assert FlowPolicy.examine(policy.config, ROWS[:1]) == ()
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
-def test_by_default_a_long_prompt_is_refused(lab, of):
-    policy = lab.policy(of)
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+def test_by_default_a_long_prompt_is_refused(lab, architecture):
+    policy = lab.policy(architecture)
     message = r"a prompt has 16 tokens, and policy.prompt_tokens allows 12: .*long_prompts"
     for check in (policy.check_prompts, lambda rows: FlowPolicy.examine(policy.config, rows)):
         with pytest.raises(UserError, match=message):
@@ -69,9 +71,9 @@ def test_examining_refuses_the_settings_that_loading_refuses(lab, weightless):
         FlowPolicy.examine(blur, ROWS[:1])
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
-def test_examining_allocates_no_adapters(lab, weightless, of):
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+def test_examining_allocates_no_adapters(lab, weightless, architecture):
     random_state = torch.get_rng_state()
     lora = {"rank": 10**7, "options": {"init_lora_weights": "gaussian"}}
-    assert FlowPolicy.examine(lab.settings(of, lora=lora), ROWS[:1]) == ()
+    assert FlowPolicy.examine(lab.settings(architecture, lora=lora), ROWS[:1]) == ()
     assert torch.equal(torch.get_rng_state(), random_state)

@@ -64,12 +64,12 @@ def test_memory_is_proportional_to_the_pictures_of_a_micro_batch(lab):
     assert update(lab, lab.policy(), budget=2) == pytest.approx(halved, rel=0.01)
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lora):
+def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, architecture, lora):
     gradients, kept = [], []
     for checkpointing in (False, True):
-        policy = lab.policy(of, lora=lora, gradient_checkpointing=checkpointing).train()
+        policy = lab.policy(architecture, lora=lora, gradient_checkpointing=checkpointing).train()
         rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
         with Saved(policy) as saved:
             policy(rollouts, slice(0, 2)).log_probs.square().sum().backward()
@@ -87,13 +87,13 @@ def of_a_run(**options):
     return {**counts, "training": True, **options}
 
 
-@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}, {"rank": 3, "targets": ["to_q", "ff.net.2"]}])
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 def test_an_estimate_loads_no_weights_and_counts_them_exactly(
-    lab, of, lora, precision, monkeypatch
+    lab, architecture, lora, precision, monkeypatch
 ):
-    policy = lab.policy(of, lora=lora, precision=precision)
+    policy = lab.policy(architecture, lora=lora, precision=precision)
     trained = sum(p.numel() for p in lab.trained(policy))
     parts = {
         name: sum(p.numel() * p.element_size() for p in module.parameters())
@@ -155,8 +155,8 @@ def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
 
 
 def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
-    for of in ("sd3", "flux"):
-        policy = lab.policy(of)
+    for architecture in ("sd3", "flux"):
+        policy = lab.policy(architecture)
         four = of_a_run(decisions=4, rollouts=4, sampled=4)
         sizes = FlowPolicy.estimate(policy.config, **four, reference=False, averages=0)
         measured = update(lab, policy)
@@ -171,11 +171,11 @@ def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
 
 # FLUX norms queries by weights that stay float32, which only rules out a fused kernel.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_computes_in_half_and_trains_in_float32(lab, of, lora, precision):
-    policy = lab.policy(of, lora=lora, precision=precision, guidance=2.0)
+def test_half_precision_computes_in_half_and_trains_in_float32(lab, architecture, lora, precision):
+    policy = lab.policy(architecture, lora=lora, precision=precision, guidance=2.0)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     for name, parameter in policy.named_parameters():
         # T5 keeps one of its projections from overflowing.
@@ -190,7 +190,7 @@ def test_half_precision_computes_in_half_and_trains_in_float32(lab, of, lora, pr
     assert (current.log_probs - rollouts.sampler_log_probs).abs().max() < 5e-3
     current.log_probs.sum().backward()
     assert 0 < float(lab.gradient(policy).norm()) < float("inf")
-    exact = lab.policy(of, lora=lora, guidance=2.0)
+    exact = lab.policy(architecture, lora=lora, guidance=2.0)
     reference = exact.sample(lab.rows, group_size=2, seeds=range(4))
     images, reference_images = lab.images_of(rollouts), lab.images_of(reference)
     assert 0 < (images - reference_images).abs().mean() < 0.03

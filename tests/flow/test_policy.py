@@ -44,14 +44,14 @@ def without_unconditional(rollouts):
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", ["flow", "cps", "dance"])
 def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
-    for of, guidance, batch in [
+    for architecture, guidance, batch in [
         ("sd3", 1.0, 64),
         ("sd3", 4.0, 4),
         ("flux", 1.0, 4),
         ("flux", 4, 64),
     ]:
         policy = lab.policy(
-            of,
+            architecture,
             sde=kind,
             guidance=guidance,
             batch=batch,
@@ -169,11 +169,11 @@ def test_only_in_float32_is_it_an_exact_sampler(lab, precision):
 
 
 @pytest.mark.parametrize(
-    ("of", "settings"),
+    ("architecture", "settings"),
     [("sd3", {"guidance": 4.0}), ("flux", {"window": {"kind": "random", "size": 2}})],
 )
-def test_a_sample_does_not_depend_on_its_batch(lab, of, settings):
-    policy = lab.policy(of, **settings)
+def test_a_sample_does_not_depend_on_its_batch(lab, architecture, settings):
+    policy = lab.policy(architecture, **settings)
     together = sample(policy)
 
     def assert_equal(rollouts, rows):
@@ -193,7 +193,7 @@ def test_a_sample_does_not_depend_on_its_batch(lab, of, settings):
     assert_equal(sample(policy, prompts[1:2], seeds=SEEDS[2:4]), [2, 3])
     assert_equal(sample(policy, prompts[::-1], seeds=[15, 16, 13, 14, 11, 12]), [4, 5, 2, 3, 0, 1])
     for batch in (1, 4):
-        assert_equal(sample(lab.policy(of, batch=batch, **settings)), list(range(6)))
+        assert_equal(sample(lab.policy(architecture, batch=batch, **settings)), list(range(6)))
     if "window" not in settings:
         assert_equal(sample(policy, [prompts[0]] * 2, size=1, seeds=[11, 12]), [0, 1])
     images = lab.images_of(together).flatten(1)
@@ -391,12 +391,12 @@ def test_full_training_trains_only_the_transformer(lab):
     assert {name.partition(".")[0] for name in policy.state_dict()} == parts
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
-def test_lora_trains_adapters_of_attention_layers_and_starts_as_the_base_model(lab, of):
-    policy = lab.policy(of, lora={"rank": 2, "alpha": 4})
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+def test_lora_trains_adapters_of_attention_layers_and_starts_as_the_base_model(lab, architecture):
+    policy = lab.policy(architecture, lora={"rank": 2, "alpha": 4})
     names = [name for name, p in policy.named_parameters() if p.requires_grad]
     assert all(".lora_" in name and ".attn." in name for name in names)
-    full = lab.policy(of)
+    full = lab.policy(architecture)
     count = sum(
         2 * (module.in_features + module.out_features)
         for name, module in full.adapter.model.named_modules()
@@ -407,7 +407,9 @@ def test_lora_trains_adapters_of_attention_layers_and_starts_as_the_base_model(l
     assert {layer.scaling["default"] for layer in layers} == {4 / 2}
     rollouts = sample(full)
     assert torch.equal(log_probs(policy, rollouts), log_probs(full, rollouts))
-    narrow = lab.policy(of, lora={"rank": 2, "targets": ["attn.to_q"], "options": {"bias": "none"}})
+    narrow = lab.policy(
+        architecture, lora={"rank": 2, "targets": ["attn.to_q"], "options": {"bias": "none"}}
+    )
     names = [name for name, p in narrow.named_parameters() if p.requires_grad]
     assert all(".attn.to_q.lora_" in name for name in names)
 

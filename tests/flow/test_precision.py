@@ -13,12 +13,12 @@ def sample(policy, rows):
     return policy.sample(rows, group_size=2, seeds=range(4))
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_in_float32_computes_the_bf16_weights_exactly(lab, of, lora):
+def test_in_float32_computes_the_bf16_weights_exactly(lab, architecture, lora):
     """The weights are those rounded to bf16, the computation is in float32."""
-    half = lab.policy(of, precision="bf16", lora=lora, guidance=2.0)
-    exact = lab.policy(of, lora=lora, guidance=2.0)
+    half = lab.policy(architecture, precision="bf16", lora=lora, guidance=2.0)
+    exact = lab.policy(architecture, lora=lora, guidance=2.0)
     exact.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
     x = torch.randn(2, *half.adapter.latent_shape, generator=torch.Generator().manual_seed(0))
     sigma, conditions = torch.tensor([0.9, 0.4]), half.guided.conditions(lab.rows)
@@ -39,8 +39,8 @@ def test_the_rounding_error_of_log_probs_is_logged(lab, precision):
     error = first.facts["log_prob_error"]
     assert len(set(error)) == 1
     with policy.guided.in_float32(), torch.no_grad():
-        known = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
-        exact = policy(type(first)(**{**vars(first), "trajectory": known})).log_probs
+        trajectory = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
+        exact = policy(type(first)(**{**vars(first), "trajectory": trajectory})).log_probs
     assert error[0] == pytest.approx(
         float((exact - first.sampler_log_probs)[0].abs().mean()), rel=0.01
     )

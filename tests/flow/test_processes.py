@@ -48,10 +48,15 @@ def losses(folder):
     return [{name: line[name] for name in names} for line in lines if "loss" in line]
 
 
-def write_config(folder, lab, of, settings):
+def write_config(folder, lab, architecture, settings):
     folder.mkdir()
     (folder / "reddish.py").write_text(REWARD)
-    model = {"model": str(lab.folders[of]), "height": 16, "width": 16, "prompt_tokens": 12}
+    model = {
+        "model": str(lab.folders[architecture]),
+        "height": 16,
+        "width": 16,
+        "prompt_tokens": 12,
+    }
     config = {
         "policy": {"name": "flow", "steps": 4, "evaluation_steps": 4, **model, **settings},
         "algorithm": {"name": "flow_grpo", "beta": 0.5, "clip_low": 0.2},

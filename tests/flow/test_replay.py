@@ -22,9 +22,9 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
     judge = Judge(EvaluationSection(), Reward(name="reward", function=len))
     replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
 
-    def sampled(of, seeds, version):
-        drawn = of.sample(lab.rows, group_size=2, seeds=seeds)
-        return replace(drawn, versions=torch.full((4,), version))
+    def sampled(architecture, seeds, version):
+        rollouts = architecture.sample(lab.rows, group_size=2, seeds=seeds)
+        return replace(rollouts, versions=torch.full((4,), version))
 
     first = sampled(policy, range(4), 0)
     replay.fill(first, lab.scores_of([0, 1, 1, 0]))
@@ -36,6 +36,6 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
     assert filled.replayed.tolist() == [False, True, False, True]
     with torch.no_grad():
         expected = policy(first).log_probs[[1, 2]]
-        now = other(filled.rollouts).log_probs[[1, 3]]
-    torch.testing.assert_close(now, expected)
+        replayed = other(filled.rollouts).log_probs[[1, 3]]
+    torch.testing.assert_close(replayed, expected)
     assert not torch.equal(expected, first.sampler_log_probs[[1, 2]])

@@ -75,8 +75,8 @@ def test_the_model_is_built_without_memory_for_its_weights(lab):
     """Only the adapters beside it are allocated."""
     part = ["diffusers", "SD3Transformer2DModel"]
     model = without_weights(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
-    bare = list(model.parameters())
-    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in bare)
+    weights = list(model.parameters())
+    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in weights)
     assert not any(buffer.is_meta for buffer in model.buffers())
     with weightless(model):
         assert all(p.untyped_storage().nbytes() == 2 for p in model.parameters())
@@ -84,7 +84,7 @@ def test_the_model_is_built_without_memory_for_its_weights(lab):
     adapters = [p for p in model.parameters() if p.requires_grad]
     assert len(adapters) == 4
     assert all(p.untyped_storage().nbytes() == 4 * p.numel() for p in adapters)
-    assert all(p.is_meta and not p.requires_grad for p in bare)
+    assert all(p.is_meta and not p.requires_grad for p in weights)
 
 
 # ---- what cannot be sharded

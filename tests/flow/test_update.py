@@ -21,7 +21,7 @@ FORMS = {
     "cispo": ({}, {"kind": CISPO, "clip_high": 0.05, "beta": 0.2, "kl": "exact"}),
     "reinforce++": ({}, {"kind": ReinforcePP}),
     "lora": ({"lora": {"rank": 2}, "guidance": 2.0}, {"beta": 0.2}),
-    "flux": ({"of": "flux", "guidance": 3.5}, {"beta": 0.2, "normalize": "constant"}),
+    "flux": ({"architecture": "flux", "guidance": 3.5}, {"beta": 0.2, "normalize": "constant"}),
 }
 VALUES = [0.5, 0.0, 2.0, 0.0, 1.0, 0.25, 0.3, 0.3, 0.3]  # the last group has nothing to learn
 

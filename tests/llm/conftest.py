@@ -75,11 +75,11 @@ def make_tokenizer(template=TEMPLATE, pad=None):
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
     """saved(architecture, **configuration) -> a folder that from_pretrained reads."""
-    made = {}
+    folders = {}
 
     def save(architecture="qwen2", template=TEMPLATE, pad=None, **changes):
         key = (architecture, template, pad, repr(sorted(changes.items())))
-        if key not in made:
+        if key not in folders:
             folder = tmp_path_factory.mktemp(architecture)
             config = CONFIGS[architecture]()
             config.update(changes)
@@ -92,8 +92,8 @@ def saved(tmp_path_factory):
                         torch.nn.init.normal_(parameter, std=0.1)
             model.save_pretrained(folder)
             make_tokenizer(template, pad).save_pretrained(folder)
-            made[key] = folder
-        return made[key]
+            folders[key] = folder
+        return folders[key]
 
     return save
 
@@ -147,8 +147,8 @@ def allow():
 
 
 @pytest.fixture
-def plain():
-    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward, row by row."""
+def transformers_log_probs():
+    """transformers_log_probs(policy, rollouts) -> [B, T] by transformers' forward, row by row."""
 
     def log_probs(policy, rollouts):
         result = torch.zeros(rollouts.mask.shape)

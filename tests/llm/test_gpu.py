@@ -41,11 +41,13 @@ def test_greedy_is_generate(make, rows):
         assert tokens == output[0, prompt["input_ids"].shape[1] :].tolist()
 
 
-def test_log_probs_are_those_of_transformers_forward(policy, rollouts, plain, precision):
+def test_log_probs_are_those_of_transformers_forward(
+    policy, rollouts, transformers_log_probs, precision
+):
     numerics = policy.ability.numerics
     with torch.no_grad(), policy.causal.copies.swapped_in(numerics):  # both in bf16
         ours = policy(rollouts).log_probs.cpu()
-        gap = (ours - plain(policy, rollouts))[rollouts.mask.cpu()].abs().max()
+        gap = (ours - transformers_log_probs(policy, rollouts))[rollouts.mask.cpu()].abs().max()
     assert gap < PRECISIONS[precision]
 
 

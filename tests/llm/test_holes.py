@@ -53,10 +53,12 @@ def close(ours, theirs):
 @pytest.mark.parametrize("gap", [0, 2])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("policy", ["qwen2", "gpt2", "gemma2", "gemma3"], indirect=True)
-def test_log_probs_are_conditioned_on_tool_tokens(policy, plain, allow, share, gap):
+def test_log_probs_are_conditioned_on_tool_tokens(
+    policy, transformers_log_probs, allow, share, gap
+):
     allow(policy, shared_training=share)
     rollouts = with_tool_answers(policy, gap)
-    ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+    ours, theirs = policy(rollouts).log_probs, transformers_log_probs(policy, rollouts)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert (ours[rollouts.mask] < 0).all()
     assert not ours[~rollouts.mask].any()

@@ -72,7 +72,7 @@ def test_adapters_on_a_float16_base_scale_the_loss(make, lora):
 @pytest.mark.parametrize(
     "options", [{"targets": ["lm_head"]}, {"options": {"modules_to_save": ["lm_head"]}}], ids=str
 )
-def test_adapters_of_the_head_take_effect(make, plain, options):
+def test_adapters_of_the_head_take_effect(make, transformers_log_probs, options):
     policy = make(model={"tie_word_embeddings": False}, lora={**LORA, **options})
     assert any("own logits" in note for note in policy.notes)
     with torch.no_grad():
@@ -81,7 +81,9 @@ def test_adapters_of_the_head_take_effect(make, plain, options):
                 parameter.add_(torch.randn_like(parameter) * 0.3)
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     log_probs = policy(rollouts).log_probs
-    torch.testing.assert_close(log_probs, plain(policy, rollouts), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        log_probs, transformers_log_probs(policy, rollouts), rtol=0, atol=1e-4
+    )
     log_probs.sum().backward()
     head_parameters = [
         p for n, p in policy.named_parameters() if p.requires_grad and "lm_head" in n
@@ -103,7 +105,9 @@ def parametrised(head):
 
 
 @pytest.mark.parametrize("change", [hooked, parametrised])
-def test_hooks_and_parametrizations_of_the_head_take_effect(make, plain, change, monkeypatch):
+def test_hooks_and_parametrizations_of_the_head_take_effect(
+    make, transformers_log_probs, change, monkeypatch
+):
     load = loading.AutoModelForCausalLM.from_pretrained
 
     def changed(*args, **options):
@@ -116,7 +120,7 @@ def test_hooks_and_parametrizations_of_the_head_take_effect(make, plain, change,
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     assert not policy.ability.numerics.plain_head
     torch.testing.assert_close(
-        rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4
+        rollouts.sampler_log_probs, transformers_log_probs(policy, rollouts), rtol=0, atol=1e-4
     )
 
 

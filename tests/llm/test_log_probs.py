@@ -52,7 +52,9 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("architecture", SHARING)
-def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(make, plain, allow, architecture):
+def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(
+    make, transformers_log_probs, allow, architecture
+):
     policy, rollouts = make(architecture), random_rollouts()
     assert policy.ability.shared_training, policy.notes
     shared, shared_gradient = log_probs_and_gradient(policy, rollouts)
@@ -62,7 +64,7 @@ def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(make, plain, al
     close(shared_gradient, separate_gradient)
     with torch.no_grad():
         torch.testing.assert_close(
-            shared * rollouts.mask, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+            shared * rollouts.mask, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
         )
 
 
@@ -100,7 +102,7 @@ def test_log_probs_of_padding_are_zero(make):
     assert not log_probs[~rollouts.mask].any()
 
 
-def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, plain):
+def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, transformers_log_probs):
     policy = make(model={"pad": "<|end|>", "pad_token_id": 0})
     assert policy.tokenizer.pad_token_id in policy.ends
     rollouts = random_rollouts()
@@ -112,7 +114,7 @@ def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, plain):
     )
     ours = policy(rollouts).log_probs
     assert (ours[torch.arange(6), last] < 0).all()
-    torch.testing.assert_close(ours, plain(policy, rollouts), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5)
 
 
 def test_rollouts_without_any_decision(make):
@@ -150,7 +152,9 @@ def test_large_logits_in_bf16_keep_the_plain_head(make):
 
 
 @pytest.mark.parametrize("error", [ValueError("no cache here"), None])
-def test_a_cache_that_fails_or_disagrees_is_reported_and_not_used(make, plain, monkeypatch, error):
+def test_a_cache_that_fails_or_disagrees_is_reported_and_not_used(
+    make, transformers_log_probs, monkeypatch, error
+):
     class Bad(causal.MaskedCache):
         def reorder_cache(self, rows):
             if error:
@@ -167,7 +171,7 @@ def test_a_cache_that_fails_or_disagrees_is_reported_and_not_used(make, plain, m
     assert not policy.ability.decoding.cached
     rollouts = random_rollouts()
     torch.testing.assert_close(
-        policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+        policy(rollouts).log_probs, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
     )
     sampled = policy.sample([{"prompt": "ab"}, {"prompt": "abc"}], group_size=2, seeds=range(4))
     torch.testing.assert_close(
@@ -175,7 +179,9 @@ def test_a_cache_that_fails_or_disagrees_is_reported_and_not_used(make, plain, m
     )
 
 
-def test_a_head_that_cannot_be_separated_is_left_to_the_model(make, plain, monkeypatch):
+def test_a_head_that_cannot_be_separated_is_left_to_the_model(
+    make, transformers_log_probs, monkeypatch
+):
     original = CausalModel._layers
 
     def layers(self, ids, *, plain, **options):
@@ -188,7 +194,7 @@ def test_a_head_that_cannot_be_separated_is_left_to_the_model(make, plain, monke
     assert "own logits" in policy.notes[0]
     rollouts = random_rollouts()
     torch.testing.assert_close(
-        policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+        policy(rollouts).log_probs, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
     )
 
 

@@ -31,37 +31,37 @@ def test_no_split_is_cheaper(seed, shared):
     groups = torch.randint(0, 3, (9,), generator=generator)
     prompts = torch.randint(1, 30, (3,), generator=generator)[groups]
     columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
-    parts = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
-    parts = [part.tolist() for part in parts]
+    passes = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
+    passes = [rows.tolist() for rows in passes]
 
     def cost(split):
-        return sum(tokens(part, *columns) + 10 for part in split)
+        return sum(tokens(rows, *columns) + 10 for rows in split)
 
     def allowed(split):
-        return all(len(part) == 1 or tokens(part, *columns) <= 120 for part in split)
+        return all(len(rows) == 1 or tokens(rows, *columns) <= 120 for rows in split)
 
     keys = lengths if shared else lengths + prompts
     order = keys.argsort(descending=True, stable=True).tolist()
-    assert allowed(parts)
-    assert [row for part in parts for row in part] == order
-    assert cost(parts) == min(cost(split) for split in every_split(order) if allowed(split))
+    assert allowed(passes)
+    assert [row for rows in passes for row in rows] == order
+    assert cost(passes) == min(cost(split) for split in every_split(order) if allowed(split))
 
 
 def test_the_budget_counts_prompts():
     lengths, prompts = torch.full((8,), 10), torch.full((8,), 100)
     separate = pack(lengths, prompts, groups=None, budget=440, overhead=1)
-    assert [len(part) for part in separate] == [4, 4]
+    assert [len(rows) for rows in separate] == [4, 4]
     one_group = pack(lengths, prompts, groups=torch.zeros(8), budget=180, overhead=1)
-    assert [len(part) for part in one_group] == [8]
+    assert [len(rows) for rows in one_group] == [8]
     several = pack(lengths, prompts, groups=torch.arange(8) // 4, budget=180, overhead=1)
-    assert [sorted(part.tolist()) for part in several] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [sorted(rows.tolist()) for rows in several] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_rollout_beyond_the_budget_has_its_own_pass():
-    parts = pack(
+    passes = pack(
         torch.tensor([4, 50, 4]), torch.tensor([1, 1, 1]), groups=None, budget=10, overhead=1
     )
-    assert [part.tolist() for part in parts] == [[1], [0, 2]]
+    assert [rows.tolist() for rows in passes] == [[1], [0, 2]]
 
 
 def test_no_rollouts_give_no_passes():

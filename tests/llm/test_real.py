@@ -64,9 +64,11 @@ def test_chat_template_and_end_tokens(policy, rollouts):
     assert policy.tokenizer.convert_tokens_to_ids("<|im_end|>") in policy.ends
 
 
-def test_shared_prompts_give_the_log_probs_of_transformers(policy, rollouts, plain):
+def test_shared_prompts_give_the_log_probs_of_transformers(
+    policy, rollouts, transformers_log_probs
+):
     with torch.no_grad():
-        ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+        ours, theirs = policy(rollouts).log_probs, transformers_log_probs(policy, rollouts)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-4)
 
 

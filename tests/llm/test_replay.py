@@ -27,8 +27,8 @@ def test_a_replayed_completion_has_its_own_log_probs(make):
     replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
 
     def sampled(seeds, version):
-        drawn = policy.sample(ROWS, group_size=3, seeds=seeds)
-        return replace(drawn, versions=torch.full((6,), version))
+        rollouts = policy.sample(ROWS, group_size=3, seeds=seeds)
+        return replace(rollouts, versions=torch.full((6,), version))
 
     first = sampled(range(6), 0)
     replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]))
@@ -37,10 +37,10 @@ def test_a_replayed_completion_has_its_own_log_probs(make):
     filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6))
     assert filled.replayed.tolist() == [False, False, True] * 2
     with torch.no_grad():
-        before, now = policy(first).log_probs, policy(filled.rollouts).log_probs
+        original, replayed = policy(first).log_probs, policy(filled.rollouts).log_probs
     for row, source in ((2, 1), (5, 5)):
         length = int(first.extents[source])
         assert int(filled.rollouts.extents[row]) == length
-        torch.testing.assert_close(now[row, :length], before[source, :length])
+        torch.testing.assert_close(replayed[row, :length], original[source, :length])
         sampler = filled.rollouts.sampler_log_probs[row, :length]
         assert torch.equal(sampler, first.sampler_log_probs[source, :length])

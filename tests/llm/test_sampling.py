@@ -200,13 +200,15 @@ def test_padding_does_not_count_as_repetition(make):
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.6}, {"top_k": 5, "repetition_penalty": 1.2}], ids=str
 )
-def test_the_samplers_log_probs_are_those_of_forward(make, plain, rows, architecture, settings):
+def test_the_samplers_log_probs_are_those_of_forward(
+    make, transformers_log_probs, rows, architecture, settings
+):
     policy = make(architecture, **settings)
     rollouts = sample(policy, rows)
     with torch.no_grad():
         forward = policy(rollouts).log_probs
         torch.testing.assert_close(
-            rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4
+            rollouts.sampler_log_probs, transformers_log_probs(policy, rollouts), rtol=0, atol=1e-4
         )
     gap = (forward - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
     assert gap < 1e-4
@@ -254,7 +256,7 @@ def test_sampled_mass_counts_the_probability_moved_by_a_penalty(make, rows, sett
 # ---- evaluation
 
 
-def test_evaluation_samples_by_its_own_settings(make, rows, plain):
+def test_evaluation_samples_by_its_own_settings(make, rows, transformers_log_probs):
     cold = {"temperature": 1e-4, "repetition_penalty": 1.0}
     policy = make(repetition_penalty=1.4, evaluation=cold)
     greedy = ids_of(sample(make(), rows, 1, "greedy"))
@@ -263,7 +265,10 @@ def test_evaluation_samples_by_its_own_settings(make, rows, plain):
     # Log-probs stay those of `forward`.
     with torch.no_grad():
         torch.testing.assert_close(
-            evaluated.sampler_log_probs, plain(policy, evaluated), rtol=0, atol=1e-4
+            evaluated.sampler_log_probs,
+            transformers_log_probs(policy, evaluated),
+            rtol=0,
+            atol=1e-4,
         )
     assert ids_of(sample(policy, rows, 1, "greedy")) == greedy
     trained = sample(policy, rows)

@@ -177,17 +177,17 @@ def test_modes_select_the_rule_and_flow_grpo_needs_include() -> None:
         ("flow_grpo", [-1.0, 1.0, None]),
         ("strict", [0.0, 1.0, 1.0]),
     ):
-        made, _ = reward(mode=mode)
-        assert made(["p"] * 3, [GRAY] * 3, include=rows, exclude=exclude) == expected
+        contents, _ = reward(mode=mode)
+        assert contents(["p"] * 3, [GRAY] * 3, include=rows, exclude=exclude) == expected
 
 
 def test_rows_of_counting_have_their_own_threshold() -> None:
-    made, stub = reward(mode="geneval", threshold=0.3, counting_threshold=0.9)
+    contents, stub = reward(mode="geneval", threshold=0.3, counting_threshold=0.9)
     rows = {"include": [[{"class": "cup", "count": 2}]] * 2, "tag": ["counting", "two_object"]}
-    assert made(["p"] * 2, [GRAY] * 2, **rows) == [0.0, 1.0]
+    assert contents(["p"] * 2, [GRAY] * 2, **rows) == [0.0, 1.0]
     assert stub.thresholds == [0.9, 0.3]
     with pytest.raises(ValueError, match="'image_contents' needs the column 'tag'"):
-        made(["p"], [GRAY], include=[[{"class": "cup"}]])
+        contents(["p"], [GRAY], include=[[{"class": "cup"}]])
     plain, stub = reward(mode="geneval")
     assert plain(["p"] * 2, [GRAY] * 2, **rows) == [1.0, 1.0]
     assert stub.thresholds == [0.3, 0.3]
@@ -196,11 +196,11 @@ def test_rows_of_counting_have_their_own_threshold() -> None:
 def test_clauses_that_a_rule_cannot_check_are_refused() -> None:
     later = [{"class": "cup", "position": ["above", 1]}, {"class": "dog"}]
     for mode in ("geneval", "flow_grpo"):
-        made, _ = reward(mode=mode)
+        contents, _ = reward(mode=mode)
         with pytest.raises(ValueError, match=r"clause 0: position .* must refer to an earlier"):
-            made(["p"], [GRAY], include=[later])
-    made, _ = reward(max_objects=5)
+            contents(["p"], [GRAY], include=[later])
+    contents, _ = reward(max_objects=5)
     with pytest.raises(ValueError, match=r"about 6 of 'cup', but no more than 5 .* `max_objects`"):
-        made(["p"], [GRAY], include=[[{"class": "cup", "count": 6}]])
+        contents(["p"], [GRAY], include=[[{"class": "cup", "count": 6}]])
     with pytest.raises(ValueError, match="geneval ignores other classes"):
         ImageContents(ImageContents.Config(mode="geneval", unexpected=True))

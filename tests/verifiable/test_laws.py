@@ -91,16 +91,16 @@ def test_no_other_is_registered(registered):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_rewards_of_texts(reward, name):
-    made = reward(name, **TEXTS[name])
-    testing.check_reward(made, SUMS, ANSWERS, group_size=2, facts=IDS)
+    instance = reward(name, **TEXTS[name])
+    testing.check_reward(instance, SUMS, ANSWERS, group_size=2, facts=IDS)
 
 
 def test_steps_of_denoising(reward):
-    made = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
+    instance = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
     drawn = [torch.from_numpy(np.array(one)).movedim(-1, 0) / 255 for one in pictures()]
     before = reversed(drawn)
     facts = {"predictions": [torch.stack(pair) for pair in zip(before, drawn, strict=True)]}
-    testing.check_reward(made, SCENES, pictures(), group_size=2, facts=facts)
+    testing.check_reward(instance, SCENES, pictures(), group_size=2, facts=facts)
 
 
 def test_steps_of_sums(reward):

@@ -44,15 +44,15 @@ def tokenizer(*, template: str | None, special: bool) -> PreTrainedTokenizerFast
     """A token per byte. special: adds <|start|> before and <|end|> after each text."""
     vocabulary = {"<|pad|>": 0, "<|end|>": 1, "<|start|>": 2}
     vocabulary |= {letter: number + 3 for number, letter in enumerate(LETTERS)}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<|pad|>", "<|end|>", "<|start|>"])
+    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(["<|pad|>", "<|end|>", "<|start|>"])
     if special:
-        made.post_processor = processors.TemplateProcessing(
+        raw.post_processor = processors.TemplateProcessing(
             single="<|start|> $A <|end|>", special_tokens=[("<|start|>", 2), ("<|end|>", 1)]
         )
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>")
     fast.chat_template = template
     return fast
 
@@ -191,9 +191,9 @@ def test_other_models_are_refused_in_one_line(llama: Path, tmp_path: Path) -> No
         (str(language), "is no reward model: it lacks 1 weights, 'score.weight' for example"),
         ("nobody/nothing", "`model`: 'nobody/nothing' cannot be loaded: "),
     ):
-        made = reward(name)
+        model_reward = reward(name)
         with pytest.raises(ValueError, match=message) as caught:
-            made.load()
+            model_reward.load()
         assert "\n" not in str(caught.value)
     plain = saved("plain", LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1)))
     with pytest.raises(ValueError, match=r"prompts are messages, but .* has no chat template"):
@@ -228,9 +228,9 @@ def test_the_classifier_of_the_docs_works(tmp_path: Path) -> None:
     words.save_pretrained(tmp_path)
     values = []
     for label in range(3):
-        made = namespace["Probability"](str(tmp_path), label)
-        made.load()
-        values.append(made(PROMPTS, COMPLETIONS))
+        classifier = namespace["Probability"](str(tmp_path), label)
+        classifier.load()
+        values.append(classifier(PROMPTS, COMPLETIONS))
     assert [sum(each) for each in zip(*values, strict=True)] == pytest.approx([1.0] * 3)
-    single = made(PROMPTS[:1], COMPLETIONS[:1])
+    single = classifier(PROMPTS[:1], COMPLETIONS[:1])
     assert values[2][:1] == pytest.approx(single, abs=1e-5)

@@ -50,10 +50,10 @@ def placed(kind: str, color: tuple[int, int, int], quarter: int, rng: random.Ran
 
 @pytest.mark.parametrize("background", BACKGROUNDS)
 @pytest.mark.parametrize(
-    ("degraded", "least"), [("clean", 1.0), ("noisy", 0.99), ("blurred", 0.98)]
+    ("degraded", "minimum"), [("clean", 1.0), ("noisy", 0.99), ("blurred", 0.98)]
 )
 def test_every_shape_is_detected_in_every_colour_and_quarter(
-    background: str, degraded: str, least: float
+    background: str, degraded: str, minimum: float
 ) -> None:
     rng, noise_rng = random.Random(0), np.random.default_rng(0)
     blur, noise = DEGRADATIONS[degraded]
@@ -68,7 +68,7 @@ def test_every_shape_is_detected_in_every_colour_and_quarter(
         )
         right.append(detected(image) == sorted((kind, color) for kind, color, _ in scene))
     assert len(right) == 224
-    assert np.mean(right) >= least
+    assert np.mean(right) >= minimum
 
 
 @pytest.mark.parametrize("size", [24, 64, 100, 512])
@@ -139,8 +139,8 @@ def test_colours_that_touch_are_two_objects() -> None:
 def test_touching_objects_of_one_colour_are_one_unknown_object() -> None:
     squares = [Drawn("square", COLORS["red"], x, 16.0, 10.0) for x in (10.0, 20.0)]
     assert detected(picture(*squares)) == [(UNKNOWN, "red")]
-    apart = [Drawn("square", COLORS["red"], x, 16.0, 10.0) for x in (9.0, 21.0)]
-    assert detected(picture(*apart)) == [("square", "red")] * 2
+    separate = [Drawn("square", COLORS["red"], x, 16.0, 10.0) for x in (9.0, 21.0)]
+    assert detected(picture(*separate)) == [("square", "red")] * 2
 
 
 def test_a_dark_object_touching_a_bright_one_is_detected() -> None:

@@ -38,16 +38,16 @@ def sampler(tmp_path):
 
     Requests are not repeated unless `patience` is set.
     """
-    made = []
+    samplers = []
 
     def build(policy, *engines, **settings):
         settings = {"folder": str(tmp_path), "patience": 0.0, **settings}
         config = VLLM.Config(servers=[one.url for one in engines], **settings)
-        made.append(VLLM(config, policy))
-        return made[-1]
+        samplers.append(VLLM(config, policy))
+        return samplers[-1]
 
     yield build
-    for one in made:
+    for one in samplers:
         one.close()
 
 
@@ -57,10 +57,10 @@ def pair(make, engine, sampler):
     sent the policy's weights to the server."""
 
     def build(policy=None, facts=None, **settings):
-        own, server = make("llama", **(policy or {})), engine(**(facts or {}))
-        drawn = sampler(own, server, **settings)
-        drawn.follow(own, "policy", 0)
-        return own, server, drawn
+        language_model, server = make("llama", **(policy or {})), engine(**(facts or {}))
+        vllm = sampler(language_model, server, **settings)
+        vllm.follow(language_model, "policy", 0)
+        return language_model, server, vllm
 
     return build
 

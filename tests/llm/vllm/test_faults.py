@@ -92,9 +92,9 @@ def test_a_server_of_another_model_is_refused(make, engine, sampler):
 
 
 def test_prompts_longer_than_the_server_allows_are_refused(pair, rows):
-    _, _, drawn = pair(facts={"max_tokens": 30})
+    _, _, vllm = pair(facts={"max_tokens": 30})
     with pytest.raises(UserError, match=r"prompt of 23 tokens .* more than the 30 tokens"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_settings(settings, message):
 
 
 def test_wrong_responses_are_refused(pair, rows):
-    _, server, drawn = pair({"max_new_tokens": 4})
+    _, server, vllm = pair({"max_new_tokens": 4})
     for spoil, message in [
         (with_values(logprobs=None), "states no log-probs .*--logprobs-mode processed_logprobs"),
         (one_logprob_less, "sampled 4 tokens and states 3 log-probs"),
@@ -142,14 +142,14 @@ def test_wrong_responses_are_refused(pair, rows):
     ]:
         server.spoil = spoil
         with pytest.raises(UserError, match=message):
-            drawn.sample(rows[:1], group_size=2, seeds=[0, 1])
+            vllm.sample(rows[:1], group_size=2, seeds=[0, 1])
 
 
 def test_missing_completions_are_an_error(pair, rows):
-    _, server, drawn = pair()
+    _, server, vllm = pair()
     server.faults[GENERATE] = lambda _: (200, {"choices": []})
     with pytest.raises(UserError, match="0 completions, expected 2"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
 
 
 # ---- other weights
@@ -157,10 +157,10 @@ def test_missing_completions_are_an_error(pair, rows):
 
 def test_a_server_that_restarted_gets_the_weights_again(pair, rows):
     """Also in the middle of a batch, whose completions by other weights are sampled again."""
-    policy, server, drawn = pair(patience=5.0)
+    policy, server, vllm = pair(patience=5.0)
     with torch.no_grad():
         policy.model.lm_head.weight.copy_(policy.model.lm_head.weight.flip(0))
-    drawn.follow(policy, "policy", 1)
+    vllm.follow(policy, "policy", 1)
     calls = []
 
     def restart(_):
@@ -172,7 +172,7 @@ def test_a_server_that_restarted_gets_the_weights_again(pair, rows):
         return None
 
     server.faults[GENERATE] = restart
-    rollouts = drawn.sample(rows, group_size=2, seeds=range(6))
+    rollouts = vllm.sample(rows, group_size=2, seeds=range(6))
     assert server.paths().count("collective_rpc") == 3
     with torch.no_grad():
         gap = policy(rollouts).log_probs - rollouts.sampler_log_probs
@@ -180,14 +180,14 @@ def test_a_server_that_restarted_gets_the_weights_again(pair, rows):
 
 
 def test_a_server_that_another_run_uses_is_refused(pair, rows):
-    _, server, drawn = pair({"max_new_tokens": 2})
+    _, server, vllm = pair({"max_new_tokens": 2})
 
     def other(_):
         server.tag = "of another run"
 
     server.faults[GENERATE] = other
     with pytest.raises(UserError, match=r"draws with other weights .*does another run use it"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
     assert server.paths().count("collective_rpc") == 3
 
 
@@ -207,10 +207,10 @@ def test_an_absent_server_is_waited_for(make, engine, sampler):
 
 def test_waiting_for_a_server_prints_one_note(pair, rows, capsys):
     """At once, and only once for all waiting requests."""
-    _, server, drawn = pair({"max_new_tokens": 2}, patience=1.0)
+    _, server, vllm = pair({"max_new_tokens": 2}, patience=1.0)
     server.stop()
     with pytest.raises(UserError, match="cannot be reached"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
     assert capsys.readouterr().err.strip() == (
         f"note: the vLLM server at {server.url} cannot be reached; requests are repeated for 1 s "
         f"(sampler.patience)"
@@ -219,22 +219,22 @@ def test_waiting_for_a_server_prints_one_note(pair, rows, capsys):
 
 def test_a_request_that_takes_too_long_is_not_repeated(pair, rows, late):
     """The server would still be working on the first one."""
-    _, server, drawn = pair({"max_new_tokens": 2}, timeout=0.3, patience=5.0)
+    _, server, vllm = pair({"max_new_tokens": 2}, timeout=0.3, patience=5.0)
     server.faults[GENERATE] = late(1.0)
     with pytest.raises(UserError, match=r"took longer than 0.3 s .*sampler.timeout"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
     assert server.paths().count(GENERATE) == 1 + 3  # the first request checks the weights
 
 
 def test_failed_requests_are_repeated_for_a_while(pair, rows):
-    _, server, drawn = pair({"max_new_tokens": 2}, patience=5.0)
+    _, server, vllm = pair({"max_new_tokens": 2}, patience=5.0)
     failures = iter([(500, {"error": {"message": "engine died"}})] * 2)
     server.faults[GENERATE] = lambda _: next(failures, None)
-    assert len(drawn.sample(rows, group_size=2, seeds=range(6))) == 6
-    _, server, drawn = pair({"max_new_tokens": 2})
+    assert len(vllm.sample(rows, group_size=2, seeds=range(6))) == 6
+    _, server, vllm = pair({"max_new_tokens": 2})
     server.faults[GENERATE] = lambda _: (500, {"error": {"message": "engine died"}})
     with pytest.raises(UserError, match=r"fails: engine died; .*sampler.patience"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
 
 
 def test_a_run_resumes_after_its_server_died(run, engine, tmp_path):

@@ -42,9 +42,9 @@ def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     third = make("llama").sample(rows, **options).facts["completion_ids"][0][2]
     head = policy.model.lm_head.weight.data
     head[[0, third]] = head[[third, 0]]
-    drawn = sampler(policy, engine())
-    drawn.follow(policy, "policy", 0)
-    expected, rollouts = policy.sample(rows, **options), drawn.sample(rows, **options)
+    vllm = sampler(policy, engine())
+    vllm.follow(policy, "policy", 0)
+    expected, rollouts = policy.sample(rows, **options), vllm.sample(rows, **options)
     assert expected.truncated.tolist()[0] is False
     assert expected.facts["completion_ids"][0][-1] == 0 or settings.get("stop")
 
@@ -60,9 +60,9 @@ def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
 
 def test_a_sample_ends_with_its_end_token_or_stop_string(make, engine, sampler, rows):
     policy = make("llama", stop=list("aeiou123"), max_new_tokens=20)
-    drawn = sampler(policy, engine())
-    drawn.follow(policy, "policy", 3)
-    rollouts = drawn.sample(rows, group_size=5, seeds=range(15))
+    vllm = sampler(policy, engine())
+    vllm.follow(policy, "policy", 3)
+    rollouts = vllm.sample(rows, group_size=5, seeds=range(15))
     assert largest_gap(policy, rollouts) < 1e-4
     stops = 0
     for row, ids in enumerate(rollouts.facts["completion_ids"]):
@@ -81,11 +81,11 @@ def test_requests_state_every_sampling_parameter(make, engine, sampler, rows):
     """So defaults of the server, as of a generation_config.json, have no effect."""
     choice = Choice(temperature=0.6, top_p=0.9, top_k=7, min_p=0.1, repetition_penalty=1.1)
     policy, server = make("llama", temperature=0.7, stop=["x"], evaluation=choice), engine()
-    drawn = sampler(policy, server)
-    drawn.follow(policy, "policy", 0)
+    vllm = sampler(policy, server)
+    vllm.follow(policy, "policy", 0)
     requests = {}
     for purpose in ("train", "evaluate", "greedy"):
-        rollouts = drawn.sample(rows[:1], group_size=2, seeds=[5, 6], purpose=purpose)
+        rollouts = vllm.sample(rows[:1], group_size=2, seeds=[5, 6], purpose=purpose)
         requests[purpose] = server.calls[-1][1]["sampling_params"]
         training = purpose == "train"
         assert (rollouts.facts["sampled_mass"] == [1.0, 1.0]) == training
@@ -104,11 +104,11 @@ def test_requests_state_every_sampling_parameter(make, engine, sampler, rows):
 def test_prompts_are_spread_over_servers_and_large_groups_split(make, engine, sampler, rows):
     """Two servers of 2 rows and groups of 5; the rollouts stay in the order of the prompts."""
     policy, servers = make("llama", max_new_tokens=4), [engine(max_rows=2), engine(max_rows=2)]
-    drawn = sampler(policy, *servers)
-    drawn.follow(policy, "policy", 0)
+    vllm = sampler(policy, *servers)
+    vllm.follow(policy, "policy", 0)
     for server in servers:
         server.calls.clear()
-    rollouts = drawn.sample(rows, group_size=5, seeds=range(15))
+    rollouts = vllm.sample(rows, group_size=5, seeds=range(15))
     assert largest_gap(policy, rollouts) < 1e-4
     requests = [
         [body for path, body in server.calls if path == "inference/v1/generate"]
@@ -127,18 +127,18 @@ def test_adapters_are_sent_merged(make, engine, sampler, rows):
     for p in trained.values():
         p.data += torch.randn(p.shape, generator=generator) * 0.2
     before = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    drawn = sampler(policy, engine())
-    drawn.follow(policy, "policy", 0)
-    assert largest_gap(policy, drawn.sample(rows, group_size=2, seeds=range(6))) < 1e-4
+    vllm = sampler(policy, engine())
+    vllm.follow(policy, "policy", 0)
+    assert largest_gap(policy, vllm.sample(rows, group_size=2, seeds=range(6))) < 1e-4
     after = dict(policy.named_parameters())
     assert all(torch.equal(p, before[name]) for name, p in after.items())
 
 
 def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     policy, server = make("llama", max_new_tokens=2), engine()
-    drawn = sampler(policy, server, sleep=True)
-    drawn.follow(policy, "policy", 0)
-    drawn.sample(rows, group_size=1, seeds=range(3))
+    vllm = sampler(policy, server, sleep=True)
+    vllm.follow(policy, "policy", 0)
+    vllm.sample(rows, group_size=1, seeds=range(3))
     calls = [path for path in server.paths() if path != "weight_info"]
     load = ["update_weight_version", "collective_rpc", "reset_prefix_cache"]
     assert calls == [
@@ -146,7 +146,7 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
         "inference/v1/generate", "wake_up", *["inference/v1/generate"] * 3, "sleep",
     ]  # fmt: skip
     with ThreadPoolExecutor(1) as thread:
-        ahead = thread.submit(drawn.sample, rows, group_size=1, seeds=range(3))
+        ahead = thread.submit(vllm.sample, rows, group_size=1, seeds=range(3))
         with pytest.raises(UserError, match=r"sampler.sleep: true and train.ahead: 1"):
             ahead.result()
 

@@ -26,24 +26,24 @@ def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
     ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
     for folder in (dead, other, ours):
         folder.mkdir()
-    *_, drawn = pair()
+    *_, vllm = pair()
     assert [folder.exists() for folder in (dead, other, ours)] == [False, True, True]
     (home,) = [path for path in tmp_path.glob("groupwise-*") if path not in (other, ours)]
     assert [path.name for path in home.glob("*.safetensors")] == ["model-00000.safetensors"]
-    drawn.close()
+    vllm.close()
     assert not home.exists()
 
 
 def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "FILE_BYTES", 4096)
-    policy, _, drawn = pair()
+    policy, _, vllm = pair()
     (home,) = tmp_path.glob("groupwise-*")
     count = len(list(home.glob("*.safetensors")))
     assert count > 5
     with torch.no_grad():
         policy.model.lm_head.weight.copy_(policy.model.lm_head.weight.flip(0))
-    drawn.follow(policy, "policy", 1)
-    rollouts = drawn.sample(rows, group_size=1, seeds=range(3))
+    vllm.follow(policy, "policy", 1)
+    rollouts = vllm.sample(rows, group_size=1, seeds=range(3))
     with torch.no_grad():
         gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask]
     assert float(gap.abs().max()) < 1e-4
@@ -53,14 +53,14 @@ def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path):
 def test_a_folder_without_room_is_an_error(pair, sampler, engine, make, monkeypatch):
     with pytest.raises(UserError, match=r"sampler.folder: cannot write to /nowhere/at/all"):
         pair(folder="/nowhere/at/all")
-    policy, _, drawn = pair()
+    policy, _, vllm = pair()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "save_file", full)
     with pytest.raises(UserError, match=r"sampler.folder: .* No space left .*with room for all"):
-        drawn.follow(policy, "policy", 1)
+        vllm.follow(policy, "policy", 1)
 
 
 # ---- vLLM's own transfer, without GPUs: the requests to the servers
@@ -109,10 +109,10 @@ def weight_transfer(monkeypatch):
 
 def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transfer):
     policy, servers = make("llama"), [engine(backend="nccl"), engine(backend="nccl")]
-    drawn = sampler(policy, *servers, transfer="nccl")
+    vllm = sampler(policy, *servers, transfer="nccl")
     for version in range(2):
-        drawn._probed = True  # no tensors arrive
-        drawn.follow(policy, "policy", version)
+        vllm._probed = True  # no tensors arrive
+        vllm.follow(policy, "policy", version)
     for offset, server in enumerate(servers):
         update = [
             "update_weight_version", "start_weight_update", "update_weights",
@@ -125,33 +125,33 @@ def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transf
         assert init == {"rank_offset": 1 + offset, "world_size": 3}
         names = bodies["update_weights"]["update_info"]["names"]
         assert names == [name for name, _ in policy.weights()]
-        assert server.tag == drawn.tag
+        assert server.tag == vllm.tag
     servers[0].tag = "default"
     with pytest.raises(UserError, match=r"no longer has the weights .*--resume.*transfer: files"):
-        drawn.sample([{"prompt": "a"}], group_size=1, seeds=[0])
+        vllm.sample([{"prompt": "a"}], group_size=1, seeds=[0])
 
 
 def test_closing_ends_the_started_server_although_another_is_gone(
     make, engine, sampler, weight_transfer, monkeypatch
 ):
     server, ended = engine(backend="nccl"), []
-    drawn = sampler(make("llama"), server, transfer="nccl")
-    drawn._probed = True
-    drawn.follow(drawn.policy, "policy", 0)
-    drawn._launch = Values()
-    drawn._launch.close = lambda: ended.append("server")
+    vllm = sampler(make("llama"), server, transfer="nccl")
+    vllm._probed = True
+    vllm.follow(vllm.policy, "policy", 0)
+    vllm._launch = Values()
+    vllm._launch.close = lambda: ended.append("server")
     with monkeypatch.context() as patch:
         patch.setattr(Sender, "shutdown", Sender.send_weights)  # sends requests to the server
         server.stop()
-        drawn.close()  # raises nothing, so that an earlier error stays visible
+        vllm.close()  # raises nothing, so that an earlier error stays visible
     assert ended == ["server"]
 
 
 def test_nccl_without_vllm_is_refused(make, engine, sampler):
-    drawn = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
-    assert isinstance(drawn._transfer, NCCL)
+    vllm = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
+    assert isinstance(vllm._transfer, NCCL)
     with pytest.raises(UserError, match=r"in the environment of training, too: pip install"):
-        drawn.follow(drawn.policy, "policy", 0)
+        vllm.follow(vllm.policy, "policy", 0)
 
 
 # ---- several processes
