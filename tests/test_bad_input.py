@@ -20,7 +20,7 @@ ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """A small configuration that works, in a folder of its own."""
+    """A small valid configuration, in its own folder."""
     monkeypatch.chdir(tmp_path)
     return {
         "policy": {
@@ -42,7 +42,7 @@ def call(config, *arguments, command="train"):
 
 
 def refused(config, *arguments, command="train"):
-    """The one message of a refused command."""
+    """The output of a refused command on stderr, which has exactly one error."""
     result = call(config, *arguments, command=command)
     assert result.exit_code == 2, result.output
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

@@ -27,7 +27,7 @@ from groupwise.plugins.registry import installed
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
 RECIPES = [page for page in PAGES if page.parent.name == "recipes"]
-# The closing fence is indented as the opening one: blocks stand in lists, too.
+# Blocks can be indented, as in lists; both fences have the same indentation.
 BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 SHORT = {"train.steps": 2, "evaluation.prompts": 10}
 FILE = re.compile(r"# ([\w/]+\.py)\n")
@@ -36,7 +36,7 @@ TITLE = re.compile(r'title="([\w./]+)"')
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, unindented, and the line it starts on."""
+    """A fenced block of a page, unindented, and the line of its start."""
 
     language: str
     marks: str
@@ -195,7 +195,7 @@ def test_every_public_module_is_in_the_reference() -> None:
 
 
 def test_tests_named_in_pages_exist() -> None:
-    """`tests/file.py`, and after it the names of tests in that file."""
+    """Pages link `tests/file.py`, followed by names of tests in that file."""
     missing = []
     for page in PAGES:
         for file, names in re.findall(

@@ -75,7 +75,7 @@ def test_resume_uses_the_configuration_of_the_run(project, tmp_path, monkeypatch
     assert not list(elsewhere.iterdir())
     assert json.loads((project / "runs/run/result.json").read_text())["steps"] == 2
     assert all("+ 2" in prompt for prompt in evaluated_prompts(project / "runs" / "run"))
-    # The same by the run's own file, from any folder, and from Python.
+    # Also by the run's own configuration, from any folder, and from Python.
     result = call("train", project / "runs/run/config.yaml", "train.steps=3", "--resume")
     assert result.exit_code == 0, result.output
     again = groupwise.train(

@@ -63,7 +63,7 @@ def test_every_link_of_every_page_points_to_a_file(site: Path, pages: dict[Path,
     broken = [
         f"{page.relative_to(site)}: {link}"
         for page, page_links in pages.items()
-        if page.name != "404.html"  # its links begin at the root of a server
+        if page.name != "404.html"  # its links are absolute
         for link in (*page_links.links, *page_links.loads)
         if is_broken(page, link)
     ]
@@ -90,7 +90,7 @@ def test_the_search_works_from_files(site: Path) -> None:
         page.on("request", lambda request: requests.append(request.url))
         page.goto((site / "index.html").as_uri())
         results = page.locator(".md-search-result__link")
-        for _ in range(10):  # keys that are pressed before the page's script listens are lost
+        for _ in range(10):  # keys pressed before the page's script is ready are lost
             page.fill("input.md-search__input", "")
             page.click("input.md-search__input")
             page.keyboard.type("leave_one_out", delay=30)

@@ -108,7 +108,7 @@ def test_it_is_loaded_once(folder, head, pictures, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
 def test_long_texts_are_truncated_as_by_published_code(kind, request, load_open_clip, *, pictures):
-    """PickScore's is `processor(text, truncation=True, max_length=77)`; the context here is 16."""
+    """PickScore calls `processor(text, truncation=True, max_length=77)`; the context here is 16."""
     model_folder = request.getfixturevalue(kind)
     reward, image = made(Preference, model=str(model_folder), scale=1), pictures(0)
     long = "a red square and two cats that sit on a sofa near the sea and look at a picture of it"

@@ -62,7 +62,7 @@ class Device(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts = Counts()
-        self._lock = threading.Lock()  # rewards run in threads of their own
+        self._lock = threading.Lock()  # rewards run in other threads
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
@@ -263,7 +263,7 @@ def _count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 @contextmanager
 def _cuda_answers() -> Iterator[None]:
     """Patches torch.cuda to report the device, and `torch.tensor` to use the dispatcher."""
-    torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing where there is no driver
+    torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing without a driver
     ignored = ("_lazy_init", "set_device", "manual_seed", "manual_seed_all", "empty_cache")
     answers: dict[str, Callable[..., Any]] = {
         **{name: lambda *args: None for name in ignored},  # one lambda each: torch compares them
@@ -279,14 +279,14 @@ def _cuda_answers() -> Iterator[None]:
             stack.enter_context(patch.object(torch.cuda, name, answer))
         for name in ("tensor", "as_tensor"):
             stack.enter_context(patch.object(torch, name, _then_moved(getattr(torch, name))))
-        # A module that moves keeps its parameters' identity, which optimizers and ties rely on.
+        # Moved modules keep the identity of their parameters, as optimizers and ties require.
         torch.__future__.set_swap_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, swap)
         yield
 
 
 def _then_moved(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """torch.tensor and torch.as_tensor, which copy below the dispatcher."""
+    """Wraps torch.tensor or torch.as_tensor, whose copy bypasses the dispatcher."""
 
     def made(data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
         if isinstance(data, Tensor):

@@ -10,7 +10,7 @@ def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
     lab, monkeypatch, architecture, recomputed
 ):
     policy = lab.policy(architecture, steps=3, gradient_checkpointing=recomputed)
-    policy.guided.conditions(lab.rows)  # text encoders have no gradient, and few shapes
+    policy.guided.conditions(lab.rows)  # text encoders keep cuDNN: they have no gradient
     allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
 
     def watched(*inputs, **options):

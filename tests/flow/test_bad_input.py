@@ -21,7 +21,7 @@ PROMPTS = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
 
 @pytest.fixture
 def config(lab, tmp_path, monkeypatch):
-    """A small configuration that works, in a folder of its own."""
+    """A small valid configuration, in its own folder."""
     monkeypatch.chdir(tmp_path)
     Path("red.py").write_text("def red(completions):\n    return [1.0] * len(completions)\n")
     shutil.copytree(lab.folders["sd3"], "model")

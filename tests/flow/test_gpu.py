@@ -27,7 +27,7 @@ def precision(request):
 
 @pytest.fixture
 def make(lab, architecture, precision):
-    """make(device, **settings) -> a fresh policy there."""
+    """make(device, **settings) -> a new policy on that device."""
 
     def policy(device="cuda", **settings):
         return lab.policy(architecture, precision=precision, guidance=2.0, **settings).to(device)
@@ -52,7 +52,7 @@ def test_sampling_on_the_device(lab, make, architecture):
     assert rollouts.facts["images"][0].device.type == "cuda"
     names = (
         {"path", "unconditional"} if architecture == "sd3" else {"path"}
-    )  # flux has one pass alone
+    )  # FLUX has no unconditional pass
     assert names == {"path", "unconditional"} & rollouts.trajectory.keys()
     for name in names:
         assert rollouts.trajectory[name][0].device.type == "cpu"

@@ -178,7 +178,7 @@ def test_half_precision_computes_in_half_and_trains_in_float32(lab, architecture
     policy = lab.policy(architecture, lora=lora, precision=precision, guidance=2.0)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     for name, parameter in policy.named_parameters():
-        # T5 keeps one of its projections from overflowing.
+        # transformers keeps T5's projection `wo` in float32, as it overflows in fp16.
         in_float32 = parameter.requires_grad or name.startswith("vae.")
         in_float32 = in_float32 or (precision == "fp16" and ".wo." in name)
         assert parameter.dtype == (torch.float32 if in_float32 else half), name

@@ -142,7 +142,7 @@ def test_dropout_stays_off_in_training(lab, lora):
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
 def test_sampling_the_next_step_ahead_does_not_change_the_log_probs_of_this_one(lab, guidance):
-    """The next step begins, and samples other decisions, before this one's rollouts are used."""
+    """With a sliding window the next step samples other decisions before this one is trained."""
     policy = lab.policy(guidance=guidance, window={"kind": "sliding", "size": 2, "every": 1})
     policy.begin(0)
     rollouts = sample(policy)
@@ -282,7 +282,7 @@ def test_the_last_step_can_have_noise_without_being_a_decision(lab, kind):
     last = torch.stack([path[-1] for path in noisy.trajectory["path"]])
     assert torch.equal(last[0], plain.trajectory["path"][0][-1])
     sigma, after = policies[0].sigmas[-2:]
-    velocity = (last - latents[0]) / sigma  # the ODE's step to sigma 0, backwards
+    velocity = (last - latents[0]) / sigma  # solves the ODE's last step, x - sigma v, for v
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn((1 + 2 + 1, *last.shape[1:]), generator=generator)[-1:]
     step = sde.step(velocity, last, sigma, after, kind=kind, noise_level=0.7, noise=noise)

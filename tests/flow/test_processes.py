@@ -70,7 +70,7 @@ def write_config(folder, lab, architecture, settings):
 
 
 def outcome(folder):
-    """What a run's steps measured, and its result."""
+    """The metrics of a run's steps, and its result."""
     return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
 
 

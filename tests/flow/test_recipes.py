@@ -88,7 +88,7 @@ REAL = {
     },
 }
 """The published configurations of the real models, as far as they set the number of weights."""
-PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # beside 0.23e9 positions of SD3.5, a buffer
+PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # without SD3.5's buffer of 0.23e9 positions
 
 
 def test_all_recipes_are_tested():
@@ -153,7 +153,7 @@ def test_watched_rewards_have_the_deadline_of_the_trained_ones(name):
 def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
     model = PUBLISHED[name][0]
     tiny = lab.folders[model]
-    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)  # for its scheduler and its tokenizers
+    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)  # to keep its scheduler and tokenizers
     index = json.loads((tiny / "model_index.json").read_text())
     for part, component in REAL[model].items():
         if part == "_class_name":

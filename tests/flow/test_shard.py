@@ -57,14 +57,14 @@ def test_all_processes_make_equally_many_passes(three):
     """Windows start at different steps on each process, so unsharded policies differ in passes."""
     assert three["full"]["uneven passes"] > 0
     assert all(measured["passes apart"] == 0 for measured in three.values())
-    # The unconditional branch is known until the weights change.
+    # The unconditional velocities are reused until the weights change.
     assert [three["full"][n] for n in ("passes", "passes by other weights")] == [1, 2]
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])
 def test_a_sharded_policy_saves_the_same_weights(three, case):
     assert three[case]["difference when saved"] < 1e-5
-    assert case != "flux" or three[case]["files"] > 2  # with an index, read by both kinds
+    assert case != "flux" or three[case]["files"] > 2  # shards with an index, which both kinds read
 
 
 def test_the_rounding_error_is_the_same(three):

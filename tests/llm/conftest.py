@@ -61,7 +61,7 @@ CONFIGS = {
 
 
 def make_tokenizer(template=TEMPLATE, pad=None):
-    """One token a byte; 0 ends a text, 1 ends a turn."""
+    """A token per byte; 0 ends a text, 1 ends a turn."""
     vocabulary = {END: 0, TURN: 1} | {letter: n + 2 for n, letter in enumerate(LETTERS)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -86,7 +86,7 @@ def saved(tmp_path_factory):
             with torch.random.fork_rng():
                 torch.manual_seed(7)
                 model = AutoModelForCausalLM.from_config(config)
-                # Zero biases would hide a forgotten one.
+                # Biases of zero would hide code that forgets a bias.
                 for name, parameter in model.named_parameters():
                     if name.endswith("bias"):
                         torch.nn.init.normal_(parameter, std=0.1)
@@ -105,7 +105,7 @@ def placed(policy, device="cpu"):
 
 @pytest.fixture
 def make(saved):
-    """make(architecture, model={...}, **settings) -> a fresh policy."""
+    """make(architecture, model={...}, **settings) -> a new policy."""
 
     def policy(architecture="qwen2", model=None, device="cpu", **settings):
         folder = saved(architecture, **(model or {}))

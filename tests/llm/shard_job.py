@@ -95,7 +95,7 @@ def run(settings, mesh, saved):
     with torch.no_grad():
         current = policy(rollouts)
     results["log_probs"], results["entropy"] = current.log_probs, current.entropy
-    # The mean over processes of this is the sum over all rows.
+    # Gradients are averaged over processes, hence the factor: the result is that of all rows.
     optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-2)
     (processes * loss(policy, rollouts)).backward()
     results["gradient"] = full(policy, lambda p: p.grad)

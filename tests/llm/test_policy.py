@@ -145,7 +145,7 @@ def test_the_reference_keeps_the_weights_of_the_start_of_training(make, rows, se
         torch.testing.assert_close(policy(rollouts).log_probs, start)
     assert (policy(rollouts).log_probs - start).abs().max() > 0.01
     assert all("reference" not in name for name, _ in policy.named_parameters())
-    # Only what is trained still needs a gradient.
+    # As before, only trained weights get a gradient.
     policy(rollouts).log_probs.sum().backward()
     assert all((p.grad is not None) == p.requires_grad for p in policy.parameters())
 

@@ -41,7 +41,7 @@ def test_a_prompt_that_is_too_long_ends_the_run_before_it_starts(make, saved, ro
     for option in ("policy.long_prompts: skip", "policy.long_prompts: cut", "max_new_tokens"):
         assert option in message
     assert str(row["prompt"])[:20].strip("[]{'") in message
-    # The same from the tokenizer and the configuration alone.
+    # `examine` gives the same error from the tokenizer and the configuration.
     with pytest.raises(UserError) as examined:
         LanguageModel.examine(policy.config, [SHORT, row])
     assert str(examined.value) == message
@@ -115,7 +115,7 @@ def test_a_final_assistant_message_is_continued(make):
     rollouts = policy.sample([chat("3+4?", reply="The sum")], group_size=2, seeds=[1, 2])
     ids = rollouts.trajectory["prompt_ids"][0].tolist()
     assert ids == policy.tokenizer("user:3+4?<|turn|>assistant:The sum")["input_ids"]
-    # Rewards see what was written, as in TRL: without the prefix.
+    # Rewards get the sampled text without the prefix, as in TRL.
     (message,) = rollouts.completions[0]
     written = rollouts.facts["completion_ids"][0]
     assert message["role"] == "assistant"

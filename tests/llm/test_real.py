@@ -1,4 +1,4 @@
-"""A real model: SmolLM2-135M-Instruct, as `examples/get_smollm.py` fetches it.
+"""A real model: SmolLM2-135M-Instruct, downloaded by `examples/get_smollm.py`.
 
 The model is kept in a folder of the system's temporary files, so that it is downloaded once.
 """

@@ -16,7 +16,7 @@ ROWS = [{"prompt": f"{a} and {b}", "answer": a} for a in "abcdef" for b in "xyz"
 
 @pytest.fixture(scope="module")
 def trained(saved, tmp_path_factory):
-    """trained(rows) -> the folder of a run of one step, by a configuration file."""
+    """trained(rows) -> the folder of a run of one step."""
 
     def make(rows):
         folder = tmp_path_factory.mktemp("run")

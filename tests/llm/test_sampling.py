@@ -262,7 +262,7 @@ def test_evaluation_samples_by_its_own_settings(make, rows, transformers_log_pro
     greedy = ids_of(sample(make(), rows, 1, "greedy"))
     evaluated = sample(policy, rows, 1, "evaluate")
     assert ids_of(evaluated) == greedy
-    # Log-probs stay those of `forward`.
+    # The log-probs are still those of `forward`.
     with torch.no_grad():
         torch.testing.assert_close(
             evaluated.sampler_log_probs,
@@ -298,7 +298,7 @@ def test_a_limit_of_the_cache_changes_no_completion(
     assert widest == 1 or widest * 14 <= cache_tokens
     if cache_tokens == 400 and not decoding:
         assert shapes[0] == (3, longest)
-    # Groups stay together where one fits: 3 x (2 + 12) tokens, but not 3 x (23 + 12).
+    # A group is split if it does not fit: 3 x (2 + 12) tokens do, 3 x (23 + 12) do not.
     if cache_tokens == 60 and not decoding:
         assert [n for n, t in shapes if t > 1] == [1] * 5
 

@@ -28,7 +28,7 @@ IMPORTS = ["groupwise_llm.policy"]
 LORA = {"rank": 4, "alpha": 8}
 HEAD = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
 MODELS = {
-    "full": ("qwen2", {}),  # its embedding is its head
+    "full": ("qwen2", {}),  # with tied embeddings
     "untied": ("llama", {"gradient_checkpointing": True}),
     "lora": ("qwen2", {"lora": LORA}),
 }
@@ -117,7 +117,7 @@ class Pair:
 
 @pytest.fixture
 def pair(shared):
-    """pair(name) -> the model of that name."""
+    """pair(name) -> the `Pair` of the model of that name."""
     cases = json.loads((shared / "cases.json").read_text())["models"]
     return lambda name: Pair(shared, name, cases[name], 2)
 
@@ -162,7 +162,7 @@ def test_two_processes_have_the_log_probs_and_updates_of_one(pair, name):
         assert part["unsharded at once"] == 1  # while the weights were loaded
         assert part["notes"] == pair.alone.notes
     check_trained(pair)
-    # Where the reference is the model without its adapters nothing is copied for it.
+    # With LoRA the reference is the model without adapters, so nothing is copied.
     assert bool(pair.parts[0]["kept"]) == (name != "lora")
 
 
@@ -245,7 +245,7 @@ def test_a_run_resumes_with_another_number_of_processes(shared):
         for one, other in zip(alone, steps(folder), strict=True):
             assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
         assert after(folder)["reward"] == pytest.approx(after(home / "one")["reward"], abs=1e-3)
-    # The averaged weights are those that are saved.
+    # The saved weights are the moving average.
     models = [AutoModelForCausalLM.from_pretrained(home / of / "model") for of in ("one", "to two")]
     ids = torch.arange(20).unsqueeze(0)
     torch.testing.assert_close(models[0](ids).logits, models[1](ids).logits, rtol=1e-3, atol=1e-3)

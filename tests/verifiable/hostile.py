@@ -9,7 +9,7 @@ import time
 
 
 class UnpicklableError(Exception):
-    """Cannot be rebuilt from its arguments, as exceptions sent between processes are."""
+    """An exception that cannot be rebuilt from its arguments, as pickle would."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first + second)

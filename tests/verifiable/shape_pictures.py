@@ -46,7 +46,8 @@ def _around(radius: float, power: float = 1.0) -> list[tuple[float, float]]:
     ]
 
 
-# Slices of the disk, from and to degrees clockwise from the right, and polygons, in radii.
+# Parts of each shape: slices of a disk (start, end), in degrees clockwise from the right, or
+# polygons, in units of the radius.
 PARTS: dict[str, list[Part]] = {
     "disk": [(0, 360)],
     "square": [_box(-1, -1, 1, 1)],

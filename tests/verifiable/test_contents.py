@@ -176,9 +176,12 @@ def test_unexpected_objects_are_of_classes_that_no_clause_names() -> None:
         ((30, 0, 40, 5), {"above"}),
         ((30, 60, 40, 70), {"below"}),
         ((0, 60, 10, 70), {"left of", "below"}),
-        ((31, 21, 41, 31), set()),  # nearly the same place
-        ((27.9, 20, 37.9, 30), set()),  # 2.1 left of it; the margin takes 2, half of 2.1 is needed
-        ((20, 20, 30, 30), {"left of"}),  # 10, less 2, is more than 5
+        ((31, 21, 41, 31), set()),  # nearly the same position
+        (
+            (27.9, 20, 37.9, 30),
+            set(),
+        ),  # 2.1 to the left less the margin of 2 is not over half of 2.1
+        ((20, 20, 30, 30), {"left of"}),  # 10 less 2 is over half of 10
     ],
 )
 def test_relations(first: Box, expected: set[Relation]) -> None:

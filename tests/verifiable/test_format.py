@@ -26,7 +26,7 @@ GOOD = "<think>\nreasons\n</think>\n<answer>\n42\n</answer>"
         (GOOD + " junk", 0.0),
         ("junk" + GOOD, 0.0),
         (GOOD.replace("\n</think>", "</think>"), 0.0),
-        ("<think>\n</think>\n<answer>\n\n</answer>", 0.0),  # the line of thought is missing
+        ("<think>\n</think>\n<answer>\n\n</answer>", 0.0),  # without a line between the tags
         ("<think>\na\n</think>\n<answer>\n</answer>", 0.0),
         (GOOD.replace("<answer>", ""), 0.0),
         ("", 0.0),

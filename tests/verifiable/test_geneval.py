@@ -15,7 +15,7 @@ from groupwise_verifiable.images.detection import Box, Detection
 from groupwise_verifiable.images.geneval import flow_grpo, geneval
 
 Clause = dict[str, Any]
-Objects = list[tuple[str, str, Box]]  # class, colour, box; the surest first
+Objects = list[tuple[str, str, Box]]  # class, colour, box; in the order of falling scores
 
 
 def in_relation(first: Box, second: Box, relation: str) -> bool:
@@ -99,7 +99,7 @@ def test_both_rules_give_the_values_of_the_published_code() -> None:
         include, exclude, objects = drawn(rng)
         clauses, forbidden = included(include, "here"), excluded(exclude, "here")
         detections = [Detection(*each, 1 - rank / 100) for rank, each in enumerate(objects)]
-        rng.shuffle(detections)  # the order is that of the scores
+        rng.shuffle(detections)  # the rules must sort by score
         rewards = (
             geneval(clauses, forbidden, detections, margin=0.1),
             flow_grpo(clauses, detections, margin=0.1),

@@ -114,7 +114,7 @@ def test_distances_are_computed_for_two_images_at_a_time() -> None:
     ImageDiversity()(["p"] * len(group), group)
     assert (
         tracemalloc.get_traced_memory()[1] < 1.5 * size
-    )  # 6 times as much in float64, all at once
+    )  # all distances at once in float64 would take 6 times as much
     tracemalloc.stop()
 
 

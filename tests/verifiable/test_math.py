@@ -20,7 +20,7 @@ def test_equivalent_answers_are_right() -> None:
     texts = [RIGHT, WRONG, r"so \boxed{0.5}", "The answer is $1+x^2$.", r"\boxed{1000}", "7"]
     texts += ["", r"\boxed{3}"]
     messages = [[{"role": "assistant", "content": text}] for text in texts]
-    # "7" is right, but neither LaTeX nor in a box; the last gold answer has nothing to compare.
+    # "7" is right, but neither LaTeX nor in a box; the last gold answer is no mathematics.
     expected = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, None]
     assert MathEquivalence()(["p"] * 8, texts, answer=golds) == expected
     solution = MathEquivalence(MathEquivalence.Config(gold="solution"))
@@ -76,8 +76,8 @@ def test_length_compares_the_completions_of_one_prompt() -> None:
     lengths = [10, 20, 30, 100, 150, 200, 120, 5, 5]
     ids = [[0] * length for length in lengths]
     values = Length()(prompts, texts, completion_ids=ids, answer=[GOLD] * 9)
-    # 0.5 - (length - min) / (max - min), at most 0 for wrong ones, 0 without a spread. Over the
-    # whole batch the three short ones would all be near 0.5.
+    # 0.5 - (length - min) / (max - min) per group, at most 0 for wrong answers, 0 if all lengths
+    # are equal. Over the whole batch the three short ones would all be near 0.5.
     assert values == pytest.approx([0.5, 0.0, -0.5, 0.0, 0.0, -0.5, 0.3, 0.0, 0.0])
 
 

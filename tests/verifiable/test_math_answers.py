@@ -79,7 +79,7 @@ RIGHT_IN_ANY_NOTATION: tuple[Case, ...] = (
     ("2x+1", "y=2x+1"),
     (r"\text{(C)}", "C"),
     (r"\text{Evelyn}", r"\text{Evelyn}"),
-    # Products of letters, of which math-verify takes some for units.
+    # Products of letters, some of which math-verify reads as units.
     *(
         (product, product)
         for product in ("2xy", "-6abc", "ab+bc+ca", r"\frac{ab}{a+b}", "2ab", "lwh")
@@ -98,7 +98,7 @@ RIGHT_IN_ANY_NOTATION: tuple[Case, ...] = (
     (r"\text{\$18.00}", "18"),
     (r"\textbf{(C) }12", "C"),
     (r"\textbf{(C)}\ 12", "12"),
-    # Notation that math-verify reads in part or not at all.
+    # Notation that math-verify parses only in part or not at all.
     (r"0.1\overline{6}", r"\frac16"),
     (r"\frac{1}{3}", r"0.\overline{3}"),
     (r"\frac{3 \pm \sqrt{17}}{4}", r"\frac{3+\sqrt{17}}{4}, \frac{3-\sqrt{17}}{4}"),
@@ -210,7 +210,7 @@ def test_right_answers_in_unusual_notation() -> None:
 
 def test_unevaluated_answers_are_right_only_in_any_form() -> None:
     assert dict.fromkeys(UNEVALUATED, 0.0) == rewards_of(UNEVALUATED)
-    misread = ("(5)(1)", "5")  # as 5 + 1, a mixed number
+    misread = ("(5)(1)", "5")  # which math-verify reads as the mixed number 5 + 1
     values = rewards_of([case for case in UNEVALUATED if case != misread], "any_form")
     assert all(value == 1.0 for value in values.values()), values
 
@@ -241,7 +241,7 @@ def test_percent_and_degree_signs_that_the_prompt_mentions() -> None:
 
 
 def test_letters_of_the_prompt_are_variables_and_not_units() -> None:
-    """math-verify takes the m of 2m for metres, and 2 would be right."""
+    """math-verify reads the m of 2m as metres, so that 2 would be right."""
     prompt = r"Simplify $m + m$ where $a, b, c, t > 0$."
     right = (("2m", "2m"), (r"\frac{t}{2}", r"\frac12t"), ("2ab", "x=2ab"))
     wrong = (("2", "2m"), (r"\frac12", r"\frac12t"), ("2", "x=2ab"), ("5m", "5"))
@@ -339,7 +339,7 @@ def test_boxes_within_thinking_do_not_count() -> None:
     assert trl(["p"] * 4, texts, answer=["42"] * 4) == [1.0, 0.0, 1.0, 0.0]
 
 
-# What the published rewards give; open-r1 reads gold answers in LaTeX only.
+# The values of TRL and of open-r1, which reads gold answers in LaTeX only.
 PUBLISHED = (
     ("2+3", "$5$", 1.0, 1.0),
     (r"5\%", "$5$", 1.0, 1.0),

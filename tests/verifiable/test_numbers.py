@@ -74,7 +74,7 @@ def test_last_number(text: str, number: Fraction | int) -> None:
             "2**5",
         ),
         *("x^{5}", "x_5", r"\sqrt{5}", "\u221a5", r"\frac{1}{5}", "\u00b15", r"\pm 5"),
-        # Parts of something longer.
+        # Parts of longer expressions.
         *("0x5", "0b5", "1e0005", "1e-9995", "1e999999999", "5e0.5", "1.2.5", "12:05", "3,5"),
         *("1,2345", "1,111,1111", "1\u202f005", "1_005", "1'005", "1{,}0055", "5\u00b2", "5\u0665"),
         *("x^2", "5 x^2", "5 m^5", "5 m^23", "10 -$5", "1 1/2"),

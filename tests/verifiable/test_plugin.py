@@ -37,7 +37,7 @@ REWARDS = {
 
 
 class Registry:
-    """Keeps what is registered."""
+    """Records what is registered."""
 
     def __init__(self) -> None:
         self.targets: dict[str, str] = {}

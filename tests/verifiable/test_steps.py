@@ -141,7 +141,7 @@ def test_stepwise_makes_a_process_reward() -> None:
     assert calls == [(["p", "p"], [["ab", "c"], ["d"]], [0, 1])]
     assert scores.judges_steps == {"judge"}
     assert [values_by_decision(scores, row) for row in (0, 1)] == [{2: 2.0, 4: 1.0}, {1: 1.0}]
-    # As a reward of TRL's, positions and settings.
+    # Called as a reward function of TRL, with a setting.
     ends = [[1, 2, 3, 4, 4]]
     values = judge(["p"], ["ab\nc"], character_ends=ends, n=[0], factor=2.0)
     assert values == [[None, None, 4.0, None, 2.0]]

@@ -38,7 +38,7 @@ def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     policy = make("llama", **settings)
     policy.requested = policy.optional_facts
     options = {"group_size": 1, "seeds": [1, 2, 3], "purpose": "greedy"}
-    # The end token takes the place of the third token of the first completion.
+    # Swap rows of the head, so that the first completion ends at its third token.
     third = make("llama").sample(rows, **options).facts["completion_ids"][0][2]
     head = policy.model.lm_head.weight.data
     head[[0, third]] = head[[third, 0]]

@@ -22,7 +22,7 @@ def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
     dead = tmp_path / f"{files.PREFIX}{process.pid}-x"
     other = (
         tmp_path / f"groupwise-elsewhere-{process.pid}-x"
-    )  # another machine's, in a shared folder
+    )  # of another machine, in a shared folder
     ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
     for folder in (dead, other, ours):
         folder.mkdir()
