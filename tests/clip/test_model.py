@@ -28,9 +28,7 @@ def counted(model, monkeypatch):
 
 def test_features_are_those_of_open_clip(folder, load_open_clip, pictures, pil, texts):
     model, preprocess, tokenize = load_open_clip(folder)
-    images = pictures(
-        0, 1, 2, height=32, width=32
-    )  # images of the model's size are not resized, so nothing is rounded
+    images = pictures(0, 1, 2, height=32, width=32)  # not resized, so nothing is rounded
     with torch.no_grad():
         image_features = model.encode_image(torch.stack([preprocess(i) for i in pil(images)]), True)
         text_features = model.encode_text(tokenize(texts), True)
