@@ -80,9 +80,8 @@ def test_messages():
     prompts = ["plain", [{"role": "user", "content": parts}], None]
     assert texts_of(prompts, {}, None, reward="r") == ["plain", "a\nb", None]
     blank = {"n": ["a", "", " \n", float("nan"), None]}
-    assert texts_of(["a\ud800"], {}, None, reward="r") == [
-        "a\ufffd"
-    ]  # tokenizers fail on lone surrogates
+    # Tokenizers fail on lone surrogates.
+    assert texts_of(["a\ud800"], {}, None, reward="r") == ["a\ufffd"]
     assert texts_of(["p"] * 5, blank, "n", reward="r") == ["a", None, None, None, None]
     with pytest.raises(ValueError, match="'r' found no message by the user in the prompt"):
         texts_of([[{"role": "system", "content": "x"}]], {}, None, reward="r")

@@ -50,9 +50,8 @@ def test_sampling_on_the_device(lab, make, architecture):
     ):
         assert value.device.type == "cuda"
     assert rollouts.facts["images"][0].device.type == "cuda"
-    names = (
-        {"path", "unconditional"} if architecture == "sd3" else {"path"}
-    )  # FLUX has no unconditional pass
+    # FLUX has no unconditional pass.
+    names = {"path", "unconditional"} if architecture == "sd3" else {"path"}
     assert names == {"path", "unconditional"} & rollouts.trajectory.keys()
     for name in names:
         assert rollouts.trajectory[name][0].device.type == "cpu"

@@ -23,17 +23,7 @@ FORMS = {
     "lora": ({"lora": {"rank": 2}, "guidance": 2.0}, {"beta": 0.2}),
     "flux": ({"architecture": "flux", "guidance": 3.5}, {"beta": 0.2, "normalize": "constant"}),
 }
-VALUES = [
-    0.5,
-    0.0,
-    2.0,
-    0.0,
-    1.0,
-    0.25,
-    0.3,
-    0.3,
-    0.3,
-]  # equal rewards in the last group give no gradient
+VALUES = [0.5, 0.0, 2.0, 0.0, 1.0, 0.25, 0.3, 0.3, 0.3]  # the last group has no gradient
 
 
 def stale_policy(lab, form):

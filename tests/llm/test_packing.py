@@ -85,6 +85,5 @@ def test_a_long_prompt_on_a_cpu_is_shared_by_its_rollouts(make, monkeypatch):
     rollouts = policy.sample([{"prompt": "1+2=" * 15}], group_size=8, seeds=range(8))
     parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)
     assert len(parts) <= 3
-    assert (
-        len(policy.microbatches(rollouts, 50, cut_decisions=True)) == 8
-    )  # the budget still limits
+    # The budget still limits.
+    assert len(policy.microbatches(rollouts, 50, cut_decisions=True)) == 8

@@ -81,9 +81,8 @@ def test_values_of_a_right_picture_and_of_each_mistake() -> None:
     }
     # Five checks: two counts, two colours, one position.
     assert partial == {
-        "shape": pytest.approx(
-            2 / 6
-        ),  # no disk, hence neither its colour nor its position; and an extra triangle
+        # No disk, hence neither its colour nor its position, and an extra triangle.
+        "shape": pytest.approx(2 / 6),
         "colour": pytest.approx(4 / 5),
         "place": pytest.approx(4 / 5),
         "missing": pytest.approx(2 / 5),
@@ -177,10 +176,8 @@ def test_unexpected_objects_are_of_classes_that_no_clause_names() -> None:
         ((30, 60, 40, 70), {"below"}),
         ((0, 60, 10, 70), {"left of", "below"}),
         ((31, 21, 41, 31), set()),  # nearly the same position
-        (
-            (27.9, 20, 37.9, 30),
-            set(),
-        ),  # 2.1 to the left less the margin of 2 is not over half of 2.1
+        # 2.1 to the left, less the margin of 2, is not over half of 2.1.
+        ((27.9, 20, 37.9, 30), set()),
         ((20, 20, 30, 30), {"left of"}),  # 10 less 2 is over half of 10
     ],
 )

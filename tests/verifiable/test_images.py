@@ -112,9 +112,8 @@ def test_distances_are_computed_for_two_images_at_a_time() -> None:
     tracemalloc.start()
     size = 24 * 256 * 256 * 3 * 4  # the images themselves, as float32
     ImageDiversity()(["p"] * len(group), group)
-    assert (
-        tracemalloc.get_traced_memory()[1] < 1.5 * size
-    )  # all distances at once in float64 would take 6 times as much
+    # All distances at once in float64 would take 6 times as much.
+    assert tracemalloc.get_traced_memory()[1] < 1.5 * size
     tracemalloc.stop()
 
 

@@ -159,8 +159,7 @@ def test_a_run(run, engine, tmp_path):
     assert len(steps) == 3
     assert all(line["mismatch/max"] < 1e-4 for line in steps)
     assert all(line["importance"] == pytest.approx(1.0, abs=1e-3) for line in steps)
-    assert (
-        server.paths().count("collective_rpc") == 4
-    )  # before each step and before the last evaluation
+    # Weights are sent before each step and before the last evaluation.
+    assert server.paths().count("collective_rpc") == 4
     assert "Mismatch" in (tmp_path / "run/report.html").read_text()
     assert not list(Path(tmp_path).glob("groupwise-*"))  # no weights remain

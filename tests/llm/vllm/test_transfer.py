@@ -20,9 +20,8 @@ def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
     process = subprocess.Popen(["true"])
     process.wait()
     dead = tmp_path / f"{files.PREFIX}{process.pid}-x"
-    other = (
-        tmp_path / f"groupwise-elsewhere-{process.pid}-x"
-    )  # of another machine, in a shared folder
+    # Of another machine, in a shared folder.
+    other = tmp_path / f"groupwise-elsewhere-{process.pid}-x"
     ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
     for folder in (dead, other, ours):
         folder.mkdir()
@@ -202,9 +201,8 @@ def test_only_the_first_of_several_processes_sends_weights(engine, saved, tmp_pa
     launch(CHILD, tmp_path, 2, limit=220, imports=["groupwise_llm.policy"])
     paths = server.paths()
     assert paths.count("collective_rpc") == 2  # one for each of the two versions
-    assert (
-        paths.count("inference/v1/generate") == 8
-    )  # 3 for each version, and a check by each process
+    # Three for each version, and a check by each process.
+    assert paths.count("inference/v1/generate") == 8
     requests = [path for path in paths if path in ("wake_up", "sleep", "inference/v1/generate")]
     asleep = False
     for path in requests:
