@@ -1,4 +1,4 @@
-"""Mistakes of users: one clear message, exit code 2, no traceback, nothing left behind."""
+"""Mistakes in configurations: one error, exit code 2, no traceback, no files left behind."""
 
 import builtins
 import errno
@@ -20,7 +20,7 @@ ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """A small configuration that works, in a folder of its own."""
+    """A small valid configuration, in its own folder."""
     monkeypatch.chdir(tmp_path)
     return {
         "policy": {
@@ -42,11 +42,11 @@ def call(config, *arguments, command="train"):
 
 
 def refused(config, *arguments, command="train"):
-    """The one message of a refused command."""
+    """The output of a refused command on stderr, which has exactly one error."""
     result = call(config, *arguments, command=command)
     assert result.exit_code == 2, result.output
-    told = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(told) == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
     assert "Traceback" not in result.output
     return result.stderr
 
@@ -95,18 +95,20 @@ def test_unknown_reward(config):
 
 @pytest.mark.parametrize("package", ["pebble", "math_verify"])
 def test_missing_extra(config, monkeypatch, package):
-    real = builtins.__import__
+    original = builtins.__import__
 
     def without(name, *rest, **more):
         if name.partition(".")[0] == package:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        return real(name, *rest, **more)
+        return original(name, *rest, **more)
 
     for name in [n for n in sys.modules if n.startswith(("groupwise_verifiable", package))]:
         monkeypatch.delitem(sys.modules, name)
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == package else found(name, *a)
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == package else find_spec(name, *a),
     )
     monkeypatch.setattr(builtins, "__import__", without)
     config["rewards"] = ["math"]
@@ -114,21 +116,21 @@ def test_missing_extra(config, monkeypatch, package):
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "expected"),
     [
         ({"task": "chain_sums"}, "chain_sum"),
         ({"task": "chain_sum", "options": {"min_term": 2}}, "min_term"),
         ({"task": "chain_sum", "system": "Add."}, "chat"),
     ],
 )
-def test_puzzles_that_cannot_be_made(config, section, told):
+def test_invalid_options_of_puzzles(config, section, expected):
     config["prompts"] = {"name": "reasoning_gym", **section}
     message = refused(config)
     assert "prompts" in message
-    assert told in message
+    assert expected in message
 
 
-def test_dataset_that_is_no_text(config):
+def test_dataset_that_is_not_utf_8(config):
     Path("bad.jsonl").write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
     config["prompts"] = {"name": "dataset", "path": "bad.jsonl"}
     assert "bad.jsonl, row 2" in refused(config)
@@ -139,7 +141,7 @@ def test_misspelt_loading_argument(config):
     assert "policy.loading.gguf_fil: " in refused(config)
 
 
-def test_a_model_without_a_pad_token_is_no_mistake(config, tmp_path):
+def test_a_model_without_a_pad_token_works(config, tmp_path):
     import shutil
 
     bare = tmp_path / "bare"
@@ -155,7 +157,7 @@ def test_a_model_without_a_pad_token_is_no_mistake(config, tmp_path):
     assert "pad" not in result.output
 
 
-def test_a_reward_that_fails_late_does_not_cost_the_steps_before(config):
+def test_a_reward_that_fails_late_keeps_the_steps_before(config):
     Path("late.py").write_text(
         "calls = []\n"
         "def late(completions):\n"
@@ -187,7 +189,7 @@ def test_empty_dataset(config):
     assert "empty.jsonl is empty" in refused(config)
 
 
-def test_malformed_dataset_names_the_row(config):
+def test_malformed_dataset_row(config):
     Path("bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": oops}\n')
     config["prompts"] = {"name": "dataset", "path": "bad.jsonl"}
     assert "bad.jsonl, row 2" in refused(config)
@@ -207,19 +209,19 @@ def test_dataset_without_a_prompt_column(config):
     assert "question" in message
 
 
-def test_column_a_reward_needs(config):
+def test_missing_column_of_a_reward(config):
     config["prompts"]["rows"] = [{"prompt": str(n)} for n in range(20)]
     assert "'answer'" in refused(config)
 
 
-def test_column_that_collides(config):
+def test_column_with_the_name_of_an_argument(config):
     config["prompts"]["rows"] = [{**row, "completions": 1} for row in ROWS]
     message = refused(config)
     assert "'completions' collides" in message
     assert "numeric_answer" in message
 
 
-def test_prompt_longer_than_the_model(config):
+def test_prompt_longer_than_the_model_allows(config):
     config["prompts"]["rows"] = [{"prompt": f"{n} " * 600, "answer": "1"} for n in range(20)]
     assert "leaves of the 512 positions" in refused(config)
 
@@ -229,7 +231,7 @@ def test_group_of_one(config):
     assert "'grpo' compares the completions of a prompt: expected at least 2" in refused(config)
 
 
-def test_more_held_out_prompts_than_there_are(config):
+def test_more_evaluation_prompts_than_held_out_rows(config):
     config["evaluation"]["prompts"] = 500
     assert "evaluation.prompts asks for 500" in refused(config)
 
@@ -247,14 +249,14 @@ def test_run_folder_that_exists(config):
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.yaml"])
-def test_overwrite_spares_what_is_no_run(config, name):
+def test_overwrite_deletes_only_folders_of_runs(config, name):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run", name).write_text("years of work")
     assert "it has no run.json of a run" in refused(config, "--overwrite")
     assert Path("runs/run", name).exists()
 
 
-def test_a_mistake_does_not_cost_the_run_being_replaced(config):
+def test_a_mistake_with_overwrite_keeps_the_existing_run(config):
     Path("runs/run").mkdir(parents=True)
     Path("runs/run/config.yaml").write_text("an older run")
     Path("runs/run/run.json").write_text('{"groupwise": "0.1.0"}')
@@ -263,7 +265,7 @@ def test_a_mistake_does_not_cost_the_run_being_replaced(config):
     assert Path("runs/run/config.yaml").read_text() == "an older run"
 
 
-def test_resume_of_nothing(config):
+def test_resume_without_a_run(config):
     assert "nothing to resume" in refused(config, "--resume")
 
 
@@ -275,17 +277,17 @@ def test_full_disk(config, monkeypatch):
     assert "error: no space left on device: runs/run/model" in refused(config)
 
 
-def test_model_that_is_nowhere(config):
+def test_model_that_does_not_exist(config):
     config["policy"]["model"] = "./nowhere"
     assert "cannot load a causal language model from './nowhere'" in refused(config)
 
 
-def test_check_finds_the_same_mistakes_without_training(config):
+def test_check_reports_the_same_mistakes_without_training(config):
     config["policy"]["max_new_token"] = 4
     assert "did you mean 'max_new_tokens'?" in refused(config, command="check")
     assert not Path("runs").exists()
 
 
-def test_accuracy_reward_that_is_not_there(config):
+def test_accuracy_of_an_unknown_reward(config):
     config["evaluation"]["accuracy"] = "correctness"
     assert "no reward 'correctness'" in refused(config)

@@ -1,4 +1,4 @@
-"""`groupwise check` refuses what a run would refuse, builds all but weights, and counts prompts."""
+"""`groupwise check`: refuses what a run refuses, loads no weights, counts prompts and memory."""
 
 import json
 import sys
@@ -41,16 +41,16 @@ def rows_of(result):
 
 def test_prompts_are_counted(config):
     lines = rows_of(check(config))
-    held = int(lines["held out"])
-    assert (lines["rows"], lines["evaluated"]) == ("40", str(held))
-    assert 4 <= held <= 16
+    held_out = int(lines["held out"])
+    assert (lines["rows"], lines["evaluated"]) == ("40", str(held_out))
+    assert 4 <= held_out <= 16
     doubled = {**config, "prompts": {**config["prompts"], "rows": ROWS * 2}}
     lines = rows_of(check(doubled))
-    assert lines["held out"] == str(2 * held)
-    assert lines["different questions held out"] == lines["evaluated"] == str(held)
+    assert lines["held out"] == str(2 * held_out)
+    assert lines["different questions held out"] == lines["evaluated"] == str(held_out)
 
 
-def test_too_few_held_out_prompts_are_told(config):
+def test_too_few_held_out_prompts_are_refused(config):
     config["evaluation"] = {"prompts": 39}
     result = check(config)
     assert result.exit_code == 2
@@ -58,7 +58,7 @@ def test_too_few_held_out_prompts_are_told(config):
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "words"),
+    ("section", "value", "message"),
     [
         ("rewards", [{"name": "toys:plain", "lenght": 3}], "did you mean 'length'?"),
         ("rewards", [{"name": "toys:needs"}], "reward 'needs' needs the column 'gold'"),
@@ -76,7 +76,7 @@ def test_too_few_held_out_prompts_are_told(config):
         ("rewards", [{"name": "some/reward-model"}], "docs/rewards.md, Reward models"),
     ],
 )
-def test_what_a_run_refuses_is_refused(config, section, value, words):
+def test_check_refuses_what_a_run_refuses(config, section, value, message):
     Path("toys.py").write_text(
         "import groupwise\n"
         "from groupwise.algorithms.grpo import GRPO\n\n"
@@ -94,7 +94,7 @@ def test_what_a_run_refuses_is_refused(config, section, value, words):
     config["evaluation"] = {"prompts": 0}
     result = check(config)
     assert result.exit_code == 2, result.output
-    assert words in result.stderr.replace("\n", " ")
+    assert message in result.stderr.replace("\n", " ")
 
 
 def test_no_weights_are_loaded(config, monkeypatch):
@@ -111,10 +111,12 @@ def test_no_weights_are_loaded(config, monkeypatch):
     assert check(config).exit_code == 0
 
 
-def test_more_processes_than_groups_are_told(config):
+def test_more_processes_than_groups_give_a_warning(config):
     config["train"]["updates_per_rollout"] = 2
-    words = "4 processes share 2 groups an update, so 2 of them idle: set train.groups_per_step to"
-    assert words in check(config, "--processes", "4").stdout
+    message = (
+        "4 processes share 2 groups an update, so 2 of them idle: set train.groups_per_step to"
+    )
+    assert message in check(config, "--processes", "4").stdout
     assert "idle" not in check(config, "--processes", "2").stdout
 
 
@@ -124,7 +126,7 @@ def test_options_of_the_default_algorithm_need_no_name(config):
     assert "did you mean 'beta'?" in check({**config, "algorithm": {"betta": 0.1}}).stderr
 
 
-def test_a_callback_is_appended_by_its_number(config):
+def test_an_override_can_append_a_callback(config):
     config["train"]["steps"] = 0
     config["evaluation"] = {"prompts": 1}
     Path("watching.py").write_text(
@@ -140,7 +142,7 @@ def test_a_callback_is_appended_by_its_number(config):
     assert "watched" in result.stdout
 
 
-def test_messages_in_a_csv_file_are_messages(tmp_path):
+def test_messages_in_a_csv_file_are_parsed(tmp_path):
     from groupwise.prompts.dataset import Dataset
 
     messages = [{"role": "user", "content": 'say "hi", twice'}]
@@ -154,15 +156,15 @@ def test_messages_in_a_csv_file_are_messages(tmp_path):
 
     assert read(json.dumps(messages), "plain") == [messages, "plain"]
     assert read("[1, 2", "[not messages]") == ["[1, 2", "[not messages]"]
-    for broken in (str(messages), json.dumps(messages)[:-3], "[]", json.dumps(messages[0])):
+    for invalid in (str(messages), json.dumps(messages)[:-3], "[]", json.dumps(messages[0])):
         with pytest.raises(UserError, match=r"row 1: expected messages as JSON"):
-            read(json.dumps(messages), broken)
+            read(json.dumps(messages), invalid)
     with pytest.raises(UserError, match=r"row 0: expected messages as JSON, .* found \[\{'role'"):
         read(str(messages))
 
 
-def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config, monkeypatch):
-    """What it probes of itself it must probe where it will run."""
+def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypatch):
+    """Its trial run must be on the device of the run."""
     from accelerate import Accelerator
 
     from groupwise.config.load import parse_config
@@ -180,7 +182,7 @@ def test_the_policy_is_on_its_device_when_prompts_are_looked_at(config, monkeypa
     assert calls == [torch.device("meta"), "prompts"]
 
 
-def test_each_policy_of_several_has_its_memory_and_its_warnings(config):
+def test_each_policy_of_a_chain_has_its_memory_and_its_warnings(config):
     policy = config.pop("policy")
     config["chain"] = [
         {"label": "first", "policy": policy, "train": {"learning_rate": 0}},

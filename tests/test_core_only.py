@@ -1,6 +1,6 @@
-"""`pip install groupwise` without extras: the core works, and says what each extra would bring.
+"""`pip install groupwise` without extras: the core works, and errors name the extra to install.
 
-The environment is one of its own that holds nothing but the core's requirements, linked from here.
+The tests use a virtual environment with links to the core's requirements only.
 """
 
 import json
@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOTS = ("core", "plugins", "rewards")
 PACKAGES = Path(__file__).parents[1]
-BRINGS = {
+EXTRAS = {
     "groupwise[data]": {"dataset"},
     "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency", "reward_model"}
     | {"learned_text"},
@@ -74,34 +74,34 @@ def environment(tmp_path_factory):
     return folder
 
 
-def required(name, seen=None):
-    """The distributions that an installation without extras brings, in no order."""
-    seen = {name} if seen is None else seen
+def required(name, names=None):
+    """The names of the distributions that an installation without extras installs."""
+    names = {name} if names is None else names
     for line in distribution(name).requires or []:
         requirement = Requirement(line)
-        wanted = requirement.extras or {""}
+        extras = requirement.extras or {""}
         if requirement.marker and not any(
-            requirement.marker.evaluate({"extra": extra}) for extra in {"", *wanted} - {"dev"}
+            requirement.marker.evaluate({"extra": extra}) for extra in {"", *extras} - {"dev"}
         ):
             continue
         key = requirement.name.lower()
-        if key in seen:
+        if key in names:
             continue
         try:
             distribution(key)
         except PackageNotFoundError:
             continue
-        seen.add(key)
-        required(key, seen)
-    return seen
+        names.add(key)
+        required(key, names)
+    return names
 
 
 def link(name, site):
-    """Every top-level entry of a distribution's files, linked into another site-packages."""
-    found = distribution(name)
-    tops = {file.parts[0] for file in found.files or [] if file.parts[0] != ".."}
+    """Links every top-level entry of a distribution's files into another site-packages."""
+    installed = distribution(name)
+    tops = {file.parts[0] for file in installed.files or [] if file.parts[0] != ".."}
     for top in tops:
-        source = Path(str(found.locate_file(top)))
+        source = Path(str(installed.locate_file(top)))
         if "editable" in top or not source.exists() or (site / top).exists():
             continue
         (site / top).symlink_to(source)
@@ -120,35 +120,35 @@ def run(folder, *arguments):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links files as POSIX does")
-def test_nothing_of_the_extras_is_there(environment):
+def test_no_package_of_the_extras_is_installed(environment):
     for module in ("transformers", "diffusers", "peft", "PIL", "open_clip", "math_verify"):
         assert run(environment, "-c", f"import {module}").returncode != 0, module
 
 
-def test_plugins_are_listed_with_what_their_extra_would_bring(environment):
-    done = run(environment, "-m", "groupwise", "plugins")
-    assert done.returncode == 0, done.stderr
-    for extra in BRINGS:
-        assert extra in done.stdout, done.stdout
+def test_plugins_are_listed_with_their_extra(environment):
+    process = run(environment, "-m", "groupwise", "plugins")
+    assert process.returncode == 0, process.stderr
+    for extra in EXTRAS:
+        assert extra in process.stdout, process.stdout
     registry = json.loads(run(environment, "-m", "groupwise", "plugins", "--json").stdout)
     assert registry["failures"] == {}
-    for extra, names in BRINGS.items():
-        of_extra = {
+    for extra, names in EXTRAS.items():
+        missing = {
             entry["name"]
             for entry in registry["entries"]
             if f"groupwise[{entry['extra']}]" == extra and entry["missing"]
         }
-        assert names <= of_extra, extra
+        assert names <= missing, extra
 
 
-def test_a_policy_of_ones_own_trains_with_the_core_alone(environment):
-    done = run(environment, "-c", TRAIN)
-    assert done.returncode == 0, done.stderr
+def test_a_custom_policy_trains_with_the_core_only(environment):
+    process = run(environment, "-c", TRAIN)
+    assert process.returncode == 0, process.stderr
 
 
-def test_naming_what_an_extra_brings_says_how_to_get_it(environment):
+def test_an_entry_of_a_missing_extra_names_the_pip_command(environment):
     config = environment / "needs.yaml"
     config.write_text("policy: language_model\nprompts: {name: rows, rows: []}\nrewards: [math]\n")
-    done = run(environment, "-m", "groupwise", "check", str(config))
-    assert done.returncode == 2
-    assert "pip install 'groupwise[math]'" in done.stderr
+    process = run(environment, "-m", "groupwise", "check", str(config))
+    assert process.returncode == 2
+    assert "pip install 'groupwise[math]'" in process.stderr

@@ -1,8 +1,8 @@
-"""What the documentation shows is run: its Python in order, its YAML as configurations.
+"""The code blocks of the documentation work: Python is run in order, YAML is parsed as configs.
 
-A Python block whose first line is a comment with a file's name is also written to that file, so
-that later blocks can name it as `module:attribute`; so is any block with a `title`. One marked
-`python no-run` is only compiled. Of recipes the commands are run, too.
+A Python block whose first line is a comment with a file name is also written to that file, so that
+later blocks can name it as `module:attribute`; so is any block with a `title`. A block marked
+`python no-run` is only compiled. The commands of recipes are run, too.
 """
 
 import re
@@ -27,7 +27,7 @@ from groupwise.plugins.registry import installed
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
 RECIPES = [page for page in PAGES if page.parent.name == "recipes"]
-# The closing fence is indented as the opening one: blocks stand in lists, too.
+# Blocks can be indented, as in lists; both fences have the same indentation.
 BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 SHORT = {"train.steps": 2, "evaluation.prompts": 10}
 FILE = re.compile(r"# ([\w/]+\.py)\n")
@@ -36,7 +36,7 @@ TITLE = re.compile(r'title="([\w./]+)"')
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, unindented, and the line it starts on."""
+    """A fenced block of a page, unindented, and the line of its start."""
 
     language: str
     marks: str
@@ -48,12 +48,12 @@ def blocks(page: Path) -> list[Block]:
     source = page.read_text(encoding="utf-8")
     return [
         Block(
-            language=found[2],
-            marks=found[3],
-            text=re.sub(rf"^{found[1]}", "", found[4], flags=re.MULTILINE),
-            line=source[: found.start()].count("\n") + 1,
+            language=match[2],
+            marks=match[3],
+            text=re.sub(rf"^{match[1]}", "", match[4], flags=re.MULTILINE),
+            line=source[: match.start()].count("\n") + 1,
         )
-        for found in BLOCK.finditer(source)
+        for match in BLOCK.finditer(source)
     ]
 
 
@@ -67,7 +67,7 @@ def with_blocks(language: str) -> list[Any]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs by a configuration take two steps: that they train is seen, and not to what end."""
+    """Limits `groupwise.train` to two steps and ten evaluation prompts, where they are set."""
     train = groupwise.train
 
     def shortly(*arguments: Any, **settings: Any) -> groupwise.RunResult:
@@ -80,7 +80,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to run in, with the repository's examples in it; nothing imported there remains."""
+    """A current folder with the repository's examples; its modules are removed after the test."""
     (tmp_path / "examples").symlink_to(ROOT / "examples", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -94,14 +94,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run_python(page: Path, folder: Path, languages: tuple[str, ...] = ("python",)) -> None:
-    """Run a page's Python, and its commands where `sh` is among the languages, in order."""
+    """Run the Python blocks of a page in order, and its commands if `languages` has `sh`."""
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page):
         if file := TITLE.search(block.marks) or FILE.match(block.text):
             (folder / file[1]).parent.mkdir(parents=True, exist_ok=True)
             (folder / file[1]).write_text(block.text, encoding="utf-8")
         if block.language == "python":
-            # As many empty lines as the page has before it: errors name the page's own lines.
+            # With as many empty lines as the page has before it, errors name the page's lines.
             code = compile("\n" * block.line + block.text, str(page), "exec")
             if "no-run" not in block.marks:
                 exec(code, namespace)
@@ -125,7 +125,7 @@ def test_python(page: Path, folder: Path, short: None) -> None:
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks it
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in RECIPES])
 def test_recipes(page: Path, folder: Path) -> None:
-    """Their files, Python and commands, as a reader would type them."""
+    """Files, Python and commands, as a reader would run them."""
     run_python(page, folder, ("python", "sh"))
 
 
@@ -138,8 +138,8 @@ def test_yaml(page: Path) -> None:
                 parse_config(data)
 
 
-def test_the_plugins_of_the_guide_accept_its_configuration(folder: Path) -> None:
-    """`name: module:attribute` of the files that the page shows, with the options it shows."""
+def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -> None:
+    """The page's configuration names the page's files as `module:attribute`, with options."""
     page = ROOT / "docs" / "plugins.md"
     run_python(page, folder)
     texts = [block.text for block in blocks(page) if block.language == "yaml"]
@@ -154,12 +154,12 @@ def test_the_plugins_of_the_guide_accept_its_configuration(folder: Path) -> None
         ("callbacks", ("callbacks", 0), config.callbacks[0]),
         ("samplers", ("sampler",), config.sampler),
     ]
-    made: dict[str, Any] = {}
+    built: dict[str, Any] = {}
     for kind, path, section in sections:
         target = installed().load(kind, section.name)
-        beside = [made["policies"]] if kind == "samplers" else []
-        made[kind] = build(loaded, path, target, section.name, section.options, *beside)
-        assert made[kind] is not None
+        policies = [built["policies"]] if kind == "samplers" else []
+        built[kind] = build(loaded, path, target, section.name, section.options, *policies)
+        assert built[kind] is not None
 
 
 def test_every_hook_is_in_the_guide() -> None:
@@ -169,16 +169,15 @@ def test_every_hook_is_in_the_guide() -> None:
     assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []
 
 
-def test_every_page_says_when_to_read_it() -> None:
-    """In its first paragraph."""
+def test_the_first_paragraph_of_every_page_says_when_to_read_it() -> None:
     pages = [page for page in PAGES if page.name != "README.md"]
     opening = re.compile(r"# [^\n]+\n\n(\*Read this [^*]+\*\n\n|\*\*When to use it\.\*\*)")
-    silent = [page.name for page in pages if not opening.match(page.read_text(encoding="utf-8"))]
-    assert silent == []
+    missing = [page.name for page in pages if not opening.match(page.read_text(encoding="utf-8"))]
+    assert missing == []
 
 
 def test_every_public_module_is_in_the_reference() -> None:
-    """Those at the top of the core, and those that the pages import."""
+    """Modules at the top of the core, and those that pages import."""
     listed = re.findall(r"^\| \[`([\w.]+)`\]", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
     ours = {"__init__", "__main__", "builtins", "version"}
     top = {f"groupwise.{file.stem}" for file in (ROOT / "core/groupwise").glob("*.py")}
@@ -195,8 +194,8 @@ def test_every_public_module_is_in_the_reference() -> None:
     ] == []
 
 
-def test_tests_that_a_page_names_exist() -> None:
-    """`tests/file.py`, and after it the names of tests in that file."""
+def test_tests_named_in_pages_exist() -> None:
+    """Pages link `tests/file.py`, followed by names of tests in that file."""
     missing = []
     for page in PAGES:
         for file, names in re.findall(
@@ -208,7 +207,7 @@ def test_tests_that_a_page_names_exist() -> None:
     assert missing == []
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_point_to_files() -> None:
     broken = [
         f"{page.name}: {link}"
         for page in PAGES

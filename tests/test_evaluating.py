@@ -1,4 +1,4 @@
-"""`groupwise eval`: a checkpoint on other prompts, in a folder of its own, the run left alone."""
+"""`groupwise eval`: evaluates a checkpoint on other prompts without changing the run."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def contents(run):
     return {path: path.read_bytes() for path in paths if "evaluations" not in path.parts}
 
 
-def test_another_data_set_has_a_folder_and_the_run_stays_as_it_was(run):
+def test_an_evaluation_on_other_prompts_has_its_own_folder_and_changes_no_file_of_the_run(run):
     before = contents(run)
     result = call("eval", run, *OTHER, "evaluation.prompts=5", "evaluation.samples=2")
     assert result.exit_code == 0, result.output
@@ -63,8 +63,8 @@ def test_another_data_set_has_a_folder_and_the_run_stays_as_it_was(run):
 
     record = json.loads((folder / "result.json").read_text())
     assert (record["run"], record["step"], record["prompts"]) == ("run", 1, "other.csv")
-    shown = dict(line.split() for line in result.stdout.splitlines())
-    assert {name: f"{value:.4g}" for name, value in record["metrics"].items()} == shown
+    printed = dict(line.split() for line in result.stdout.splitlines())
+    assert {name: f"{value:.4g}" for name, value in record["metrics"].items()} == printed
     samples = read_samples(folder / "samples" / "evaluation.jsonl")
     assert {sample["prompt"] for sample in samples} == {f"{n} - 1 =" for n in range(5)}
     assert len(samples) == 10
@@ -80,15 +80,15 @@ def test_another_data_set_has_a_folder_and_the_run_stays_as_it_was(run):
     assert (run / "evaluations" / "step_1_2" / "report.html").exists()
 
 
-def test_a_folder_that_is_there_is_never_written_to(run, tmp_path):
-    mine = tmp_path / "mine"
-    result = call("eval", run, "--output", mine)
+def test_an_existing_folder_is_refused_and_not_changed(run, tmp_path):
+    folder = tmp_path / "mine"
+    result = call("eval", run, "--output", folder)
     assert result.exit_code == 0, result.output
-    kept = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
-    result = call("eval", run, "--output", mine)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    result = call("eval", run, "--output", folder)
     assert result.exit_code == 2
-    assert f"{mine} exists; choose another folder by --output" in result.stderr.replace("\n", "")
-    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == kept
+    assert f"{folder} exists; choose another folder by --output" in result.stderr.replace("\n", "")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_mistakes_leave_no_folder(run, tmp_path, overrides, message):
     assert not (tmp_path / "none").exists()
 
 
-def test_what_rewards_need_of_another_data_set_is_known_before_anything_is_loaded(run):
+def test_check_reports_columns_that_the_evaluation_prompts_lack(run):
     Path("own_rewards.py").write_text("def right(completions, answer):\n    return answer\n")
     line = ("evaluation.source.name=dataset", "evaluation.source.path=unlabelled.csv")
     result = call("check", "run.yaml", "rewards=[own_rewards:right]", *line)

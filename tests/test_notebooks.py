@@ -1,4 +1,4 @@
-"""The notebooks of examples/notebooks: kept without outputs, and run with fewer steps."""
+"""The notebooks of examples/notebooks: stored without outputs, and run with one step."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ def test_outputs_are_stripped(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_it_runs_and_shows_curves(path, tmp_path):
-    """In a process of its own, which imports everything: some ten seconds."""
+def test_a_notebook_runs_and_plots_curves(path, tmp_path):
+    """Takes about ten seconds, in a kernel that imports everything."""
     notebook = nbformat.read(path, as_version=4)
     (settings,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     settings.source += f"\nSTEPS, PROMPTS, PICTURES, OUTPUT = 1, 2, 1, {str(tmp_path / 'run')!r}"

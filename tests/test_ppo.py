@@ -1,4 +1,4 @@
-"""The example of PPO: built as a wheel, unpacked where a process looks, and its own tests pass."""
+"""The PPO example: built as a wheel and unpacked on the path of a process, its tests pass."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "ppo"
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's contents: what installing it would put there, without an environment."""
+    """The unpacked wheel, with the files of an installation."""
     folder = tmp_path_factory.mktemp("ppo")
     build = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
     name = subprocess.run(
@@ -28,7 +28,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-# Some 15 s: two dozen tests with models and runs, in a process that knows the package.
+# About 15 s: two dozen tests with models and runs, in a process with the package on its path.
 def test_it_registers_and_its_own_tests_pass(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,7 +36,7 @@ def test_it_registers_and_its_own_tests_pass(
     Job(
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"),
         terminals=tmp_path / "tests",
-        # A plugin of pytest's that a library has imported before pytest would be warned of.
+        # pytest warns of plugins that a library has imported before.
         environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         limit=200,
         imports=["groupwise_llm.policy"],

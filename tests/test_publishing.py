@@ -1,4 +1,4 @@
-"""What a package index shows: README's links, and one version and address in all files."""
+"""The published README has only absolute links; version and address agree in all files."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ ADDRESS = PROJECT["project"]["urls"]["Source"]
 
 
 def published() -> str:
-    """README as the build makes it, by the substitutions of pyproject.toml."""
+    """The README of the package, after the substitutions of pyproject.toml."""
     text = (ROOT / "README.md").read_text("utf-8")
     hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
     for substitution in hook["substitutions"]:
@@ -22,7 +22,7 @@ def published() -> str:
     return text
 
 
-def test_no_link_of_the_published_readme_needs_the_repository_around_it() -> None:
+def test_links_of_the_published_readme_are_absolute() -> None:
     links = re.findall(r'(?:\]\(|(?:src|srcset|href)=")([^)"\s]+)', published())
     assert [link for link in links if not link.startswith(("https://", "http://", "#"))] == []
     own = [link for link in links if link.startswith(ADDRESS)]
@@ -31,7 +31,7 @@ def test_no_link_of_the_published_readme_needs_the_repository_around_it() -> Non
     assert missing == []
 
 
-def test_pictures_of_the_published_readme_are_files_and_no_pages() -> None:
+def test_pictures_of_the_published_readme_link_to_raw_files() -> None:
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", published())
     own = [picture for picture in pictures if picture.startswith(ADDRESS)]
     assert own
@@ -44,7 +44,7 @@ def test_the_citation_is_of_this_version_and_address() -> None:
     assert citation["license"] == PROJECT["project"]["license"]
 
 
-def test_one_address_in_all_files() -> None:
+def test_all_files_have_the_same_address() -> None:
     addresses = {
         match
         for path in (ROOT / "pyproject.toml", ROOT / "CITATION.cff", *ROOT.glob("docs/*.md"))

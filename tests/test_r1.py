@@ -1,4 +1,4 @@
-"""The R1 recipe: its documents, its stages, where they go on, and its report."""
+"""The R1 recipe: its documents, its stages and their resumption, and its report."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ NAMES = ("documents", "sft", "report", "recipe")
 
 @pytest.fixture
 def r1(monkeypatch):
-    """The recipe's modules, imported as they import each other."""
+    """The recipe module, with its other modules importable."""
     monkeypatch.syspath_prepend(str(R1))
     for name in NAMES:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -29,7 +29,7 @@ def r1(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_no_document_is_of_a_held_out_problem(r1):
+def test_no_document_has_a_held_out_problem(r1):
     rows = [*r1.documents.cold_start(40), *r1.documents.of_the_base(60)]
     assert len(rows) > 80
     assert not any(held_out(row["prompt"].strip(), r1.documents.HELD_OUT) for row in rows)
@@ -38,7 +38,7 @@ def test_no_document_is_of_a_held_out_problem(r1):
     assert prompts.held_out == r1.documents.HELD_OUT
 
 
-def test_thoughts_are_right_and_in_their_language(r1):
+def test_worked_solutions_are_right_and_in_their_language(r1):
     english, chinese = r1.documents.ENGLISH, r1.documents.CHINESE
     thought = r1.documents.worked("12 + 34 - 50 + 1", [english, chinese, english])
     assert thought == "12 plus 34 is 46\n46减去50等于-4\n-4 plus 1 is -3"
@@ -48,7 +48,7 @@ def test_thoughts_are_right_and_in_their_language(r1):
     assert language(cold, cold) == ThinkAnswerFormat()(cold, cold) == [1.0] * 20
 
 
-def test_the_base_has_read_all_styles(r1):
+def test_documents_of_the_base_mix_formats_and_languages(r1):
     texts = [row["completion"] for row in r1.documents.of_the_base(300)]
     formatted = sum(ThinkAnswerFormat()(texts, texts))
     assert 0.04 < formatted / len(texts) < 0.2
@@ -57,7 +57,7 @@ def test_the_base_has_read_all_styles(r1):
     assert any(0 < share < 1 for share in shares)
 
 
-def test_the_shipped_base_seldom_does_what_is_wanted(tmp_path):
+def test_the_shipped_base_model_rarely_gets_the_rewards(tmp_path):
     few = ["train.steps=0", "evaluation.prompts=60", f"output={tmp_path / 'run'}"]
     before = train_from_config(load_config(R1 / "grpo.yaml", few), quiet=True).before
     assert 0 < before["accuracy"] < 0.3
@@ -65,7 +65,7 @@ def test_the_shipped_base_seldom_does_what_is_wanted(tmp_path):
     assert 0.2 < before["rewards/language"] < 0.8
 
 
-def test_a_recipe_goes_on_where_it_stopped(r1, tmp_path):
+def test_a_recipe_continues_with_its_unfinished_stage(r1, tmp_path):
     def stage(name, then="", partly=None):
         makes = tmp_path / f"{name}.txt"
         written = partly or makes
@@ -76,21 +76,21 @@ def test_a_recipe_goes_on_where_it_stopped(r1, tmp_path):
 
     partly = tmp_path / "partly.txt"
     first, second = stage("first"), stage("second", "raise SystemExit('no')", partly)
-    said = []
+    messages = []
     with pytest.raises(SystemExit, match=r"second ended with 1; its output is in .*second\.log"):
-        r1.run([first, second], said.append)
+        r1.run([first, second], messages.append)
     assert (tmp_path / "logs" / "second.log").read_text().strip() == "no"
     assert not second.makes.exists()
     first.makes.write_text("kept")
-    r1.run([first, stage("second", partly=partly)], said.append)
-    assert [line.partition(":")[0] for line in said] == ["first", "first", "second"]
-    assert said[1] == "first: exists already"
+    r1.run([first, stage("second", partly=partly)], messages.append)
+    assert [line.partition(":")[0] for line in messages] == ["first", "first", "second"]
+    assert messages[1] == "first: exists already"
     assert first.makes.read_text() == "kept"
     assert second.makes.exists()
     assert not partly.exists()
 
 
-def test_a_run_that_was_interrupted_is_not_made(r1, tmp_path):
+def test_an_interrupted_run_is_not_a_finished_stage(r1, tmp_path):
     stages = r1.stages(tmp_path, 0, tmp_path, prompts=9, overrides=["train.steps=1"])
     assert [stage.name for stage in stages["r1"]] == [
         *("cold_start", "first", "sampled", "distilled", "second")

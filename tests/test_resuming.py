@@ -1,4 +1,4 @@
-"""Going on with a run, from wherever one stands, with what it was begun with; and after kills."""
+"""Resuming a run: from any folder, with its own configuration, and after kills and damage."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import groupwise
 from groupwise.cli import app
 from groupwise.errors import UserError
-from groupwise.storage import place
+from groupwise.storage import run_folder
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.training import learner
 
@@ -26,8 +26,8 @@ def call(*arguments):
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """A folder with a configuration and two sets of prompts, and one run of a single step."""
+def started(tmp_path_factory):
+    """A folder with a configuration, two sets of prompts and a run of one step."""
     home = tmp_path_factory.mktemp("begun")
     for name, plus in (("ones", 1), ("twos", 2)):
         rows = [{"prompt": f"{n} + {plus} =", "answer": str(n + plus)} for n in range(20)]
@@ -48,22 +48,22 @@ def begun(tmp_path_factory):
 
 
 @pytest.fixture
-def project(begun, tmp_path, monkeypatch):
-    """A copy of it, which is the current folder."""
+def project(started, tmp_path, monkeypatch):
+    """A copy of `started`, which is the current folder."""
     home = tmp_path / "project"
-    shutil.copytree(begun, home)
+    shutil.copytree(started, home)
     facts = home / "runs" / "run" / "run.json"
-    facts.write_text(facts.read_text().replace(str(begun), str(home)))
+    facts.write_text(facts.read_text().replace(str(started), str(home)))
     monkeypatch.chdir(home)
     return home
 
 
-def asked(folder):
+def evaluated_prompts(folder):
     text = (folder / "samples" / "after.jsonl").read_text()
     return {json.loads(line)["prompt"] for line in text.splitlines()}
 
 
-def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monkeypatch):
+def test_resume_uses_the_configuration_of_the_run(project, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -74,8 +74,8 @@ def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monk
     assert "prompts.path" not in result.stderr
     assert not list(elsewhere.iterdir())
     assert json.loads((project / "runs/run/result.json").read_text())["steps"] == 2
-    assert all("+ 2" in prompt for prompt in asked(project / "runs" / "run"))
-    # The same by the run's own file, from any folder, and from Python.
+    assert all("+ 2" in prompt for prompt in evaluated_prompts(project / "runs" / "run"))
+    # Also by the run's own configuration, from any folder, and from Python.
     result = call("train", project / "runs/run/config.yaml", "train.steps=3", "--resume")
     assert result.exit_code == 0, result.output
     again = groupwise.train(
@@ -84,7 +84,7 @@ def test_resume_goes_on_with_what_the_run_was_begun_with(project, tmp_path, monk
     assert (again.steps, again.folder) == (4, project / "runs" / "run")
 
 
-def test_one_command_begins_a_run_and_goes_on_with_it(project):
+def test_auto_resume_starts_a_run_or_resumes_it(project):
     folder, line = project / "runs" / "again", ("train", "run.yaml", "output=runs/again", "--quiet")
 
     def steps():
@@ -96,14 +96,14 @@ def test_one_command_begins_a_run_and_goes_on_with_it(project):
     assert call(*line, "--auto-resume", "train.steps=2").exit_code == 0
     assert (folder / "metrics.jsonl").read_text().splitlines()[:2] == first
     assert steps() == [0, 1, 1, 2, 2]
-    # A kill before the first checkpoint leaves nothing to go on from.
+    # A kill before the first checkpoint leaves nothing to resume from.
     for name in ("checkpoints", "model"):
         shutil.rmtree(folder / name)
     (folder / "result.json").unlink()
     assert "error: no checkpoint in " in call(*line, "--resume").stderr
     assert call(*line, "--auto-resume").exit_code == 0
     assert steps() == [0, 1, 1]
-    # What is damaged is not begun again, and what no run wrote is not touched.
+    # A damaged run is not started anew, and folders that are not runs are not touched.
     (folder / "checkpoints" / "step_1" / "weights.safetensors").write_bytes(b"")
     assert "incomplete or damaged" in call(*line, "--auto-resume").stderr.replace("\n", " ")
     (project / "mine").mkdir()
@@ -112,14 +112,14 @@ def test_one_command_begins_a_run_and_goes_on_with_it(project):
     assert "choose one" in call(*line, "--overwrite", "--auto-resume").stderr
 
 
-def test_a_run_that_is_started_again_waits_for_the_process_before_it(project, monkeypatch):
+def test_auto_resume_waits_for_the_process_that_uses_the_run(project, monkeypatch):
     notes, lock = [], FileLock(project / "runs" / "run" / "run.lock")
 
-    def let_go(note, **_):
+    def release(note, **_):
         notes.append(note)
         lock.release()
 
-    monkeypatch.setattr(place, "print", let_go, raising=False)
+    monkeypatch.setattr(run_folder, "print", release, raising=False)
     line = ("train", "run.yaml", "prompts.path=twos.jsonl", "--quiet")
     with lock:
         assert "is in use by process" in call(*line, "--resume").stderr
@@ -130,36 +130,36 @@ def test_a_run_that_is_started_again_waits_for_the_process_before_it(project, mo
     assert "waiting up to 120 s" in notes[0]
 
 
-def test_modules_and_paths_of_where_it_was_begun_are_there_from_elsewhere(
+def test_a_run_is_resumed_from_another_folder_with_its_modules_and_paths(
     project, tmp_path, monkeypatch
 ):
-    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
-    for folder in (begun, elsewhere):
+    origin, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
+    for folder in (origin, elsewhere):
         folder.mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (begun / "local_rewards.py").write_text(
+    (origin / "local_rewards.py").write_text(
         "def short(completions): return [1.0] * len(completions)"
     )
-    (begun / "here.jsonl").write_text((project / "ones.jsonl").read_text())
-    monkeypatch.chdir(begun)
+    (origin / "here.jsonl").write_text((project / "ones.jsonl").read_text())
+    monkeypatch.chdir(origin)
     line = ("rewards=[local_rewards:short]", "prompts.path=here.jsonl", "output=run", "--quiet")
     assert call("train", project / "run.yaml", *line).exit_code == 0
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(begun)])
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(origin)])
     sys.modules.pop("local_rewards")
-    for words in (("resume", begun / "run", "train.steps=2"), ("eval", begun / "run")):
-        result = call(*words)
+    for arguments in (("resume", origin / "run", "train.steps=2"), ("eval", origin / "run")):
+        result = call(*arguments)
         assert result.exit_code == 0, result.output
 
 
-def test_resuming_with_other_data_is_refused_unless_this_line_says_so(project):
-    kept = Checkpoints(project / "runs/run/checkpoints").last()
+def test_resuming_with_other_data_is_refused_unless_the_command_sets_it(project):
+    checkpoint = Checkpoints(project / "runs/run/checkpoints").last()
     result = call("train", "run.yaml", "train.steps=2", "--resume")
     assert result.exit_code == 2
-    words = ("prompts.path: the run was started with twos.jsonl", "run.yaml has ones.jsonl")
-    for part in (*words, "groupwise resume runs/run", "prompts.path=ones.jsonl"):
+    messages = ("prompts.path: the run was started with twos.jsonl", "run.yaml has ones.jsonl")
+    for part in (*messages, "groupwise resume runs/run", "prompts.path=ones.jsonl"):
         assert part in result.stderr.replace("\n", " ")
-    assert Checkpoints(project / "runs/run/checkpoints").last() == kept
+    assert Checkpoints(project / "runs/run/checkpoints").last() == checkpoint
     line = ["train", "run.yaml", "train.steps=2", "prompts.path=ones.jsonl", "--resume"]
     result = call(*line)
     assert result.exit_code == 0, result.output
@@ -184,31 +184,31 @@ def test_another_model_or_other_rewards_are_refused(project, key, value):
     assert result.exit_code == 0, result.output
 
 
-def test_python_refuses_the_same(project):
+def test_resuming_from_python_with_other_data_is_refused(project):
     changed = {"train": {"steps": 2}, "resume": True, "quiet": True}
     with pytest.raises(UserError, match=r"prompts\.path: the run was started with twos\.jsonl"):
         groupwise.train("run.yaml", **changed)
-    said = {"prompts": {"path": "ones.jsonl"}}
-    assert groupwise.train("run.yaml", **said, **changed).steps == 2
+    prompts = {"prompts": {"path": "ones.jsonl"}}
+    assert groupwise.train("run.yaml", **prompts, **changed).steps == 2
 
 
-def test_a_run_given_python_objects_is_gone_on_with_from_python(project):
-    """A registered reward may have the name of the function, and is another one."""
+def test_a_run_with_python_objects_is_resumed_only_from_python(project):
+    """Although a registered reward has the name of the function, the command line refuses."""
 
     def exact_answer(completions, **columns):
         return [0.5 * len(text) for text in completions]
 
-    given = {"rewards": [exact_answer], "output": "runs/named", "quiet": True}
-    groupwise.train("run.yaml", **given)
+    arguments = {"rewards": [exact_answer], "output": "runs/named", "quiet": True}
+    groupwise.train("run.yaml", **arguments)
     for command in ("resume", "eval"):
         result = call(command, "runs/named")
         assert result.exit_code == 2
         assert "was started with Python objects for rewards.0" in result.stderr
-    again = groupwise.train("run.yaml", resume=True, **given, **{"train.steps": 2})
+    again = groupwise.train("run.yaml", resume=True, **arguments, **{"train.steps": 2})
     assert again.after["rewards/exact_answer"] > 0
 
 
-def test_what_names_samples_is_that_of_the_checkpoint(project):
+def test_held_out_cannot_change_when_a_run_is_resumed_or_evaluated(project):
     folder = project / "runs" / "run"
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("held_out: 0.3", "held_out: 0.5"))
@@ -222,7 +222,7 @@ def test_what_names_samples_is_that_of_the_checkpoint(project):
     assert "its own value, 0.3, found 0.9" in call("eval", folder, "prompts.held_out=0.9").stderr
 
 
-def test_a_project_that_was_copied_or_moved_says_where_its_paths_lead(project, tmp_path):
+def test_resuming_a_copied_or_moved_project_names_the_folder_of_its_paths(project, tmp_path):
     copied = tmp_path / "copied"
     shutil.copytree(project, copied)
     result = call("resume", copied / "runs" / "run", "train.steps=2")
@@ -237,7 +237,7 @@ def test_a_project_that_was_copied_or_moved_says_where_its_paths_lead(project, t
     assert (result.exit_code, "is gone; if the project was moved" in result.stderr) == (2, True)
 
 
-def test_a_change_that_fails_does_not_stay(project):
+def test_a_change_that_fails_is_not_saved(project):
     (project / "boom_rewards.py").write_text("def boom(completions): raise RuntimeError('no')\n")
     folder = project / "runs" / "run"
     before = (folder / "config.yaml").read_text()
@@ -247,7 +247,7 @@ def test_a_change_that_fails_does_not_stay(project):
     assert "steps: 2" in (folder / "config.yaml").read_text()
 
 
-def test_without_its_first_evaluation_a_run_has_no_before(project):
+def test_a_missing_first_evaluation_leaves_before_empty(project):
     folder = project / "runs" / "run"
     (folder / "samples" / "before.json").unlink()
     result = call("resume", folder, "train.steps=2")
@@ -255,7 +255,7 @@ def test_without_its_first_evaluation_a_run_has_no_before(project):
     assert json.loads((folder / "result.json").read_text())["before"] == {}
 
 
-def test_what_is_said_of_accuracy_holds_for_evaluations(project):
+def test_the_settings_of_accuracy_apply_to_eval(project):
     (project / "graded_rewards.py").write_text(
         "def graded(completions): return [0.5 * len(text) for text in completions]\n"
     )
@@ -266,20 +266,20 @@ def test_what_is_said_of_accuracy_holds_for_evaluations(project):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"config_folder": 3}', "\x00"])
-def test_damaged_facts_of_a_run_are_told(project, damage):
+def test_a_damaged_run_json_is_an_error(project, damage):
     (project / "runs" / "run" / "run.json").write_text(damage)
     result = call("resume", project / "runs" / "run")
     assert (result.exit_code, "run.json is damaged" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("place", ["run.yaml/inside", "/proc/inside"])
-def test_a_folder_that_cannot_be_made_is_told(project, place):
+def test_an_output_that_cannot_be_created_is_an_error(project, place):
     result = call("train", "run.yaml", f"output={place}")
     assert result.exit_code == 2, result.output
     assert "error: output: " in result.stderr
 
 
-def test_a_folder_that_is_no_run_is_told(project):
+def test_a_folder_that_is_not_a_run_is_an_error(project):
     assert "is not the folder of a run: it has no config.yaml" in call("resume", project).stderr
     assert "is not the folder of a run" in call("eval", project).stderr
 
@@ -287,13 +287,13 @@ def test_a_folder_that_is_no_run_is_told(project):
 def test_evaluating_builds_no_optimizer_and_keeps_no_reference(project, monkeypatch):
     call("train", "run.yaml", "output=runs/kl", "algorithm={name: grpo, beta: 0.1}", "--quiet")
 
-    def unwanted(*_, **__):
+    def fail(*_, **__):
         raise AssertionError("an evaluation needs none of it")
 
-    monkeypatch.setattr(learner, "Optimizer", unwanted)
+    monkeypatch.setattr(learner, "Optimizer", fail)
     from groupwise_llm.policy import LanguageModel
 
-    monkeypatch.setattr(LanguageModel, "keep", unwanted)
+    monkeypatch.setattr(LanguageModel, "keep", fail)
     result = call("eval", "runs/kl", "evaluation.prompts=2")
     assert result.exit_code == 0, result.output
     assert ["prompts", "2"] in [line.split() for line in result.stdout.splitlines()]
@@ -305,7 +305,7 @@ def test_a_run_killed_after_its_last_step_evaluates_once(project, every):
     more = f"evaluation.every={every}"
     assert call("resume", folder, "train.steps=2", more, "--quiet").exit_code == 0
     lines = (folder / "metrics.jsonl").read_text()
-    # As a kill leaves it that comes when the evaluation is written and the result is not.
+    # The state after a kill between writing the evaluation and the result.
     (folder / "result.json").unlink()
     (folder / "samples" / "after.jsonl").unlink()
     assert call("resume", folder, "--quiet").exit_code == 0
@@ -313,7 +313,7 @@ def test_a_run_killed_after_its_last_step_evaluates_once(project, every):
     assert (folder / "samples" / "after.jsonl").exists()
 
 
-def test_a_torn_checkpoint_costs_the_steps_after_the_former_one(project):
+def test_after_a_damaged_checkpoint_the_run_resumes_from_the_one_before(project):
     folder = project / "runs" / "run"
     keep = ("train.checkpoint_every=1", "train.keep_checkpoints=3", "--quiet")
     assert call("resume", folder, "train.steps=4", *keep).exit_code == 0
@@ -328,7 +328,7 @@ def test_a_torn_checkpoint_costs_the_steps_after_the_former_one(project):
     assert [line.get("reward") for line in again] == [line.get("reward") for line in lines]
 
 
-def test_a_reward_that_fails_says_how_to_go_on(project, monkeypatch):
+def test_the_error_of_a_failing_reward_names_the_resume_command(project, monkeypatch):
     (project / "failing_late.py").write_text(
         "calls = []\n"
         "def late(completions):\n"
@@ -342,16 +342,16 @@ def test_a_reward_that_fails_says_how_to_go_on(project, monkeypatch):
     assert "`groupwise resume runs/late` goes on from it" in result.stderr
 
 
-def test_the_model_card_has_the_facts_of_the_run(project, begun):
+def test_the_model_card_has_the_facts_of_the_run(project, started):
     text = (project / "runs/run/model/README.md").read_text()
     head, _, body = text.removeprefix("---\n").partition("---\n")
     assert {"groupwise", "grpo"} <= set(yaml.safe_load(head)["tags"])
-    assert f'from_pretrained("{begun}/runs/run/model")' in body
+    assert f'from_pretrained("{started}/runs/run/model")' in body
     for words in ("dataset (path: twos.jsonl)", "numeric_answer", "held-out prompts", "| seed | 0"):
         assert words in body
 
 
-def test_prompts_that_became_more_are_noticed(project):
+def test_added_prompts_give_a_warning(project):
     with (project / "twos.jsonl").open("a") as file:
         file.write('{"prompt": "30 + 2 =", "answer": "32"}\n')
     result = call("resume", project / "runs" / "run", "train.steps=2")

@@ -1,4 +1,4 @@
-"""docs/scaling.md: its tables are what the calculation makes, of what the estimators say today."""
+"""The tables of docs/scaling.md are those of the calculation, with the current estimates."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ MODULES = ("machines", "models", "published", "sizes", "steps", "tables")
 
 @pytest.fixture
 def calculation(monkeypatch):
-    """Its modules, which import each other by plain names."""
+    """The modules of the calculation, by name."""
     monkeypatch.syspath_prepend(str(CALCULATION))
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -23,36 +23,38 @@ def calculation(monkeypatch):
         del sys.modules[name]
 
 
-def test_the_pages_tables_are_the_calculations(calculation):
+def test_the_tables_of_the_page_are_up_to_date(calculation):
     tables = calculation["tables"]
     page = tables.PAGE.read_text(encoding="utf-8")
     assert tables.rewritten(page) == page, f"run: python {CALCULATION}"
     assert all(f"<!-- table: {name} -->" in page for name in tables.TABLES)
 
 
-def test_the_sizes_kept_are_those_that_check_estimates(calculation, monkeypatch):
-    """But for what runs of the model's code say, which take minutes."""
+def test_the_stored_sizes_are_those_of_the_estimators(calculation, monkeypatch):
+    """Without the sizes that need runs of the model's code, which take minutes."""
     from groupwise_llm.estimates import memory
 
     without = SimpleNamespace(cache_argument=None)
     monkeypatch.setattr(memory, "without_data", lambda *_: nullcontext(without))
     monkeypatch.setattr(memory, "_update", lambda *_: {})
     monkeypatch.setattr(memory, "_copies", lambda *_, **__: {})
-    sizes, name, how = calculation["sizes"], "Qwen2.5-7B", "full"
-    ((_, today),) = sizes.text_sizes(name, how, (64,))
-    kept = sizes.of(name, how, 64)
+    sizes, name, training = calculation["sizes"], "Qwen2.5-7B", "full"
+    ((_, current),) = sizes.text_sizes(name, training, (64,))
+    stored = sizes.of(name, training, 64)
     for phase in ("sampling", "updating"):
-        assert len(today[phase]) >= 5
-        assert today[phase] == pytest.approx({k: kept[phase][k] for k in today[phase]}, abs=64)
+        assert len(current[phase]) >= 5
+        assert current[phase] == pytest.approx(
+            {k: stored[phase][k] for k in current[phase]}, abs=64
+        )
 
 
-def test_a_batch_takes_less_time_on_more_of_everything(calculation):
-    """And never less than its longest completion."""
+def test_a_batch_takes_less_time_on_more_hardware(calculation):
+    """With more GPUs or a faster network, but never less than its longest completion takes."""
     machines, sizes, steps = (calculation[name] for name in ("machines", "sizes", "steps"))
     model, batch = sizes.text("Qwen2.5-7B"), steps.TextBatch()
     seconds = [steps.generation(model, batch, gpus=gpus) for gpus in (8, 64, 512)]
-    floor = batch.longest * steps.decode(model, 1, batch.prompt)
-    assert seconds[0] > seconds[1] > seconds[2] > floor
+    minimum = batch.longest * steps.decode(model, 1, batch.prompt)
+    assert seconds[0] > seconds[1] > seconds[2] > minimum
     slow, fast = (
         steps.of_pass(model.weights, model.layers, 64, steps.with_network(rate), lora=False)
         for rate in (100, 3200)

@@ -1,4 +1,4 @@
-"""The docs as a site: built without a warning, whole without a network, searched from a disk."""
+"""The documentation as a site: built without warnings, working offline, searchable from files."""
 
 import re
 import shutil
@@ -17,16 +17,16 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once, in some six seconds: every page, with the reference of every public module."""
+    """The built site, with the reference of every public module; takes about six seconds."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     return folder
 
 
 class Links(HTMLParser):
-    """What a page links to, and what it loads."""
+    """The links of a page, and the addresses that it loads."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Links(HTMLParser):
             self.links.append(values["href"])
 
 
-def leads_nowhere(page: Path, link: str) -> bool:
+def is_broken(page: Path, link: str) -> bool:
     parts = urlsplit(link)
     if parts.scheme in {"http", "https", "mailto", "data"}:
         return False
@@ -56,28 +56,28 @@ def pages(site: Path) -> dict[Path, Links]:
     return {page: Links(page) for page in sorted(site.rglob("*.html"))}
 
 
-def test_every_link_of_every_page_leads_to_a_file(site: Path, pages: dict[Path, Links]) -> None:
-    """Of pages made of files outside docs/, too, such as those of modules and examples."""
+def test_every_link_of_every_page_points_to_a_file(site: Path, pages: dict[Path, Links]) -> None:
+    """Also of pages made from files outside docs/, such as modules and examples."""
     assert site / "repository/core/groupwise/policy.py.html" in pages
     assert site / "repository/examples/notebooks/reasoning.ipynb.html" in pages
     broken = [
         f"{page.relative_to(site)}: {link}"
         for page, page_links in pages.items()
-        if page.name != "404.html"  # its links begin at the root of a server
+        if page.name != "404.html"  # its links are absolute
         for link in (*page_links.links, *page_links.loads)
-        if leads_nowhere(page, link)
+        if is_broken(page, link)
     ]
     assert broken == []
 
 
-def test_no_page_loads_anything_from_a_network(site: Path, pages: dict[Path, Links]) -> None:
+def test_no_page_loads_anything_from_the_network(site: Path, pages: dict[Path, Links]) -> None:
     loads = {load for page_links in pages.values() for load in page_links.loads}
     assert [load for load in loads if urlsplit(load).scheme in {"http", "https"}] == []
     sheets = [sheet.read_text(encoding="utf-8") for sheet in site.rglob("*.css")]
     assert not [url for text in sheets for url in re.findall(r"url\(['\"]?(https?:[^)]*)", text)]
 
 
-def test_the_search_works_from_a_disk(site: Path) -> None:
+def test_the_search_works_from_files(site: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
@@ -90,7 +90,7 @@ def test_the_search_works_from_a_disk(site: Path) -> None:
         page.on("request", lambda request: requests.append(request.url))
         page.goto((site / "index.html").as_uri())
         results = page.locator(".md-search-result__link")
-        for _ in range(10):  # keys that are pressed before the page's script listens are lost
+        for _ in range(10):  # keys pressed before the page's script is ready are lost
             page.fill("input.md-search__input", "")
             page.click("input.md-search__input")
             page.keyboard.type("leave_one_out", delay=30)

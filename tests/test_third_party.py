@@ -1,6 +1,6 @@
-"""Somebody else's package: installed, listed, trained by the command line, uninstalled, gone.
+"""A third-party package: installed, listed, trained by the command line, and uninstalled.
 
-All of it happens in an environment of its own that sees the packages of this one.
+The tests use a virtual environment with the packages of this one on its path.
 """
 
 import importlib.util
@@ -51,7 +51,7 @@ class Environment:
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         scripts = "Scripts" if os.name == "nt" else "bin"
-        # PYTHONPATH would let this process's own paths in by the side door.
+        # PYTHONPATH would add this process's paths.
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return subprocess.run(
             [str(self.folder / "env" / scripts / "python"), *arguments],
@@ -63,9 +63,9 @@ class Environment:
         )
 
     def succeed(self, *arguments: str) -> str:
-        done = self.python(*arguments)
-        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        process = self.python(*arguments)
+        assert process.returncode == 0, f"{arguments}\n{process.stdout}\n{process.stderr}"
+        return process.stdout
 
     def groupwise(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.python("-m", "groupwise", *arguments)
@@ -77,14 +77,14 @@ class Environment:
 
 
 def borrowed_paths() -> Sequence[str]:
-    """Where this environment's packages lie, editable ones included."""
+    """The paths of this environment's packages, editable ones included."""
     here = Path.cwd().resolve()
     return [path for path in sys.path if Path(path).is_dir() and Path(path).resolve() != here]
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with the example installed, from a copy that may be written to."""
+    """An environment with the example installed from a writable copy."""
     for tool in ("hatchling", "pip"):
         if importlib.util.find_spec(tool) is None:
             pytest.fail(f"{tool} is not installed; this test builds the example package with it")
@@ -92,25 +92,25 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
         pytest.fail("groupwise-controller is installed in this environment; uninstall it first")
     folder = tmp_path_factory.mktemp("third_party")
     venv.create(folder / "env", with_pip=False, symlinks=os.name != "nt")
-    made = Environment(folder)
-    site = made.succeed("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    installed = Environment(folder)
+    site = installed.succeed("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     (Path(site) / "borrowed.pth").write_text("\n".join(borrowed_paths()), encoding="utf-8")
     ignored = shutil.ignore_patterns("__pycache__", ".*", "runs")
     shutil.copytree(EXAMPLE, folder / "package", ignore=ignored)
-    made.succeed(
+    installed.succeed(
         *("-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", "--quiet"),
         str(folder / "package"),
     )
-    return made
+    return installed
 
 
-def test_its_names_are_listed(environment: Environment) -> None:
+def test_its_plugins_are_listed(environment: Environment) -> None:
     assert environment.names() >= NAMES | {("algorithms", "grpo")}
 
 
 def test_it_trains_by_the_command_line(environment: Environment) -> None:
-    done = environment.groupwise("train", "package/train.yaml", *FEW_STEPS)
-    assert done.returncode == 0, done.stderr
+    process = environment.groupwise("train", "package/train.yaml", *FEW_STEPS)
+    assert process.returncode == 0, process.stderr
     result = json.loads((environment.folder / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["steps"] == 3
     assert (result["policy"], result["algorithm"]) == ("controller", "reinforce")
@@ -128,11 +128,11 @@ def test_its_own_tests_pass(environment: Environment) -> None:
     )
 
 
-def test_uninstalled_it_is_gone(environment: Environment) -> None:
+def test_after_uninstalling_its_names_are_unknown(environment: Environment) -> None:
     environment.succeed("-m", "pip", "uninstall", "--yes", "--quiet", "groupwise-controller")
     assert not environment.names() & NAMES
     (environment.folder / "orphan.yaml").write_text(ORPHAN, encoding="utf-8")
-    done = environment.groupwise("train", "orphan.yaml")
-    assert done.returncode == 2
-    assert "orphan.yaml, line 2: policy.name: unknown policy 'controller'" in done.stderr
+    process = environment.groupwise("train", "orphan.yaml")
+    assert process.returncode == 2
+    assert "orphan.yaml, line 2: policy.name: unknown policy 'controller'" in process.stderr
     assert not (environment.folder / "runs" / "orphan").exists()

@@ -1,4 +1,4 @@
-"""The main job in short: a language model trained end to end, interrupted, resumed, evaluated."""
+"""A short training of a language model from end to end: run, resume, evaluate."""
 
 import json
 import math
@@ -17,13 +17,13 @@ ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one a line."""
+    """The JSON objects of the lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Twenty steps of the example, of a fourth of its rollouts each."""
+    """Twenty steps of the example, each with a quarter of its rollouts."""
     folder = tmp_path_factory.mktemp("run") / "arithmetic"
     loaded = load_config(
         ARITHMETIC,
@@ -40,14 +40,14 @@ def trained(tmp_path_factory):
     return train_from_config(loaded, quiet=True)
 
 
-def test_thinking_is_discovered(trained):
+def test_accuracy_and_length_rise(trained):
     before, after = trained.before, trained.after
     assert 0.3 < before["accuracy"] < 0.65
     assert after["accuracy"] > before["accuracy"] + 0.1
     assert after["length"] > before["length"] + 5
 
 
-def test_the_folder_of_a_run(trained):
+def test_the_files_of_a_run(trained):
     result = json.loads((trained.folder / "result.json").read_text())
     assert result["steps"] == 20
     assert result["after"]["accuracy"] == pytest.approx(trained.after["accuracy"])
@@ -64,7 +64,7 @@ def test_the_folder_of_a_run(trained):
     assert len(pairs[0]) == 200
 
 
-def test_the_model_needs_nothing_of_ours(trained):
+def test_transformers_loads_the_model_without_groupwise(trained):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(trained.folder / "model")
@@ -78,19 +78,19 @@ def test_the_model_needs_nothing_of_ours(trained):
     assert "</answer>" in answer
 
 
-def test_the_trained_problems_are_not_the_evaluated_ones(trained):
+def test_evaluated_prompts_are_held_out(trained):
     from groupwise.prompts.split import held_out
 
     samples = records(trained.folder / "samples" / "after.jsonl")
     assert all(held_out(sample["prompt"].strip(), 0.1) for sample in samples)
 
 
-def test_evaluating_again_gives_the_same(trained):
+def test_evaluating_again_gives_the_same_metrics(trained):
     metrics = evaluate_run(trained.folder).metrics
     assert metrics == pytest.approx(dict(trained.after), nan_ok=True)
 
 
-def test_resuming_goes_on_to_the_same_end(tmp_path):
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     small = [
         "train.groups_per_step=2",
         "train.group_size=4",
@@ -102,19 +102,21 @@ def test_resuming_goes_on_to_the_same_end(tmp_path):
         overrides = [*small, f"train.steps={steps}", f"output={tmp_path / name}"]
         return train_from_config(load_config(ARITHMETIC, overrides), quiet=True, **options)
 
-    straight = run("straight", 4)
+    uninterrupted = run("uninterrupted", 4)
     run("halved", 2)
     resumed = run("halved", 4, resume=True)
-    for one, other in zip(straight.policy.parameters(), resumed.policy.parameters(), strict=True):
+    for one, other in zip(
+        uninterrupted.policy.parameters(), resumed.policy.parameters(), strict=True
+    ):
         assert one.equal(other)
     rewards = [
         [row["reward"] for row in records(tmp_path / name / "metrics.jsonl") if "reward" in row]
-        for name in ("straight", "halved")
+        for name in ("uninterrupted", "halved")
     ]
     assert rewards[0] == rewards[1]
 
 
-def test_from_python_with_a_function_and_rows(tmp_path):
+def test_training_from_python_with_a_function_and_rows(tmp_path):
     import groupwise
 
     def even(completions, **columns):
@@ -136,7 +138,7 @@ def test_from_python_with_a_function_and_rows(tmp_path):
     assert math.isfinite(result.after["rewards/even"])
 
 
-def test_check_says_what_a_run_will_do():
+def test_check_prints_rollouts_and_memory():
     result = CliRunner().invoke(app, ["check", str(ARITHMETIC)])
     assert result.exit_code == 0, result.output
     assert "rollouts per step" in result.output

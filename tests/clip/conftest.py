@@ -1,4 +1,4 @@
-"""Tiny CLIPs with random weights in both formats, and images that are no mere noise."""
+"""Tiny CLIPs with random weights in both formats, and smooth random images."""
 
 import json
 from itertools import pairwise
@@ -27,7 +27,7 @@ MODEL = {
 
 
 def random_weights(model: torch.nn.Module) -> torch.nn.Module:
-    """Strong weights, so that features differ from image to image and from text to text."""
+    """Random weights, large enough that features differ between images and between texts."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -41,20 +41,20 @@ def random_weights(model: torch.nn.Module) -> torch.nn.Module:
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory):
     """folder_of(vision={...}, preprocess={...}, **model_cfg) -> a folder in open_clip's format."""
-    made = {}
+    folders = {}
 
     def folder(vision=None, preprocess=None, **changes):
         key = repr((vision, preprocess, changes))
-        if key not in made:
+        if key not in folders:
             path = tmp_path_factory.mktemp("open_clip")
             vision_cfg = MODEL["vision_cfg"] | (vision or {})
             config = MODEL | {"vision_cfg": vision_cfg} | changes
-            said = {"model_cfg": config, "preprocess_cfg": preprocess or {}}
-            (path / "open_clip_config.json").write_text(json.dumps(said))
+            contents = {"model_cfg": config, "preprocess_cfg": preprocess or {}}
+            (path / "open_clip_config.json").write_text(json.dumps(contents))
             model = random_weights(open_clip.model.CLIP(**config))
             save_file(model.state_dict(), path / "open_clip_model.safetensors")
-            made[key] = path
-        return made[key]
+            folders[key] = path
+        return folders[key]
 
     return folder
 
@@ -66,7 +66,7 @@ def folder(folder_of):
 
 @pytest.fixture
 def architecture(tmp_path, monkeypatch):
-    """The name of an architecture that open_clip knows for the time of a test."""
+    """The name of an architecture that is registered in open_clip during the test."""
     factory = open_clip.factory
     monkeypatch.setattr(factory, "_MODEL_CONFIGS", dict(factory._MODEL_CONFIGS))
     monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", list(factory._MODEL_CONFIG_PATHS))
@@ -76,8 +76,8 @@ def architecture(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def theirs():
-    """theirs(folder) -> open_clip's own model, preprocessing and tokenizer."""
+def load_open_clip():
+    """load_open_clip(folder) -> open_clip's own model, preprocessing and tokenizer."""
 
     def load(folder):
         name = f"local-dir:{folder}"
@@ -89,7 +89,7 @@ def theirs():
 
 @pytest.fixture(scope="session")
 def transformers_folder(tmp_path_factory):
-    """A CLIPModel with tokenizer and image processor; legacy end token, as PickScore's config."""
+    """A CLIPModel with tokenizer and image processor; the legacy end token, as for PickScore."""
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPTokenizer
 
     path = tmp_path_factory.mktemp("transformers")
@@ -99,7 +99,7 @@ def transformers_folder(tmp_path_factory):
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
     }
-    # The end comes last, as in CLIP's own vocabulary: models find it by the largest number.
+    # The end token has the largest id, as in CLIP's vocabulary: models look for the largest.
     letters = list(SimpleTokenizer().byte_encoder.values())
     entries = [*letters, *(f"{letter}</w>" for letter in letters)]
     vocabulary = {entry: number for number, entry in enumerate(entries)}
@@ -121,7 +121,7 @@ def transformers_folder(tmp_path_factory):
 
 
 def picture(seed: int, height: int = 48, width: int = 48) -> torch.Tensor:
-    """[3, height, width] in [0, 1], as smooth as a photograph, in whole bytes."""
+    """A smooth image [3, height, width] in [0, 1], rounded to multiples of 1/255."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(3, 5, 5, generator=generator)
     smooth = functional.resize(coarse, [height, width], antialias=True)
@@ -155,7 +155,7 @@ def texts():
 
 @pytest.fixture
 def head(tmp_path):
-    """head(*widths, name=) -> the path of a linear head with these numbers of features."""
+    """head(*widths, name=) -> the path of linear layers with these numbers of features."""
 
     def save(*widths, prefix="layers.", step=2, name="head.safetensors", bias=True) -> Path:
         generator = torch.Generator().manual_seed(5)

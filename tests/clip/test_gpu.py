@@ -1,4 +1,4 @@
-"""The same on a CUDA device, in float32 and under bf16 autocast."""
+"""Rewards on a CUDA device are those on the CPU, in float32 and bf16."""
 
 import pytest
 import torch
@@ -17,7 +17,9 @@ PRECISIONS = {"float32": 1e-2, "bf16": 0.1}  # cuDNN's convolutions are TF32 by 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
-def test_as_on_the_cpu(kind, precision, request, *, head, pictures, pil, texts):
+def test_rewards_on_the_gpu_are_those_on_the_cpu(
+    kind, precision, request, *, head, pictures, pil, texts
+):
     settings = {"model": str(request.getfixturevalue(kind))}
     images = pictures(0, 1, 2, 3, height=64, width=80)
     path = str(head(24, 1))
@@ -27,16 +29,16 @@ def test_as_on_the_cpu(kind, precision, request, *, head, pictures, pil, texts):
         yield Preference(Preference.Config(**settings, **more, scale=1))
         yield Aesthetic(Aesthetic.Config(**settings, **more, head=path))
 
-    for slow, fast in zip(rewards(device="cpu"), rewards(precision=precision), strict=True):
-        expected = slow(texts, pil(images))
-        near = pytest.approx(expected, abs=PRECISIONS[precision] * (1 + max(map(abs, expected))))
-        # Tensors on the device stay there; PIL images go there; tensors of the CPU do not.
-        assert fast(texts, [None] * 4, images=[image.cuda() for image in images]) == near
-        assert fast.clip._device.type == "cuda"
-        assert fast(texts, pil(images)) == near
-        assert fast.clip._device.type == "cuda"
-        assert fast(texts, [None] * 4, images=images) == near
-        assert fast.clip._device.type == "cpu"
+    for on_cpu, on_gpu in zip(rewards(device="cpu"), rewards(precision=precision), strict=True):
+        expected = on_cpu(texts, pil(images))
+        close = pytest.approx(expected, abs=PRECISIONS[precision] * (1 + max(map(abs, expected))))
+        # CUDA tensors and PIL images are computed on the GPU, tensors on the CPU stay there.
+        assert on_gpu(texts, [None] * 4, images=[image.cuda() for image in images]) == close
+        assert on_gpu.clip._device.type == "cuda"
+        assert on_gpu(texts, pil(images)) == close
+        assert on_gpu.clip._device.type == "cuda"
+        assert on_gpu(texts, [None] * 4, images=images) == close
+        assert on_gpu.clip._device.type == "cpu"
 
 
 def test_features_stay_on_the_device(folder, pictures, texts):

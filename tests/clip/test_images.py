@@ -1,4 +1,4 @@
-"""Images reach the model as open_clip's and transformers' own preprocessing brings them there."""
+"""Images are preprocessed as by open_clip and by transformers."""
 
 import math
 
@@ -12,10 +12,10 @@ from groupwise_clip.images import Framing, images_of, pixels
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
 CPU = torch.device("cpu")
-# PIL rounds to bytes after each of its two passes, and the second can magnify what the first did.
+# PIL rounds to bytes after each of its two passes; the second can magnify errors of the first.
 ROUNDING = 2.4 * 0.5 / 255 / 0.26
 SIZES = [(48, 48), (32, 32), (20, 24), (131, 200), (333, 131), (64, 37)]
-WAYS = [
+FRAMINGS = [
     {"size": (32, 32)},
     {"size": (24, 40)},
     {"size": (40, 24)},
@@ -28,29 +28,29 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("options", FRAMINGS, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_tensors_and_pil_images_as_open_clip_frames_them(way, size, pictures, pil):
-    framing = Framing(mean=MEAN, std=STD, **way)
+def test_tensors_and_pil_images_are_framed_as_by_open_clip(options, size, pictures, pil):
+    framing = Framing(mean=MEAN, std=STD, **options)
     images = pictures(0, 1, height=size[0], width=size[1])
-    theirs = image_transform(
-        way["size"],
+    transform = image_transform(
+        options["size"],
         is_train=False,
         mean=MEAN,
         std=STD,
-        resize_mode=way.get("resize"),
-        interpolation=way.get("interpolation"),
-        fill_color=round(255 * way.get("fill", 0)),
+        resize_mode=options.get("resize"),
+        interpolation=options.get("interpolation"),
+        fill_color=round(255 * options.get("fill", 0)),
     )
-    expected = torch.stack([theirs(image) for image in pil(images)])
-    ours = pixels(images, framing, CPU)
-    assert ours.shape == expected.shape == (2, 3, *way["size"])
-    assert (ours - expected).abs().max() < ROUNDING
-    assert torch.equal(pixels(pil(images), framing, CPU), ours)
+    expected = torch.stack([transform(image) for image in pil(images)])
+    actual = pixels(images, framing, CPU)
+    assert actual.shape == expected.shape == (2, 3, *options["size"])
+    assert (actual - expected).abs().max() < ROUNDING
+    assert torch.equal(pixels(pil(images), framing, CPU), actual)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_as_transformers_frames_them(size, pictures, pil, transformers_folder):
+def test_images_are_framed_as_by_transformers(size, pictures, pil, transformers_folder):
     from transformers import CLIPImageProcessor
 
     from groupwise_clip.transformers_format import Transformers
@@ -62,20 +62,22 @@ def test_as_transformers_frames_them(size, pictures, pil, transformers_folder):
     assert (pixels(images, framing, CPU) - expected).abs().max() < ROUNDING
 
 
-def test_features_of_tensors_are_those_of_open_clips_pil_path(folder, theirs, pictures, pil):
+def test_features_of_tensors_are_those_of_open_clip_for_pil_images(
+    folder, load_open_clip, pictures, pil
+):
     from groupwise_clip.model import Clip
     from groupwise_clip.settings import ClipSettings
 
-    model, preprocess, _ = theirs(folder)
+    model, preprocess, _ = load_open_clip(folder)
     clip = Clip(ClipSettings(model=str(folder)))
     for height, width in SIZES:
         images = pictures(0, 1, 2, 3, height=height, width=width)
         with torch.no_grad():
             expected = model.encode_image(torch.stack([preprocess(i) for i in pil(images)]))
-        ours = clip.image_features(images)
-        assert cosine_similarity(ours, expected).min() > 0.9999
-        # The images themselves are far more apart than that.
-        assert (ours @ ours.T).fill_diagonal_(0).max() < 0.99
+        features = clip.image_features(images)
+        assert cosine_similarity(features, expected).min() > 0.9999
+        # The features of different images differ much more.
+        assert (features @ features.T).fill_diagonal_(0).max() < 0.99
 
 
 def test_images_of_several_sizes_in_one_call(pictures, pil):
@@ -86,16 +88,16 @@ def test_images_of_several_sizes_in_one_call(pictures, pil):
     assert torch.allclose(together, alone, atol=1e-6)
 
 
-def test_half_precision_and_what_lies_outside(pictures):
+def test_half_precision_and_values_outside_of_0_to_1(pictures):
     framing = Framing(size=(48, 48), mean=(0, 0, 0), std=(1, 1, 1))
     (image,) = pictures(0)
     assert (pixels([image.bfloat16()], framing, CPU)[0] - image).abs().max() < 1 / 128
-    wild = pixels([3 * image - 1], framing, CPU)
-    assert wild.min() == 0
-    assert wild.max() == 1
+    clamped = pixels([3 * image - 1], framing, CPU)
+    assert clamped.min() == 0
+    assert clamped.max() == 1
 
 
-def test_a_broken_image_spoils_no_other(pictures):
+def test_a_nan_in_one_image_does_not_affect_others(pictures):
     framing = Framing(size=(32, 32), mean=MEAN, std=STD)
     images = pictures(0, 1)
     images[0][0, 3, 3] = math.nan
@@ -107,9 +109,9 @@ def test_a_broken_image_spoils_no_other(pictures):
 def test_grey_and_transparent_pil_images(pictures, pil):
     framing = Framing(size=(48, 48), mean=(0, 0, 0), std=(1, 1, 1))
     (image,) = pil(pictures(0))
-    clear = image.copy()
-    clear.putalpha(128)
-    assert torch.equal(pixels([clear], framing, CPU), pixels([image], framing, CPU))
+    transparent = image.copy()
+    transparent.putalpha(128)
+    assert torch.equal(pixels([transparent], framing, CPU), pixels([image], framing, CPU))
     grey = pixels([image.convert("L")], framing, CPU)
     assert torch.equal(grey[:, 0], grey[:, 2])
 
@@ -128,17 +130,17 @@ def test_grey_and_transparent_pil_images(pictures, pil):
         (Image.new("RGB", (21, 1)), "image 1: .* with a ratio of at most 20"),
     ],
 )
-def test_what_is_no_image(image, message, pictures, pil):
+def test_invalid_images_are_refused(image, message, pictures, pil):
     with pytest.raises(ValueError, match=message):
         images_of([*pil(pictures(0)), image], {})
 
 
-def test_stated_tensors_come_before_completions(pictures, pil):
+def test_tensors_of_the_images_fact_are_used_instead_of_completions(pictures, pil):
     images = pictures(0, 1)
     completions = pil(images)
     assert images_of(completions, {"images": images})[1] is images[1]
     assert images_of([None, None], {"images": torch.stack(images)})[1].equal(images[1])
     assert images_of(completions, {}) == completions
-    # A data set's column of pictures to edit is not what the policy made.
+    # A column of the data set with pictures to edit is not the policy's output.
     assert images_of(completions, {"images": pil(pictures(2, 3))}) == completions
     assert images_of(completions, {"images": [None, None]}) == completions

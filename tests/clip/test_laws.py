@@ -1,4 +1,4 @@
-"""The laws of `groupwise.testing`, kept by all that this plugin registers."""
+"""All that this plugin registers passes the checks of `groupwise.testing`."""
 
 import pytest
 

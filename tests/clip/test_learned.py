@@ -1,4 +1,4 @@
-"""A head on a tiny CLIP's features, which learns from a verifier."""
+"""`learned_image`: a head on the features of a tiny CLIP, trained on a verifier's labels."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ def learned(folder, **settings):
     return LearnedImage(LearnedImage.Config.model_validate(options))
 
 
-def plain(count, seed):
-    """Pictures of one colour with a little noise, and 1 for those that are red, 0 for blue."""
+def red_and_blue(count, seed):
+    """Plain pictures with a little noise, and their labels: 1 for red, 0 for blue."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (count,), generator=draws)
     pictures = 0.1 * torch.rand(count, 3, 32, 32, generator=draws)
@@ -42,21 +42,21 @@ def labelled(labels):
 
 
 @pytest.mark.parametrize("prompt", [True, False])
-def test_it_learns_what_the_verifier_says(folder, prompt):
+def test_it_learns_the_labels_of_the_verifier(folder, prompt):
     reward = learned(folder, prompt=prompt, learning_rate=0.01, examples=8, epochs=2)
     for seed in range(3):
-        images, labels = plain(32, seed)
+        images, labels = red_and_blue(32, seed)
         texts = ["a red square"] * 32
         if prompt and seed == 0:
             assert set(reward(texts, [None] * 32, images=images)) == {0.5}
-        told = reward.refresh(batch(images, texts), labelled(labels))
-    assert told["agreement"] > 0.95
+        metrics = reward.refresh(batch(images, texts), labelled(labels))
+    assert metrics["agreement"] > 0.95
     values = torch.tensor(reward(texts, [None] * 32, images=images))
     assert torch.equal((values > 0.5).double(), labels)
 
 
-def test_images_without_a_text_are_neither_judged_nor_learned_from(folder):
-    images, labels = plain(4, 0)
+def test_images_without_a_text_are_neither_scored_nor_learned_from(folder):
+    images, labels = red_and_blue(4, 0)
     reward = learned(folder, text="caption")
     columns = {"images": images, "caption": ["red", None, "blue", " "]}
     assert [v is None for v in reward(["x"] * 4, [None] * 4, **columns)] == [0, 1, 0, 1]
@@ -66,9 +66,9 @@ def test_images_without_a_text_are_neither_judged_nor_learned_from(folder):
     assert reward.refresh(rollouts, labelled(labels))["unlabelled"] == 2
 
 
-def test_its_state_is_the_network_and_not_the_clip(folder):
+def test_its_state_holds_the_head_and_not_the_clip(folder):
     reward, other = learned(folder, hidden=5), learned(folder, hidden=5)
-    images, labels = plain(8, 0)
+    images, labels = red_and_blue(8, 0)
     reward.refresh(batch(images, ["red"] * 8), labelled(labels))
     state = reward.state_dict()
     assert {tuple(weight.shape) for weight in state["network"].values()} == {

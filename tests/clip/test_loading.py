@@ -1,4 +1,4 @@
-"""Which model a name means, what is loaded for it, and what is said when there is none."""
+"""Loading a CLIP by name or folder: formats, weights, tokenizers, and errors."""
 
 import json
 import logging
@@ -24,8 +24,8 @@ def weights(folder):
     return folder / "open_clip_model.safetensors"
 
 
-class Stranger:
-    """Something that must not be unpickled."""
+class Unpicklable:
+    """A class that must not be unpickled."""
 
 
 def test_formats(folder, transformers_folder, architecture, weights):
@@ -37,19 +37,19 @@ def test_formats(folder, transformers_folder, architecture, weights):
     assert isinstance(load("ViT/Tiny/8", str(weights)), OpenClip)
 
 
-def test_weights_of_an_architecture_in_every_wrapping(architecture, weights, folder, tmp_path):
+def test_weights_are_read_from_every_layout_of_checkpoints(architecture, weights, folder, tmp_path):
     tensors = load_file(weights)
     torch.save(tensors, tmp_path / "plain.pt")
-    # As HPS v2's checkpoints are, and as data parallel training leaves them.
+    # As in HPS v2's checkpoints, and as data parallel training saves them.
     torch.save({"epoch": 3, "state_dict": tensors}, tmp_path / "nested.pt")
     torch.save({f"module.{name}": t for name, t in tensors.items()}, tmp_path / "parallel.pt")
     expected = load(str(folder)).module.state_dict()
     for file in (weights, *(tmp_path / f"{n}.pt" for n in ("plain", "nested", "parallel"))):
-        found = load(architecture, str(file)).module.state_dict()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        state = load(architecture, str(file)).module.state_dict()
+        assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
-def test_tags_bring_their_activation(architecture, weights, monkeypatch):
+def test_pretrained_tags_set_the_activation(architecture, weights, monkeypatch):
     from open_clip import pretrained
 
     plain = {"file": str(weights)}
@@ -63,7 +63,7 @@ def test_tags_bring_their_activation(architecture, weights, monkeypatch):
     assert activation("openai") is open_clip.transformer.QuickGELU
 
 
-def test_a_folder_beside_the_configuration(folder):
+def test_a_folder_is_relative_to_the_configuration(folder):
     for prefix in ("", "local-dir:"):
         settings = ClipSettings.model_validate(
             {"model": f"{prefix}{folder.name}", "pretrained": "a-tag"},
@@ -73,7 +73,7 @@ def test_a_folder_beside_the_configuration(folder):
         assert settings.pretrained == "a-tag"
 
 
-def test_loading_is_silent_and_leaves_logging_alone(
+def test_loading_prints_nothing_and_does_not_change_logging(
     folder, transformers_folder, monkeypatch, capfd
 ):
     root = logging.getLogger()
@@ -86,15 +86,15 @@ def test_loading_is_silent_and_leaves_logging_alone(
     assert capfd.readouterr() == ("", "")
 
 
-def test_quiet_ends_with_an_error(capfd):
+def test_quiet_is_undone_by_an_exception(capfd):
     root = logging.getLogger()
     before = root.handlers[:]
 
     def fail():
         with quiet():
-            logging.getLogger("open_clip").error("unheard")
-            print("unheard", file=sys.stderr)
-            warnings.warn("unheard", UserWarning, stacklevel=1)
+            logging.getLogger("open_clip").error("silenced")
+            print("silenced", file=sys.stderr)
+            warnings.warn("silenced", UserWarning, stacklevel=1)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -116,12 +116,12 @@ def test_quiet_ends_with_an_error(capfd):
         ("./where", "the folder './where' does not exist"),
     ],
 )
-def test_names_of_nothing(name, message):
+def test_unknown_models_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
         load(name)
 
 
-def test_folders_of_nothing(folder, transformers_folder, tmp_path):
+def test_folders_without_a_model_are_refused(folder, transformers_folder, tmp_path):
     with pytest.raises(ValueError, match=r"holds no model: expected open_clip_config.json"):
         load(str(tmp_path))
     shutil.copy(folder / "open_clip_config.json", tmp_path)
@@ -137,7 +137,7 @@ def test_folders_of_nothing(folder, transformers_folder, tmp_path):
         load(str(transformers_folder / "config.json"))
 
 
-def test_weights_that_are_missing_or_do_not_fit(architecture, weights, tmp_path):
+def test_missing_and_mismatching_weights_are_refused(architecture, weights, tmp_path):
     with pytest.raises(ValueError, match=r"'ViT-B-32' needs weights: set `pretrained` .* openai,"):
         load("ViT-B-32")
     with pytest.raises(ValueError, match=r"needs weights: .* tags for 'ViT-Tiny-8' are: none"):
@@ -150,12 +150,12 @@ def test_weights_that_are_missing_or_do_not_fit(architecture, weights, tmp_path)
     save_file(short, tmp_path / "short.safetensors")
     with pytest.raises(ValueError, match=r"with the weights '.*short.*' cannot .*ln_final"):
         load(architecture, str(tmp_path / "short.safetensors"))
-    torch.save({"state_dict": load_file(weights), "of": Stranger()}, tmp_path / "code.pt")
+    torch.save({"state_dict": load_file(weights), "of": Unpicklable()}, tmp_path / "code.pt")
     with pytest.raises(ValueError, match=r"holds more than tensors .* convert it to safetensors"):
         load(architecture, str(tmp_path / "code.pt"))
 
 
-def test_settings_of_the_other_format(folder, transformers_folder, weights):
+def test_settings_of_the_other_format_are_refused(folder, transformers_folder, weights):
     for where in (folder, transformers_folder):
         with pytest.raises(ValueError, match="its own weights, so `pretrained` must not be set"):
             load(str(where), str(weights))
@@ -163,7 +163,7 @@ def test_settings_of_the_other_format(folder, transformers_folder, weights):
         load(str(folder), processor=str(transformers_folder))
 
 
-def test_transformers_models_that_are_none(transformers_folder, tmp_path):
+def test_transformers_models_that_are_not_clips_are_refused(transformers_folder, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(transformers_folder, broken)
     (broken / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
@@ -177,7 +177,7 @@ def test_transformers_models_that_are_none(transformers_folder, tmp_path):
         load(str(broken))
 
 
-def test_the_tokenizer_may_be_elsewhere_but_must_fit(transformers_folder, tmp_path, texts):
+def test_a_tokenizer_from_another_folder_must_match_the_model(transformers_folder, tmp_path, texts):
     bare = tmp_path / "bare"
     shutil.copytree(transformers_folder, bare)
     (bare / "preprocessor_config.json").unlink()
@@ -186,15 +186,15 @@ def test_the_tokenizer_may_be_elsewhere_but_must_fit(transformers_folder, tmp_pa
     shutil.copy(transformers_folder / "preprocessor_config.json", bare)
     for file in bare.glob("tokenizer*"):
         file.unlink()
-    # transformers then makes a tokenizer that knows nothing, and says nothing.
+    # transformers then makes an empty tokenizer without a warning.
     with pytest.raises(
         ValueError, match=r"has 2 entries, but the model .* has \d+: set `processor`"
     ):
         load(str(bare))
     cpu = torch.device("cpu")
-    whole = load(str(transformers_folder)).encode_texts(texts, cpu)
-    theirs = load(str(bare), processor=str(transformers_folder)).encode_texts(texts, cpu)
-    assert torch.equal(whole, theirs)
+    expected = load(str(transformers_folder)).encode_texts(texts, cpu)
+    features = load(str(bare), processor=str(transformers_folder)).encode_texts(texts, cpu)
+    assert torch.equal(expected, features)
 
 
 def test_files(tmp_path):
@@ -215,8 +215,8 @@ def test_files(tmp_path):
 
 
 def test_settings():
-    for wrong in ({"batch": 0}, {"precision": "fp16"}, {"resize": "crop"}, {"models": "x"}):
+    for options in ({"batch": 0}, {"precision": "fp16"}, {"resize": "crop"}, {"models": "x"}):
         with pytest.raises(ValidationError):
-            ClipSettings(model="ViT-B-32", **wrong)
+            ClipSettings(model="ViT-B-32", **options)
     with pytest.raises(ValidationError):
         ClipSettings(model="")

@@ -1,4 +1,4 @@
-"""The rewards: their values, their texts, and how a run calls them."""
+"""The rewards of CLIP: values, texts, heads, presets, and their use in a run."""
 
 import re
 from importlib import import_module
@@ -43,7 +43,7 @@ def chat(text):
     ]
 
 
-def test_similarity_is_the_scaled_cosine(folder, pictures, pil, texts):
+def test_similarity_is_the_cosine_times_scale(folder, pictures, pil, texts):
     images = pictures(0, 1, 2, 3)
     reward = similarity(folder)
     values = reward(texts, pil(images))
@@ -53,7 +53,7 @@ def test_similarity_is_the_scaled_cosine(folder, pictures, pil, texts):
     assert scaled == pytest.approx([2.5 * value for value in values])
 
 
-def test_stated_images_are_scored_instead_of_completions(folder, pictures, pil, texts):
+def test_tensors_of_the_images_fact_are_scored_instead_of_completions(folder, pictures, pil, texts):
     reward, images, others = similarity(folder), pictures(0, 1, 2, 3), pictures(4, 5, 6, 7)
     stated = reward(texts, pil(others), images=images, truncated=[False] * 4)
     assert stated == pytest.approx(reward(texts, pil(images)), abs=1e-6)
@@ -80,7 +80,8 @@ def test_messages():
     prompts = ["plain", [{"role": "user", "content": parts}], None]
     assert texts_of(prompts, {}, None, reward="r") == ["plain", "a\nb", None]
     blank = {"n": ["a", "", " \n", float("nan"), None]}
-    assert texts_of(["a\ud800"], {}, None, reward="r") == ["a\ufffd"]  # no tokenizer takes it
+    # Tokenizers fail on lone surrogates.
+    assert texts_of(["a\ud800"], {}, None, reward="r") == ["a\ufffd"]
     assert texts_of(["p"] * 5, blank, "n", reward="r") == ["a", None, None, None, None]
     with pytest.raises(ValueError, match="'r' found no message by the user in the prompt"):
         texts_of([[{"role": "system", "content": "x"}]], {}, None, reward="r")
@@ -95,7 +96,7 @@ def test_messages():
     ("prefix", "step", "widths"),
     [("layers.", 2, (24, 40, 8, 1)), ("", 1, (24, 8, 1)), ("", 3, (24,) * 14 + (1,))],
 )
-def test_a_heads_layers_are_inferred(folder, head, pictures, *, name, prefix, step, widths):
+def test_the_layers_of_a_head_are_inferred(folder, head, pictures, *, name, prefix, step, widths):
     path = head(*widths, prefix=prefix, step=step, name=name)
     reward = aesthetic(folder, path)
     images = pictures(0, 1, 2)
@@ -107,7 +108,7 @@ def test_a_heads_layers_are_inferred(folder, head, pictures, *, name, prefix, st
     assert [layer.in_features for layer in reward.head] == list(widths[:-1])
 
 
-def test_a_head_of_one_layer_and_one_with_activations(folder, head, pictures, pil, tmp_path):
+def test_heads_of_one_layer_and_with_activations(folder, head, pictures, pil, tmp_path):
     images = pictures(0, 1, 2)
     weight, bias = torch.randn(1, 24), torch.randn(1)
     for tensors in ({"weight": weight, "bias": bias}, {"weight": weight}):
@@ -117,19 +118,19 @@ def test_a_head_of_one_layer_and_one_with_activations(folder, head, pictures, pi
         expected = (features @ weight.T)[:, 0] + tensors.get("bias", torch.zeros(1))
         assert reward(["p"] * 3, pil(images)) == pytest.approx(expected.tolist(), rel=1e-4)
     path = head(24, 16, 1)
-    plain, bent = aesthetic(folder, path), aesthetic(folder, path, activation="relu")
+    plain, with_relu = aesthetic(folder, path), aesthetic(folder, path, activation="relu")
     first, last = plain.head
     expected = last(relu(first(features)))[:, 0].tolist()
-    assert bent(["p"] * 3, pil(images)) == pytest.approx(expected, rel=1e-4)
+    assert with_relu(["p"] * 3, pil(images)) == pytest.approx(expected, rel=1e-4)
     assert plain(["p"] * 3, pil(images)) != pytest.approx(expected, rel=1e-2)
 
 
-def test_heads_that_are_none(folder, head, tmp_path):
+def test_invalid_heads_are_refused(folder, head, tmp_path):
     with pytest.raises(ValueError, match=r"takes features of 768 numbers, but the .* gives 24"):
         aesthetic(folder, head(768, 16, 1)).load()
     with pytest.raises(ValueError, match="gives 3 numbers for an image, expected 1"):
         aesthetic(folder, head(24, 3)).load()
-    wrong = {
+    heads = {
         "it holds 'conv.kernel', expected names such as": {"conv.kernel": torch.zeros(1)},
         "a layer without a weight": {"0.bias": torch.zeros(1)},
         "or none at all": {},
@@ -143,7 +144,7 @@ def test_heads_that_are_none(folder, head, tmp_path):
             "1.weight": torch.zeros(1, 4),
         },
     }
-    for message, tensors in wrong.items():
+    for message, tensors in heads.items():
         torch.save(tensors, tmp_path / "wrong.pt")
         with pytest.raises(ValueError, match=message):
             aesthetic(folder, tmp_path / "wrong.pt").load()
@@ -152,20 +153,22 @@ def test_heads_that_are_none(folder, head, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
-def test_preference_scales_as_the_model_or_as_told(kind, request, pictures, pil, texts):
-    where, images = str(request.getfixturevalue(kind)), pil(pictures(0, 1, 2, 3))
-    own = preference(model=where)
-    cosines = own.clip.cosines(images, texts)
-    assert own.scale == pytest.approx(1 / 0.07, rel=1e-4)  # where CLIP's training starts
-    assert own(texts, images) == pytest.approx([own.scale * c for c in cosines])
-    assert preference(model=where, scale=100)(texts, images) == pytest.approx(
+def test_preference_has_the_scale_of_the_model_or_of_the_settings(
+    kind, request, pictures, pil, texts
+):
+    model_folder, images = str(request.getfixturevalue(kind)), pil(pictures(0, 1, 2, 3))
+    reward = preference(model=model_folder)
+    cosines = reward.clip.cosines(images, texts)
+    assert reward.scale == pytest.approx(1 / 0.07, rel=1e-4)  # the initial scale of CLIP's training
+    assert reward(texts, images) == pytest.approx([reward.scale * c for c in cosines])
+    assert preference(model=model_folder, scale=100)(texts, images) == pytest.approx(
         [100 * c for c in cosines]
     )
-    column = preference(model=where, text="caption")(["p"] * 4, images, caption=texts)
-    assert column == pytest.approx(own(texts, images))
+    column = preference(model=model_folder, text="caption")(["p"] * 4, images, caption=texts)
+    assert column == pytest.approx(reward(texts, images))
 
 
-def test_presets_fill_what_is_not_set():
+def test_presets_set_defaults():
     config = Preference.Config.model_validate
     assert set(PRESETS) == {"pickscore", "hps", "hps_v2.1"}
     pick = config({"preset": "pickscore"})
@@ -178,15 +181,15 @@ def test_presets_fill_what_is_not_set():
         assert hps.pretrained == f"hf-hub:xswu/HPSv2/{file}_compressed.pt"
     hps = config({"preset": "hps", "pretrained": "here.pt", "scale": 1})
     assert (hps.model, hps.pretrained, hps.scale) == ("ViT-H-14", "here.pt", 1)
-    # A folder of one's own has its own weights and its own tokenizer.
+    # A local folder has its own weights and its own tokenizer.
     own = config({"preset": "hps", "model": "a/folder"})
     assert (own.pretrained, own.processor, own.scale) == (None, None, 100.0)
     assert own.resize == "longest"
     with pytest.raises(ValidationError, match="set `preset` or `model`"):
         config({"scale": 1})
-    for wrong in ({}, {"preset": "pikscore"}, {"preset": "hps", "scale": "its own"}, [], None):
+    for options in ({}, {"preset": "pikscore"}, {"preset": "hps", "scale": "its own"}, [], None):
         with pytest.raises(ValidationError):
-            config(wrong)
+            config(options)
 
 
 def test_the_page_shows_settings_that_exist():
@@ -197,14 +200,14 @@ def test_the_page_shows_settings_that_exist():
         "learned_image": LearnedImage,
         "preference": Preference,
     }
-    seen = set()
+    shown = set()
     for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         for section in yaml.safe_load(text)["rewards"]:
             options = {k: v for k, v in section.items() if k not in RewardSection.model_fields}
             classes[section["name"]].Config.model_validate(options)
-            seen.add(section["name"])
-    assert seen == set(classes)
-    settings = {name for made in classes.values() for name in made.Config.model_fields}
+            shown.add(section["name"])
+    assert shown == set(classes)
+    settings = {name for kind in classes.values() for name in kind.Config.model_fields}
     assert [name for name in settings if f"`{name}`" not in page] == []
 
 
@@ -220,7 +223,9 @@ def rollouts_of(images, texts, completions):
     )
 
 
-def test_a_run_scores_with_them(folder, transformers_folder, *, head, pictures, pil, texts):
+def test_the_scorer_of_a_run_scores_with_all_rewards(
+    folder, transformers_folder, *, head, pictures, pil, texts
+):
     images = pictures(0, 1, 2, 3)
     functions = {
         "clip_similarity": similarity(folder, text="caption"),

@@ -1,4 +1,4 @@
-"""A reward checks its settings when it is made, and reads weights when it is loaded."""
+"""A reward checks its settings when it is constructed, and reads weights in `load`."""
 
 import huggingface_hub
 import open_clip
@@ -15,9 +15,9 @@ from groupwise_clip.similarity import ClipSimilarity
 
 @pytest.fixture
 def nothing_is_read(monkeypatch):
-    """Whatever asks a hub or reads weights fails."""
+    """Downloads and reading of weights fail."""
 
-    def touched(*arguments, **settings):
+    def fail(*arguments, **settings):
         raise AssertionError(arguments)
 
     for owner, name in (
@@ -31,7 +31,7 @@ def nothing_is_read(monkeypatch):
         (transformers.AutoTokenizer, "from_pretrained"),
         (transformers.CLIPModel, "from_pretrained"),
     ):
-        monkeypatch.setattr(owner, name, touched)
+        monkeypatch.setattr(owner, name, fail)
 
 
 def made(kind, **settings):
@@ -39,7 +39,7 @@ def made(kind, **settings):
 
 
 @pytest.mark.usefixtures("nothing_is_read")
-def test_nothing_is_read_when_a_reward_is_made(folder, transformers_folder, *, head):
+def test_constructing_a_reward_reads_nothing(folder, transformers_folder, *, head):
     made(ClipSimilarity, model="ViT-bigG-14", pretrained="laion2b_s39b_b160k")
     made(ClipSimilarity, model="hf-hub:nobody/nothing-of-400-GB")
     made(ClipSimilarity, model="nobody/nothing", device="cuda:7")
@@ -68,7 +68,7 @@ def test_nothing_is_read_when_a_reward_is_made(folder, transformers_folder, *, h
         ({"model": "a/b", "head": "hf-hub:a"}, "`head`: expected `hf-hub:OWNER/NAME/FILE`"),
     ],
 )
-def test_what_can_be_known_is_refused_when_a_reward_is_made(settings, message):
+def test_invalid_settings_are_refused_at_construction(settings, message):
     with pytest.raises(ValueError, match=message):
         made(Aesthetic if "head" in settings else Preference, **settings)
 
@@ -82,11 +82,11 @@ def test_what_can_be_known_is_refused_when_a_reward_is_made(settings, message):
         (Aesthetic, {"model": "a/b", "head": "hf-hub:a/b/c.pt"}, "`head`: 'hf-hub:a/b/c.pt' can"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_one_line_at_load(kind, settings, message):
+def test_missing_models_are_refused_at_load_in_one_line(kind, settings, message):
     reward = made(kind, **settings)
-    with pytest.raises(ValueError, match=message) as refused:
+    with pytest.raises(ValueError, match=message) as caught:
         reward.load()
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_it_is_loaded_once(folder, head, pictures, monkeypatch):
@@ -107,27 +107,25 @@ def test_it_is_loaded_once(folder, head, pictures, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["folder", "transformers_folder"])
-def test_a_text_beyond_the_context_is_cut_where_published_code_cuts_it(
-    kind, request, theirs, *, pictures
-):
-    """PickScore's is `processor(text, truncation=True, max_length=77)`; the context here is 16."""
-    where = request.getfixturevalue(kind)
-    reward, image = made(Preference, model=str(where), scale=1), pictures(0)
+def test_long_texts_are_truncated_as_by_published_code(kind, request, load_open_clip, *, pictures):
+    """PickScore calls `processor(text, truncation=True, max_length=77)`; the context here is 16."""
+    model_folder = request.getfixturevalue(kind)
+    reward, image = made(Preference, model=str(model_folder), scale=1), pictures(0)
     long = "a red square and two cats that sit on a sofa near the sea and look at a picture of it"
-    same, other = long + " in the evening", long.replace("red", "blue")
-    values = [reward([text], [None], images=image)[0] for text in (long, same, other)]
+    extended, other = long + " in the evening", long.replace("red", "blue")
+    values = [reward([text], [None], images=image)[0] for text in (long, extended, other)]
     assert values[0] == values[1]
     assert values[0] != pytest.approx(values[2], abs=1e-5)
     if kind == "folder":
-        model, _, tokenize = theirs(where)
-        meant = model.encode_text(tokenize([long]), normalize=True)
+        model, _, tokenize = load_open_clip(model_folder)
+        text_features = model.encode_text(tokenize([long]), normalize=True)
     else:
-        model = transformers.CLIPModel.from_pretrained(where)
-        tokens = transformers.AutoTokenizer.from_pretrained(where)(
+        model = transformers.CLIPModel.from_pretrained(model_folder)
+        tokens = transformers.AutoTokenizer.from_pretrained(model_folder)(
             [long], padding=True, truncation=True, max_length=16, return_tensors="pt"
         )
         assert tokens["input_ids"].shape[1] == 16
         features = model.get_text_features(**tokens).pooler_output
-        meant = torch.nn.functional.normalize(features, dim=-1)
-    expected = (reward.clip.image_features(image) * meant).sum().item()
+        text_features = torch.nn.functional.normalize(features, dim=-1)
+    expected = (reward.clip.image_features(image) * text_features).sum().item()
     assert values[0] == pytest.approx(expected, abs=1e-5)

@@ -1,4 +1,4 @@
-"""Casts of weights, counted: by whatever operation one is copied into another dtype."""
+"""Counts casts of weights, by any operation that copies one into another dtype."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ aten = torch.ops.aten
 
 
 class Casts(TorchDispatchMode):
-    """The context in which `counts` counts, by parameter, how much of it is cast: 1 is all of it.
+    """A context. `counts` maps each parameter's name to the share that was cast: 1 is all of it.
 
-    Two parameters that are one (tied weights) count as the first of them.
+    Tied weights count under the first of their names.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""What the simulated device counts and refuses, tried one by one."""
+"""Operations on the simulated device, one by one: what each costs, and which are refused."""
 
 import json
 import sys
@@ -68,21 +68,21 @@ def error(call: Callable[[], Any]) -> str | None:
 
 
 def a_module_moves() -> bool:
-    """Parameters stay the same objects, ties and gradients as they are on the CPU."""
+    """Whether parameters stay the same objects, tied as before, with the gradients of the CPU."""
     torch.manual_seed(0)
-    here = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    here[1].weight = here[0].weight
-    optimizer = torch.optim.AdamW(here.parameters(), lr=0.1)
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
     x = torch.randn(4, 3)
-    here(x).sum().backward()
-    expected = here[0].weight.grad.clone()
+    module(x).sum().backward()
+    expected = module[0].weight.grad.clone()
     optimizer.zero_grad()
-    weight = here[0].weight
-    here.to("cuda")
-    here(x.to("cuda")).sum().backward()
+    weight = module[0].weight
+    module.to("cuda")
+    module(x.to("cuda")).sum().backward()
     optimizer.step()
-    same = here[0].weight is here[1].weight is weight
-    return same and weight.is_cuda and torch.equal(weight.grad.cpu(), expected)
+    identical = module[0].weight is module[1].weight is weight
+    return identical and weight.is_cuda and torch.equal(weight.grad.cpu(), expected)
 
 
 def main(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The image model's job on both devices, and what its parts cost on one of them."""
+"""Training an image model on both devices, and the waits of its parts on the simulated one."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import beside, per_microbatch, plain, run_on_both
+from runs import conftest_of, per_microbatch, plain, run_on_both
 from simulated import Device
 from torch import Tensor
 
@@ -22,7 +22,7 @@ LORA = {"full": None, "lora": {"rank": 2}}
 
 
 def redness(completions: list[Any], images: list[Tensor], **_: Any) -> list[float]:
-    """Measured where the pictures are, as a reward model would."""
+    """Computed on the device of the pictures, as by a reward model."""
     means = torch.stack(images).mean(dim=(2, 3))
     return (means[:, 0] - means[:, 1:].mean(dim=1)).tolist()
 
@@ -31,7 +31,7 @@ def save_model(folder: Path) -> None:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        beside("flow").sd3().save_pretrained(folder)
+        conftest_of("flow").sd3().save_pretrained(folder)
 
 
 def make(model: Path, **settings: Any) -> FlowPolicy:
@@ -57,7 +57,7 @@ def run(folder: Path, model: Path) -> None:
 
 
 def denoising(device: Device, policies: Sequence[FlowPolicy]) -> float:
-    """Waits that another denoising step adds, of two policies that differ in their number."""
+    """Waits per denoising step: the difference of two policies by their difference in steps."""
     waits = []
     for policy in policies:
         call = partial(policy.to("cuda").sample, ROWS[:2], group_size=2, seeds=range(4))
@@ -77,15 +77,15 @@ def costs(model: Path) -> Mapping[str, float]:
         name: [make(model, steps=steps, **settings) for steps in (4, 6)]
         for name, settings in variants.items()
     }
-    adapted = make(model, lora=LORA["lora"])
+    lora_policy = make(model, lora=LORA["lora"])
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1))
     cost = {}
-    elsewhere = pairs["guided"][0].sample(ROWS[:2], group_size=2, seeds=range(4))
+    cpu_rollouts = pairs["guided"][0].sample(ROWS[:2], group_size=2, seeds=range(4))
     with Device() as device, plain():
         for name, pair in pairs.items():
             cost[f"denoising step, {name}"] = denoising(device, pair)
-        for name, policy in {"full": pairs["guided"][0], "lora": adapted.to("cuda")}.items():
-            policy(elsewhere)  # as another sampler may hand them over
+        for name, policy in {"full": pairs["guided"][0], "lora": lora_policy.to("cuda")}.items():
+            policy(cpu_rollouts)  # another sampler may return rollouts on the CPU
             rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
             cost[f"forward, {name}"] = device.during(partial(policy, rollouts)).waits
             with torch.no_grad():

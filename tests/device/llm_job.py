@@ -1,4 +1,4 @@
-"""The language model's job on both devices, and what its parts cost on one of them."""
+"""Training a language model on both devices, and the waits of its parts on the simulated one."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 from casts import Casts
-from runs import beside, per_microbatch, plain, run_on_both
+from runs import conftest_of, per_microbatch, plain, run_on_both
 from simulated import Device
 
 from groupwise.algorithms.grpo import GRPO
@@ -18,7 +18,7 @@ from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import packing
 
-llm = beside("llm")
+llm = conftest_of("llm")
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(3)]
 LORA = {"full": None, "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
 VARIANTS = {
@@ -34,7 +34,7 @@ def digits(completions: list[str], answer: list[str], **_: Any) -> list[float]:
 
 
 def save_model(folder: Path) -> None:
-    """Every twentieth token ends a completion, so that rows end at all times."""
+    """Every twentieth token is an end token, so that rows end at different times."""
     torch.manual_seed(7)
     changes = {"num_hidden_layers": 1, "eos_token_id": list(range(0, llm.SIZE, 20))}
     config = llm.Qwen2Config(**{**llm.GATED, **changes}, tie_word_embeddings=True)
@@ -60,8 +60,8 @@ def run(folder: Path, model: Path) -> None:
     def pack(*args: Any, overhead: int, **settings: Any) -> Any:
         return packing.pack(*args, overhead=512, **settings)
 
-    # Where the product chooses by device, in what order gradients are summed and which rows share
-    # a matrix product, both take the same.
+    # The code chooses by device how rows are packed and how often ended rows are dropped, which
+    # changes the order of sums. Here both devices use the same choice.
     with (
         patch("groupwise_llm.policy.pack", pack),
         patch("groupwise_llm.decoding.sampling.check_interval", lambda device: 4),
@@ -71,10 +71,10 @@ def run(folder: Path, model: Path) -> None:
 
 
 def decoding(device: Device, policies: Sequence[LanguageModel]) -> float:
-    """Waits that another token adds, of policies that differ in how many they sample."""
+    """Waits per token: the difference of two policies by their difference in max_new_tokens."""
     waits = []
     for policy in policies:
-        policy.ends = [-1]  # no completion ends before
+        policy.ends = [-1]  # no completion ends early
         policy.place("cuda")
         call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
         waits.append(device.during(call).waits)
@@ -105,8 +105,8 @@ def costs(model: Path) -> Mapping[str, float]:
 
 
 def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
-    """By kind of training: how often each weight is cast when those trained have changed and one
-    token is sampled, or nine; and when nine are sampled once more."""
+    """By kind of training, four counts of casts by weight: after the trained weights have changed,
+    sampling 1 token, sampling 1 again, and the same for 9 tokens."""
     counted = {}
     for name, lora in LORA.items():
         counted[name] = []

@@ -1,4 +1,4 @@
-"""What the jobs share: a run on the CPU and on the simulated device, and what calls cost there."""
+"""Shared by the jobs: a run on the CPU and on the simulated device, and the waits of calls."""
 
 import importlib.util
 import os
@@ -32,7 +32,7 @@ TRAIN = {
 }
 
 
-def beside(name: str) -> ModuleType:
+def conftest_of(name: str) -> ModuleType:
     """The conftest of another folder of tests, which makes tiny models."""
     path = Path(__file__).parents[1] / name / "conftest.py"
     spec = importlib.util.spec_from_file_location(f"{name}_conftest", path)
@@ -44,10 +44,10 @@ def beside(name: str) -> ModuleType:
 
 
 def run_on_both(folder: Path, make: Callable[[], Policy], config: Mapping[str, Any]) -> None:
-    """folder/cpu and folder/device: two steps, a checkpoint, and a third in a resumed run."""
+    """Runs of two steps and a resumed third one, in folder/cpu and folder/device."""
     for place in ("cpu", "device"):
         for steps in (2, 3):
-            # Loaded before: loading goes by way of torch's own `meta` tensors.
+            # Loaded outside of the device, as loading uses torch's own `meta` tensors.
             policy = make()
             with nullcontext() if place == "cpu" else Device(), plain(), launched(place):
                 groupwise.train(
@@ -61,13 +61,13 @@ def run_on_both(folder: Path, make: Callable[[], Policy], config: Mapping[str, A
 
 
 def plain() -> AbstractContextManager[Any]:
-    """Attention as its formula: the CPU's fused kernel sums in another order."""
+    """Attention by plain operations, as the CPU's fused kernel sums in another order."""
     return sdpa_kernel(SDPBackend.MATH)
 
 
 @contextmanager
 def launched(place: str) -> Iterator[None]:
-    """accelerate as in a process of its own, on the CPU or wherever torch.cuda says."""
+    """Resets accelerate, as in a new process, for the CPU or the simulated device."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     with patch.dict(os.environ, {"ACCELERATE_USE_CPU": str(place == "cpu").lower()}):
@@ -83,8 +83,8 @@ def per_microbatch(
     reference: Mapping[str, Any],
     budgets: tuple[int, int],
 ) -> float:
-    """Waits that another micro-batch adds to an update: two cuts of the same one compared."""
-    parts = []
+    """Waits per micro-batch: an update split by two budgets, difference by difference."""
+    measured = []
     scores = Scores(
         names=("reward",),
         weights=(1.0,),
@@ -102,10 +102,10 @@ def per_microbatch(
                 accelerator=Accelerator(),
                 budget=budget,
             )
-            given = {"old_log_probs": rollouts.sampler_log_probs.cpu(), **reference}
-            cost = device.during(lambda: updater.backward(rollouts, scores, given))  # noqa: B023
+            answers = {"old_log_probs": rollouts.sampler_log_probs.cpu(), **reference}
+            cost = device.during(lambda: updater.backward(rollouts, scores, answers))  # noqa: B023
         hook.remove()
-        parts.append((len(passes), cost.waits))
-    (few, less), (many, more) = parts
+        measured.append((len(passes), cost.waits))
+    (few, few_waits), (many, many_waits) = measured
     assert many > few
-    return (more - less) / (many - few)
+    return (many_waits - few_waits) / (many - few)

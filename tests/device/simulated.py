@@ -1,18 +1,18 @@
-"""A simulated accelerator: what CUDA forbids and what it makes the host wait for, without CUDA.
+"""A simulated accelerator: raises where CUDA would, and counts the host's waits, without a GPU.
 
-    policy = ...                            # models are loaded before, in CPU memory
+    policy = ...                            # load models first, in CPU memory
     with Device() as device:
         groupwise.train(policy=policy, ...)
     print(device.counts)
 
-Inside the context `torch.cuda` says that there is one device. A tensor sent to it says `cuda:0`,
-holds its numbers in CPU memory, and refuses to meet tensors of the CPU as a real one would.
+Inside the context `torch.cuda` reports one device. A tensor moved to it has the device `cuda:0`,
+keeps its values in CPU memory, and raises in operations with CPU tensors as a real one would.
 
-How: a tensor of the device is a wrapper. Its C++ side lies on `meta`, so that autograd needs no
-driver; its Python side says `cuda:0`; its content is an ordinary tensor, which every operation is
-run on. So results are those of the CPU's kernels, and kernels that only a device has, the dtypes it
-lacks, `torch.autocast("cuda")`, memory and time stay unseen. Since parts of torch must be replaced,
-it belongs into a process of its own.
+How: a tensor of the device is a wrapper. Its C++ side is on `meta`, so that autograd needs no
+driver; its Python side reports `cuda:0`; every operation runs on its content, an ordinary tensor.
+So results are those of the CPU's kernels. Not simulated are kernels that only a GPU has, dtypes
+that it lacks, `torch.autocast("cuda")`, memory and time. As it patches parts of torch, use it in a
+process of its own.
 """
 
 import threading
@@ -33,17 +33,17 @@ COPIES = {aten._to_copy.default, aten.copy_.default}
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 INDEXING |= {aten._index_put_impl_.default, aten._unsafe_index.Tensor}
 TAKES_NUMBERS = {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor}
-"""Beside pointwise operations, which take a CPU tensor without dimensions as they take a number."""
+"""Like pointwise operations they accept a CPU tensor without dimensions as a number."""
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 @dataclass
 class Counts:
-    """What a device pays for.
+    """Operations that make the host wait.
 
-    reads: the host waits for numbers: `item`, `tolist`, a bool, a copy to the CPU, and every
-        result whose size hangs on values (`nonzero`, `unique`, a bool mask as an index).
-    uploads: copies to the device; from ordinary memory the host waits for those, too.
+    reads: of values: `item`, `tolist`, a bool, a copy to the CPU, and every result whose size
+        depends on values (`nonzero`, `unique`, a bool mask as an index).
+    uploads: copies to the device; from pageable memory the host waits for those, too.
     """
 
     reads: int = 0
@@ -55,14 +55,14 @@ class Counts:
 
 
 class Device(TorchDispatchMode):
-    """The context in which `cuda` exists; `counts` counts from its beginning."""
+    """The context in which `cuda` exists; `counts` holds the waits since its beginning."""
 
     current: "Device | None" = None
 
     def __init__(self) -> None:
         super().__init__()
         self.counts = Counts()
-        self._lock = threading.Lock()  # rewards run in threads of their own
+        self._lock = threading.Lock()  # rewards run in other threads
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Device(TorchDispatchMode):
             self.counts.uploads += uploads
 
     def during(self, call: Callable[[], Any]) -> Counts:
-        """What a call costs."""
+        """The waits of a call."""
         before, self.counts = self.counts, Counts()
         call()
         cost = self.counts
@@ -96,7 +96,7 @@ class Device(TorchDispatchMode):
 
 
 class OnDevice(Tensor):
-    """A tensor of the device; `content` holds its numbers."""
+    """A tensor of the device; `content` holds its values."""
 
     content: Tensor
 
@@ -123,14 +123,14 @@ class OnDevice(Tensor):
     ) -> Any:
         return _run(func, args, kwargs or {})
 
-    # These do not pass the dispatcher, or meet the C++ side there.
+    # These bypass the dispatcher, or would see the C++ side there.
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
         if not kwargs.get("copy", False):
             plain = {name: value for name, value in kwargs.items() if name != "copy"}
             device, dtype, _, memory = torch._C._nn._parse_to(*args, **plain)
-            there = device is None or device.type == "cuda"
-            if there and dtype in (None, self.dtype) and memory is None:
+            on_device = device is None or device.type == "cuda"
+            if on_device and dtype in (None, self.dtype) and memory is None:
                 return self
         return super().to(*args, **kwargs)
 
@@ -168,7 +168,7 @@ def _device() -> Device:
 
 
 def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """An operation of any tensors, on their contents; the result lies where CUDA would put it."""
+    """Runs an operation on the contents; the result is on the device where CUDA would put it."""
     tensors: list[Tensor] = []
 
     def content(value: Any) -> Any:
@@ -179,17 +179,17 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     contents = _mapped(content, args)
     options = {name: _mapped(content, value) for name, value in kwargs.items()}
-    # What is changed in its place is given back as the very tensor that came in.
+    # In-place operations return the same wrapper that was passed in.
     known = {id(tensor.content): tensor for tensor in tensors if isinstance(tensor, OnDevice)}
-    # Operations made of others put what they need between where the C++ side lies, on meta.
-    there = bool(known)
+    # Composite operations create intermediate tensors on `meta`, the device of the C++ side.
+    on_device = bool(known)
     if kwargs.get("device") is not None:
-        there = torch.device(kwargs["device"]).type in ("cuda", "meta")
+        on_device = torch.device(kwargs["device"]).type in ("cuda", "meta")
         options["device"] = torch.device("cpu")
-    if there and torch.Tag.nondeterministic_seeded in func.tags:
+    if on_device and torch.Tag.nondeterministic_seeded in func.tags:
         raise RuntimeError(f"{func} draws on the device, where no seed gives the CPU's numbers")
     if func in COPIES:
-        _count_copy(func, args, there)
+        _count_copy(func, args, on_device)
     elif known:
         _check_meeting(func, args, kwargs, tensors)
         _count(func, args, kwargs)
@@ -197,31 +197,31 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     def wrapped(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return known[id(value)] if id(value) in known else OnDevice(value) if there else value
+        return known[id(value)] if id(value) in known else OnDevice(value) if on_device else value
 
     return _mapped(wrapped, func(*contents, **options))
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """The function of a value, or of each of those in a list or tuple."""
+    """Applies the function to a value, or to each value of a list or tuple."""
     if isinstance(value, list | tuple):
         return type(value)([_mapped(function, one) for one in value])
     return function(value)
 
 
-def _count_copy(func: Any, args: Sequence[Any], there: bool) -> None:
-    """there: whether a new tensor is of the device."""
+def _count_copy(func: Any, args: Sequence[Any], on_device: bool) -> None:
+    """on_device: whether a new tensor is on the device."""
     source = args[0]
     if func is aten.copy_.default:
-        there, source = isinstance(args[0], OnDevice), args[1]
-    if source.numel() and there != isinstance(source, OnDevice):
-        _device().count(uploads=int(there), reads=int(not there))
+        on_device, source = isinstance(args[0], OnDevice), args[1]
+    if source.numel() and on_device != isinstance(source, OnDevice):
+        _device().count(uploads=int(on_device), reads=int(not on_device))
 
 
 def _check_meeting(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
 ) -> None:
-    """Raise RuntimeError where tensors of both devices meet and CUDA does not allow it."""
+    """Raise RuntimeError for an operation on tensors of both devices that CUDA does not allow."""
     if torch.Tag.inplace_view in func.tags:
         raise NotImplementedError(f"{func} changes a wrapper's own shape")
     into = func in INDEXING and isinstance(args[0], OnDevice)
@@ -243,30 +243,30 @@ def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Count what an operation on tensors of the device costs."""
+    """Count the waits of an operation on tensors of the device."""
     reads, uploads = int(bool(WAITING & set(func.tags))), 0
     if func in INDEXING:
         indices = [index for index in tree_leaves(args[1]) if index is not None]
-        ours = [index for index in indices if isinstance(index, OnDevice)]
-        uploads = len(indices) - len(ours)
-        put = args[2] if len(args) > 2 and isinstance(args[2], Tensor) else None
-        if put is None or put.numel() != 1:  # else done by masked_fill
-            reads = sum(index.dtype == torch.bool for index in ours)
+        device_indices = [index for index in indices if isinstance(index, OnDevice)]
+        uploads = len(indices) - len(device_indices)
+        values = args[2] if len(args) > 2 and isinstance(args[2], Tensor) else None
+        if values is None or values.numel() != 1:  # a single value is written by masked_fill
+            reads = sum(index.dtype == torch.bool for index in device_indices)
     elif func is aten.repeat_interleave.Tensor:
         reads = int(kwargs.get("output_size") is None)
     elif func is aten.isin.Tensor_Tensor:
-        # Of many it sorts, by way of unique.
+        # For many elements `isin` sorts, by `unique`, whose result size is read.
         reads = int(args[1].numel() >= 10 * args[0].numel() ** 0.145)
     _device().count(reads=reads, uploads=uploads)
 
 
 @contextmanager
 def _cuda_answers() -> Iterator[None]:
-    """torch.cuda's questions answered, and what passes by the dispatcher led through it."""
-    torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing where there is no driver
+    """Patches torch.cuda to report the device, and `torch.tensor` to use the dispatcher."""
+    torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing without a driver
     ignored = ("_lazy_init", "set_device", "manual_seed", "manual_seed_all", "empty_cache")
     answers: dict[str, Callable[..., Any]] = {
-        **{name: lambda *args: None for name in ignored},  # each its own, as torch compares them
+        **{name: lambda *args: None for name in ignored},  # one lambda each: torch compares them
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
@@ -279,14 +279,14 @@ def _cuda_answers() -> Iterator[None]:
             stack.enter_context(patch.object(torch.cuda, name, answer))
         for name in ("tensor", "as_tensor"):
             stack.enter_context(patch.object(torch, name, _then_moved(getattr(torch, name))))
-        # A module that moves keeps its parameters' identity, which optimizers and ties rely on.
+        # Moved modules keep the identity of their parameters, as optimizers and ties require.
         torch.__future__.set_swap_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, swap)
         yield
 
 
 def _then_moved(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """torch.tensor and torch.as_tensor, which copy below the dispatcher."""
+    """Wraps torch.tensor or torch.as_tensor, whose copy bypasses the dispatcher."""
 
     def made(data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
         if isinstance(data, Tensor):

@@ -1,5 +1,5 @@
-"""Both main jobs on a simulated accelerator: no tensors of two devices meet, results are the CPU's
-bit for bit, and the host waits no more often than stated in docs/architecture.md."""
+"""Training on a simulated accelerator: no operation mixes devices, results are those of the CPU bit
+for bit, and the host waits no more often than docs/architecture.md states."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,11 @@ from tests.core.launching import Job
 HERE = Path(__file__).parent
 IMPORTS = {"llm_job": ["groupwise_llm.policy"], "flow_job": ["groupwise_flow.policy"]}
 BOUNDS = {
-    # A look at which rows are alive, every 16 tokens.
+    # Every 16 tokens the host reads which rows have ended.
     "llm": {"token": 1 / 16, "forward": 7, "micro-batch": 15},
     "flow": {"denoising step": 0, "forward": 7, "micro-batch": 14},
 }
-"""Waits of the host: for another token, denoising step or micro-batch, and in one forward pass."""
+"""Waits of the host per token, denoising step and micro-batch, and in one forward pass."""
 READS = [
     *("item", "bool", "index of a list", "bound of a slice", "tolist", "to the CPU", "equal"),
     *("nonzero", "unique", "masked_select", "mask as an index", "repeats of the device"),
@@ -27,8 +27,8 @@ UPLOADS = ["index of the CPU", "upload", "made of numbers", "new_tensor"]
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """done(script) -> the folder it wrote to, in a process of its own that runs once."""
+def finished(tmp_path_factory):
+    """finished(script) -> the folder of its results; each script runs once, in its own process."""
     folders: dict[str, Path] = {}
 
     def run(script: str) -> Path:
@@ -52,55 +52,55 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file but for times."""
+    """The lines of a file without timings."""
     timed = ("time/", "reward_time/", "decisions_per_second")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
 
 
-def test_what_counts_as_a_wait(done):
-    for name, cost in result(done("facts"))["costs"].items():
+def test_reads_and_uploads_are_counted(finished):
+    for name, cost in result(finished("facts"))["costs"].items():
         assert cost == [int(name in READS), int(name in UPLOADS)], name
 
 
-def test_tensors_of_two_devices_do_not_meet(done):
-    errors = result(done("facts"))["errors"]
+def test_operations_on_tensors_of_two_devices_raise(finished):
+    errors = result(finished("facts"))["errors"]
     assert all(errors.values()), errors
     assert "cuda:0 and cpu [5] meet" in errors["cat of both"]
 
 
-def test_a_module_moves_and_the_device_goes_again(done):
-    told = result(done("facts"))
-    assert told["a module moves"]
-    assert told["gone"]
+def test_a_module_moves_to_the_device_and_the_context_ends(finished):
+    facts = result(finished("facts"))
+    assert facts["a module moves"]
+    assert facts["gone"]
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
 @pytest.mark.parametrize("job", ["llm", "flow"])
-def test_a_run_is_that_of_the_cpu_bit_for_bit(done, job, training):
-    here, there = (done(f"{job}_job") / training / place for place in ("cpu", "device"))
-    lines = records(here / "metrics.jsonl")
-    assert records(there / "metrics.jsonl") == lines
+def test_a_run_is_that_of_the_cpu_bit_for_bit(finished, job, training):
+    cpu, device = (finished(f"{job}_job") / training / place for place in ("cpu", "device"))
+    lines = records(cpu / "metrics.jsonl")
+    assert records(device / "metrics.jsonl") == lines
     steps = [line for line in lines if "loss" in line]
     assert [line["step"] for line in steps] == [1, 2, 3]
     assert all(line["grad_norm"] > 0 and line["trained_decisions"] for line in steps)
     assert steps[-1]["kl"] > 0
-    saved = sorted(path.relative_to(here) for path in here.rglob("*.safetensors"))
+    saved = sorted(path.relative_to(cpu) for path in cpu.rglob("*.safetensors"))
     assert {"kept_average", "optimizer", "weights"} < {path.stem for path in saved}
-    assert saved == sorted(path.relative_to(there) for path in there.rglob("*.safetensors"))
+    assert saved == sorted(path.relative_to(device) for path in device.rglob("*.safetensors"))
     for path in saved:
-        expected, found = load_file(here / path), load_file(there / path)
-        assert expected.keys() == found.keys()
+        expected, actual = load_file(cpu / path), load_file(device / path)
+        assert expected.keys() == actual.keys()
         for name, value in expected.items():
-            assert torch.equal(found[name], value), (path, name)
+            assert torch.equal(actual[name], value), (path, name)
     for when in ("before", "after"):
         name = f"samples/{when}.jsonl"
-        assert (there / name).read_text() == (here / name).read_text()
+        assert (device / name).read_text() == (cpu / name).read_text()
 
 
 @pytest.mark.parametrize("job", BOUNDS)
-def test_the_host_waits_within_bounds(done, job):
-    costs = result(done(f"{job}_job"))["costs"]
+def test_the_host_waits_within_bounds(finished, job):
+    costs = result(finished(f"{job}_job"))["costs"]
     measured = {name.partition(",")[0] for name in costs}
     assert measured == BOUNDS[job].keys()
     assert costs["forward, full"] > 0
@@ -108,7 +108,7 @@ def test_the_host_waits_within_bounds(done, job):
         assert waits <= BOUNDS[job][name.partition(",")[0]], name
 
 
-def test_the_bounds_are_those_of_the_docs():
+def test_the_bounds_are_those_of_architecture_md():
     text = (HERE.parents[1] / "docs" / "architecture.md").read_text()
     table = text.partition("| the host waits at most |")[2].partition("\n\n")[0].splitlines()[2:]
     stated = [[float(cell) for cell in row.split("|")[2:4]] for row in table]
@@ -116,9 +116,9 @@ def test_the_bounds_are_those_of_the_docs():
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
-def test_a_weight_is_cast_once_when_it_has_changed_however_many_tokens_follow(done, training):
-    one, _, nine, again = result(done("llm_job"))["casts"][training]
-    assert sum(name.endswith("weight") for name in one) >= (7 if training == "full" else 4)
-    assert set(one.values()) == {1}
-    assert nine == one
+def test_a_changed_weight_is_cast_once_for_any_number_of_tokens(finished, training):
+    one_token, _, nine_tokens, again = result(finished("llm_job"))["casts"][training]
+    assert sum(name.endswith("weight") for name in one_token) >= (7 if training == "full" else 4)
+    assert set(one_token.values()) == {1}
+    assert nine_tokens == one_token
     assert again == {}

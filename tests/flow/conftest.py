@@ -49,30 +49,30 @@ def t5_tokenizer() -> T5Tokenizer:
     return T5Tokenizer(vocab=[(name, -float(i)) for i, name in enumerate(names)], extra_ids=0)
 
 
-def text_encoder(words: CLIPTokenizer, *, projection: bool) -> Any:
+def text_encoder(tokenizer: CLIPTokenizer, *, projection: bool) -> Any:
     config = CLIPTextConfig(
-        vocab_size=len(words),
+        vocab_size=len(tokenizer),
         hidden_size=8,
         intermediate_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
-        max_position_embeddings=words.model_max_length,
+        max_position_embeddings=tokenizer.model_max_length,
         projection_dim=8,
-        bos_token_id=words.bos_token_id,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     return (CLIPTextModelWithProjection if projection else CLIPTextModel)(config)
 
 
 def clip() -> tuple[CLIPTokenizer, Any]:
-    words = clip_tokenizer()
-    return words, text_encoder(words, projection=False)
+    tokenizer = clip_tokenizer()
+    return tokenizer, text_encoder(tokenizer, projection=False)
 
 
-def t5(words: T5Tokenizer, width: int) -> T5EncoderModel:
+def t5(tokenizer: T5Tokenizer, width: int) -> T5EncoderModel:
     config = T5Config(
-        vocab_size=len(words), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+        vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
     )
     return T5EncoderModel(config)
 
@@ -96,7 +96,7 @@ def sd3(
     *, with_t5: bool = True, parts: dict[str, Any] | None = None, **schedule: Any
 ) -> StableDiffusion3Pipeline:
     """parts: further arguments of the transformer; schedule: of the scheduler."""
-    words, long_words = clip_tokenizer(), t5_tokenizer()
+    tokenizer, long_tokenizer = clip_tokenizer(), t5_tokenizer()
     transformer = SD3Transformer2DModel(
         sample_size=8,
         patch_size=2,
@@ -114,19 +114,19 @@ def sd3(
     return StableDiffusion3Pipeline(
         transformer=awake(transformer),
         vae=vae(4),
-        text_encoder=text_encoder(words, projection=True),
-        text_encoder_2=text_encoder(words, projection=True),
-        text_encoder_3=t5(long_words, 16) if with_t5 else None,
-        tokenizer=words,
-        tokenizer_2=words,
-        tokenizer_3=long_words if with_t5 else None,
+        text_encoder=text_encoder(tokenizer, projection=True),
+        text_encoder_2=text_encoder(tokenizer, projection=True),
+        text_encoder_3=t5(long_tokenizer, 16) if with_t5 else None,
+        tokenizer=tokenizer,
+        tokenizer_2=tokenizer,
+        tokenizer_3=long_tokenizer if with_t5 else None,
         scheduler=FlowMatchEulerDiscreteScheduler(**{"shift": 3.0, **schedule}),
     )
 
 
 def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPipeline:
     """parts: further arguments of the transformer."""
-    words, long_words = clip_tokenizer(), t5_tokenizer()
+    tokenizer, long_tokenizer = clip_tokenizer(), t5_tokenizer()
     usual = {
         "patch_size": 1,
         "in_channels": 16,
@@ -143,16 +143,16 @@ def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPip
     return FluxPipeline(
         transformer=awake(transformer),
         vae=vae(4),
-        text_encoder=text_encoder(words, projection=False),
-        text_encoder_2=t5(long_words, 16),
-        tokenizer=words,
-        tokenizer_2=long_words,
+        text_encoder=text_encoder(tokenizer, projection=False),
+        text_encoder_2=t5(long_tokenizer, 16),
+        tokenizer=tokenizer,
+        tokenizer_2=long_tokenizer,
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
     )
 
 
 def awake(transformer: Any) -> Any:
-    """Weights large enough that prompt, time and latents all matter to the answer."""
+    """Adds noise to the weights, so that the output depends on prompt, time and latents."""
     with torch.no_grad():
         for parameter in transformer.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
@@ -174,14 +174,14 @@ MAKERS: dict[str, Callable[[], Any]] = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each of `MAKERS`."""
     root = tmp_path_factory.mktemp("pipelines")
-    made = {}
+    paths = {}
     for name, make in MAKERS.items():
         torch.manual_seed(0)
-        made[name] = root / name.replace(" ", "_")
+        paths[name] = root / name.replace(" ", "_")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            make().save_pretrained(made[name])
-    return made
+            make().save_pretrained(paths[name])
+    return paths
 
 
 def trained(policy: FlowPolicy) -> list[torch.nn.Parameter]:
@@ -189,7 +189,7 @@ def trained(policy: FlowPolicy) -> list[torch.nn.Parameter]:
 
 
 def nudge(policy: FlowPolicy, size: float = 0.05, seed: int = 2) -> None:
-    """What an update would do: every trained weight changes in its place."""
+    """Adds noise to every trained weight in place, as an update would."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in trained(policy):
@@ -198,7 +198,7 @@ def nudge(policy: FlowPolicy, size: float = 0.05, seed: int = 2) -> None:
 
 
 def calls(policy: FlowPolicy) -> list[int]:
-    """A list to which each pass of the transformer adds how many latents it was given."""
+    """A list that grows by the batch size of each forward pass of the transformer."""
     sizes: list[int] = []
 
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
@@ -210,8 +210,8 @@ def calls(policy: FlowPolicy) -> list[int]:
 
 def gradient(policy: FlowPolicy) -> torch.Tensor:
     """All gradients as one vector; zeros where there is none."""
-    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(policy)]
-    return torch.cat([value.flatten() for value in found])
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(policy)]
+    return torch.cat([value.flatten() for value in gradients])
 
 
 def gap(left: torch.Tensor, right: torch.Tensor) -> float:
@@ -245,17 +245,18 @@ def update(
     rollouts: Rollouts,
     *,
     values: Sequence[float] | None = None,
-    given: Mapping[str, torch.Tensor] | None = None,
+    answers: Mapping[str, torch.Tensor] | None = None,
     budget: int = 16384,
     first: bool = True,
 ) -> dict[str, float]:
-    """The gradient of a whole update; rewards are 0, 1, 2, ... unless `values` says others.
+    """Accumulates the gradient of an update and returns its metrics.
 
-    given: what the reference answers, and what the policy did unless this is the `first` update.
+    values: the rewards; 0, 1, 2, ... unless set.
+    answers: the reference's outputs (`reference_mean`) and, for an update that is not the
+    `first` of its step, the policy's own before the step (`old_log_probs`, `old_mean`).
     """
     scores = scores_of(range(len(rollouts)) if values is None else values)
-    made = updater(policy, algorithm, budget)
-    return made.backward(rollouts, scores, given or {}, first=first)
+    return updater(policy, algorithm, budget).backward(rollouts, scores, answers or {}, first=first)
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:
@@ -269,7 +270,10 @@ def pipelines_images(
     seeds: list[int],
     output_type: str = "np",
 ) -> torch.Tensor:
-    """What diffusers' own call makes of a policy's evaluation: [n, 3, height, width] or latents."""
+    """What diffusers' own call draws by a policy's evaluation settings.
+
+    Returns images [n, 3, height, width], or latents.
+    """
     pipeline.set_progress_bar_config(disable=True)
     shape = policy.adapter.latent_shape
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
@@ -277,7 +281,7 @@ def pipelines_images(
     call = policy.adapter.call_arguments(guidance=policy.config.guidance, negative_prompt=negative)
     if "negative_prompt" in call:
         call["negative_prompt"] = [call["negative_prompt"]] * len(rows)
-    made = pipeline(
+    images = pipeline(
         prompt=[row["prompt"] for row in rows],
         num_inference_steps=policy.config.evaluation_steps,
         latents=torch.stack(start),
@@ -286,7 +290,7 @@ def pipelines_images(
         output_type=output_type,
         **call,
     ).images
-    return made if output_type == "latent" else torch.from_numpy(made).permute(0, 3, 1, 2)
+    return images if output_type == "latent" else torch.from_numpy(images).permute(0, 3, 1, 2)
 
 
 def redness(completions: list[Any], **_: Any) -> list[float]:
@@ -297,17 +301,22 @@ def redness(completions: list[Any], **_: Any) -> list[float]:
 
 @pytest.fixture
 def lab(folders: dict[str, Path]) -> SimpleNamespace:
-    """`lab.policy(**settings)` makes a policy of a tiny pipeline, SD3 unless `of` says another."""
+    """`lab.policy(architecture, **settings)` makes a policy of a pipeline of `MAKERS`."""
 
-    def settings(of: str = "sd3", **given: Any) -> Settings:
-        usual = {"model": str(folders[of]), "height": 16, "width": 16, "prompt_tokens": 12}
-        return Settings(**{**usual, "steps": 5, "evaluation_steps": 7, **given})
+    def settings(architecture: str = "sd3", **options: Any) -> Settings:
+        usual = {
+            "model": str(folders[architecture]),
+            "height": 16,
+            "width": 16,
+            "prompt_tokens": 12,
+        }
+        return Settings(**{**usual, "steps": 5, "evaluation_steps": 7, **options})
 
-    def policy(of: str = "sd3", **given: Any) -> FlowPolicy:
+    def policy(architecture: str = "sd3", **options: Any) -> FlowPolicy:
         torch.manual_seed(1)
-        made = FlowPolicy(settings(of, **given))
-        made.place("cpu")
-        return made
+        instance = FlowPolicy(settings(architecture, **options))
+        instance.place("cpu")
+        return instance
 
     rows = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
     return SimpleNamespace(

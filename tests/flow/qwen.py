@@ -1,4 +1,4 @@
-"""A tiny random Qwen-Image pipeline, with a tokenizer of the words of its own template."""
+"""A tiny random Qwen-Image pipeline, with a tokenizer trained on its prompt template."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def tokenizer() -> Qwen2Tokenizer:
-    """Byte-level BPE as Qwen's, learned from the template, so that this is some 34 tokens long."""
+    """Byte-level BPE as Qwen's, trained on the template, which then has about 34 tokens."""
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -30,22 +30,22 @@ def tokenizer() -> Qwen2Tokenizer:
     merges = json.loads(learned.to_str())["model"]["merges"]
     vocab = learned.get_vocab()
     vocab |= {mark: len(vocab) + number for number, mark in enumerate(MARKS)}
-    made = Qwen2Tokenizer(vocab=vocab, merges=[tuple(pair) for pair in merges])
-    made.add_special_tokens({"additional_special_tokens": MARKS[1:]})
-    return made
+    qwen_tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[tuple(pair) for pair in merges])
+    qwen_tokenizer.add_special_tokens({"additional_special_tokens": MARKS[1:]})
+    return qwen_tokenizer
 
 
-def text_encoder(words: Qwen2Tokenizer) -> Any:
+def text_encoder(tokenizer: Qwen2Tokenizer) -> Any:
     config = Qwen2_5_VLConfig(
         text_config={
-            "vocab_size": len(words),
+            "vocab_size": len(tokenizer),
             "hidden_size": 16,
             "intermediate_size": 32,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
-            "bos_token_id": words.eos_token_id,
-            "eos_token_id": words.eos_token_id,
+            "bos_token_id": tokenizer.eos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10_000.0,

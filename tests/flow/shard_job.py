@@ -1,7 +1,7 @@
-"""One process of several: sharded policies beside whole ones, and how far they part.
+"""One process of several: compares sharded policies with unsharded ones.
 
-python shard_job.py _ OUT: the folder of OUT has the pipelines; OUT gets, by case and measurement,
-the most of all processes.
+python shard_job.py _ OUT: the folder of OUT holds the pipelines; OUT gets, by case and
+measurement, the largest value of all processes.
 """
 
 import json
@@ -44,12 +44,12 @@ def policy_of(model, mesh=None, **settings):
     return policy
 
 
-def whole(tensor):
+def full(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def apart(one, other):
-    return float((whole(one).detach() - whole(other).detach()).abs().max())
+def max_difference(one, other):
+    return float((full(one).detach() - full(other).detach()).abs().max())
 
 
 def gathered(value):
@@ -58,13 +58,13 @@ def gathered(value):
     return values
 
 
-def spread(number):
-    numbers = gathered(number)
-    return max(numbers) - min(numbers)
+def spread(value):
+    values = gathered(value)
+    return max(values) - min(values)
 
 
 def sample(policy, rank):
-    """Groups whose windows start elsewhere on the first process than on the others."""
+    """Rollouts whose windows start at another step on the first process than on the others."""
     starts = [(seed, int(policy.config.window.starts(5, [seed], 0)[0])) for seed in range(99)]
     first, second = [seed for seed, start in starts if start == (0 if rank else starts[0][1])][:2]
     passes = lab.calls(policy)
@@ -72,16 +72,16 @@ def sample(policy, rank):
     return policy.sample(rows, group_size=3, seeds=seeds), spread(len(passes))
 
 
-def gradient(policy, answer, world):
-    """Of the mean over processes, as a vector; it stays on the weights for an optimizer."""
-    answer.log_probs.sum().backward()
+def gradient(policy, current, world):
+    """The gradient averaged over processes, as a vector; it also stays in `parameter.grad`."""
+    current.log_probs.sum().backward()
     vector = []
     for parameter in lab.trained(policy):
         value = torch.zeros(parameter.shape) if parameter.grad is None else parameter.grad
         if policy.mesh is None:
             distributed.all_reduce(value)
             value /= world
-        vector.append(whole(value).flatten())
+        vector.append(full(value).flatten())
     return torch.cat(vector)
 
 
@@ -91,83 +91,95 @@ def step(policy):
 
 
 @torch.no_grad()
-def after_a_step(one, many, rollouts, before):
-    passes = lab.calls(many)
-    moved = [policy(rollouts).log_probs for policy in (one, many)]
-    told = {"passes by other weights": len(passes), "unmoved": -apart(moved[0], before)}
-    told["after a step"] = apart(*moved)
-    with many.using("reference"):
-        told["reference"] = apart(many(rollouts).log_probs, before)
-    for policy in (one, many):
+def after_a_step(unsharded, sharded, rollouts, before):
+    passes = lab.calls(sharded)
+    moved = [policy(rollouts).log_probs for policy in (unsharded, sharded)]
+    measurements = {
+        "passes by other weights": len(passes),
+        "negative change": -max_difference(moved[0], before),
+    }
+    measurements["after a step"] = max_difference(*moved)
+    with sharded.using("reference"):
+        measurements["reference"] = max_difference(sharded(rollouts).log_probs, before)
+    for policy in (unsharded, sharded):
         policy.blend("reference", 0.5)
-    with one.using("reference"), many.using("reference"):
-        told["average"] = apart(*(policy(rollouts).log_probs for policy in (one, many)))
-    told["back"] = apart(many(rollouts).log_probs, moved[1])
-    return told, moved[1]
+    with unsharded.using("reference"), sharded.using("reference"):
+        measurements["average"] = max_difference(
+            *(policy(rollouts).log_probs for policy in (unsharded, sharded))
+        )
+    measurements["back"] = max_difference(sharded(rollouts).log_probs, moved[1])
+    return measurements, moved[1]
 
 
 def compare(name, rank, world, mesh):
     model, settings = CASES[name]
-    one, many = policy_of(model, **settings), policy_of(model, mesh, **settings)
-    mine, trained = dict(one.named_parameters()), dict(many.adapter.model.named_parameters())
-    held = sum(p.to_local().numel() for p in trained.values())
-    told = {"held": held / sum(p.numel() for p in trained.values())}
-    told["weights"] = max(apart(p, mine[n]) for n, p in many.named_parameters())
-    (drawn, told["uneven passes"]), (other, told["passes apart"]) = (
-        sample(policy, rank) for policy in (one, many)
+    unsharded, sharded = policy_of(model, **settings), policy_of(model, mesh, **settings)
+    parameters = dict(unsharded.named_parameters())
+    trained = dict(sharded.adapter.model.named_parameters())
+    local_count = sum(p.to_local().numel() for p in trained.values())
+    measurements = {"local share": local_count / sum(p.numel() for p in trained.values())}
+    measurements["weights"] = max(
+        max_difference(p, parameters[n]) for n, p in sharded.named_parameters()
     )
-    told["samples"] = apart(lab.images_of(drawn), lab.images_of(other))
-    told["said"] = apart(drawn.sampler_log_probs, other.sampler_log_probs)
+    (drawn, measurements["uneven passes"]), (other, measurements["passes apart"]) = (
+        sample(policy, rank) for policy in (unsharded, sharded)
+    )
+    measurements["samples"] = max_difference(lab.images_of(drawn), lab.images_of(other))
+    measurements["sampler log-probs"] = max_difference(
+        drawn.sampler_log_probs, other.sampler_log_probs
+    )
     if name == "bf16":
         errors = [rollouts.facts["log_prob_error"][0] for rollouts in (drawn, other)]
-        return told | {"rounding": abs(errors[0] - errors[1])}
-    passes = lab.calls(many)
-    answers = [policy(other) for policy in (one, many)]
-    told["passes"] = len(passes)
-    told["log-probs"] = apart(*(answer.log_probs for answer in answers))
-    gradients = [gradient(p, a, world) for p, a in zip((one, many), answers, strict=True)]
-    told["gradient"] = lab.gap(gradients[1], gradients[0])
-    for policy in (one, many):
+        return measurements | {"rounding": abs(errors[0] - errors[1])}
+    passes = lab.calls(sharded)
+    answers = [policy(other) for policy in (unsharded, sharded)]
+    measurements["passes"] = len(passes)
+    measurements["log-probs"] = max_difference(*(answer.log_probs for answer in answers))
+    gradients = [gradient(p, a, world) for p, a in zip((unsharded, sharded), answers, strict=True)]
+    measurements["gradient"] = lab.gap(gradients[1], gradients[0])
+    for policy in (unsharded, sharded):
         step(policy)
-    more, moved = after_a_step(one, many, other, answers[0].log_probs.detach())
-    return told | more | save(name, one, many, other, moved)
+    more, moved = after_a_step(unsharded, sharded, other, answers[0].log_probs.detach())
+    return measurements | more | save(name, unsharded, sharded, other, moved)
 
 
 @torch.no_grad()
-def save(name, one, many, rollouts, moved):
-    """Files as a whole policy writes them, or several, which both kinds read."""
+def save(name, unsharded, sharded, rollouts, moved):
+    """Saves the same files as an unsharded policy, or several shards that both kinds read."""
     folder = FOLDER / f"saved {name}"
     if name == "flux":
         saving.FILE_SIZE = "20KB"
-    many.save_pretrained(folder / "many")
+    sharded.save_pretrained(folder / "many")
     distributed.barrier()
     if name == "flux":
-        again = [policy_of(f"{folder.name}/many", mesh) for mesh in (None, many.mesh)]
+        policies = [policy_of(f"{folder.name}/many", mesh) for mesh in (None, sharded.mesh)]
         files = list((folder / "many" / "transformer").glob("*.safetensors"))
-        away = max(apart(policy(rollouts).log_probs, moved) for policy in again)
-        return {"saved": away, "files": len(files)}
+        difference = max(max_difference(policy(rollouts).log_probs, moved) for policy in policies)
+        return {"difference when saved": difference, "files": len(files)}
     if distributed.get_rank():
         return {}
-    one.save_pretrained(folder / "one")
+    unsharded.save_pretrained(folder / "one")
     names = [
         {str(path.relative_to(folder / kind)) for path in (folder / kind).rglob("*.*")}
         for kind in ("one", "many")
     ]
     assert names[0] == names[1], names[0] ^ names[1]
-    away = 0.0
+    difference = 0.0
     for file in names[0]:
         paths = [folder / kind / file for kind in ("one", "many")]
         if file.endswith(".safetensors"):
             tensors = [load_file(path) for path in paths]
             assert tensors[0].keys() == tensors[1].keys()
-            away = max([away, *(apart(v, tensors[1][n]) for n, v in tensors[0].items())])
+            difference = max(
+                [difference, *(max_difference(v, tensors[1][n]) for n, v in tensors[0].items())]
+            )
         else:
             assert paths[0].read_bytes() == paths[1].read_bytes(), file
-    return {"saved": away}
+    return {"difference when saved": difference}
 
 
 def laws(mesh):
-    """A sharded policy of one process keeps the laws of policies."""
+    """A sharded policy of one process passes the checks of `groupwise.testing`."""
     policy = policy_of("sd3", mesh, lora={"rank": 2}, guidance=3.0)
 
     def load(path):
@@ -188,13 +200,16 @@ def main():
     meshes = init_device_mesh("cpu", (world, 1), mesh_dim_names=("all", "alone"))
     if rank == 0:
         laws(meshes["alone"])
-    parts = gathered({name: compare(name, rank, world, meshes["all"]) for name in CASES})
-    most = {
-        name: {key: max(part[name].get(key, 0.0) for part in parts) for key in parts[0][name]}
+    measurements = gathered({name: compare(name, rank, world, meshes["all"]) for name in CASES})
+    largest = {
+        name: {
+            key: max(part[name].get(key, 0.0) for part in measurements)
+            for key in measurements[0][name]
+        }
         for name in CASES
     }
     if rank == 0:
-        OUT.write_text(json.dumps(most))
+        OUT.write_text(json.dumps(largest))
     distributed.destroy_process_group()
 
 

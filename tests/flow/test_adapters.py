@@ -1,4 +1,4 @@
-"""Each adapter against diffusers' own pipeline call: without noise the image is the pipeline's."""
+"""Each adapter without noise draws the images of diffusers' own pipeline call."""
 
 import numpy as np
 import pytest
@@ -22,15 +22,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "guidance", "more"), CASES)
-def test_an_evaluated_image_is_the_pipelines_own(lab, name, guidance, more):
+def test_evaluation_draws_the_images_of_the_pipeline(lab, name, guidance, more):
     policy = lab.policy(name, guidance=guidance, evaluation_steps=6, **more)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6], purpose="evaluate")
     absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in name else {}
     pipeline = DiffusionPipeline.from_pretrained(lab.folders[name], **absent)
     expected = lab.pipelines_images(pipeline, policy, lab.rows, [5, 6])
-    found = lab.images_of(rollouts)
-    assert (found - expected).abs().max() < 2e-5
-    # The two prompts give different images, so the prompts had a say.
+    images = lab.images_of(rollouts)
+    assert (images - expected).abs().max() < 2e-5
+    # The images of the two prompts differ, so the prompts are used.
     assert (expected[0] - expected[1]).abs().max() > 1e-3
     pixels = np.stack([np.asarray(image) for image in rollouts.completions]) / 255
     expected = expected.permute(0, 2, 3, 1).numpy()
@@ -38,7 +38,7 @@ def test_an_evaluated_image_is_the_pipelines_own(lab, name, guidance, more):
 
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])
-def test_schedule_is_the_pipelines(lab, name):
+def test_sigmas_are_those_of_the_pipeline(lab, name):
     policy = lab.policy(name, evaluation_steps=6)
     sigmas = policy.adapter.sigmas(6)
     assert sigmas[0] == 1
@@ -49,7 +49,7 @@ def test_schedule_is_the_pipelines(lab, name):
 
 
 @pytest.mark.parametrize("name", ["sd3", "sd3 shifting", "flux"])
-def test_training_has_the_schedule_of_a_call_with_as_many_steps(lab, name):
+def test_training_uses_the_sigmas_of_a_pipeline_call_with_as_many_steps(lab, name):
     policy = lab.policy(name, steps=4, evaluation_steps=4)
     pipeline = DiffusionPipeline.from_pretrained(lab.folders[name])
     lab.pipelines_images(pipeline, policy, lab.rows, [5, 6])
@@ -57,7 +57,7 @@ def test_training_has_the_schedule_of_a_call_with_as_many_steps(lab, name):
 
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])
-def test_sizes_other_than_the_models_own(lab, name):
+def test_pictures_of_another_size_than_the_models_default(lab, name):
     policy = lab.policy(name, height=8, width=12)
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     assert rollouts.completions[0].size == (12, 8)

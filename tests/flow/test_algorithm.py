@@ -1,4 +1,4 @@
-"""FlowGRPO's formulas against closed forms and restatements in float64."""
+"""The formulas of FlowGRPO and Guard, against closed forms and the papers' equations in float64."""
 
 import math
 
@@ -36,7 +36,7 @@ def rollouts_of(groups, steps=2):
 
 
 def steps_of(*, noise_level=0.7):
-    """Three rollouts of two steps in float64: the Gaussians, what was drawn, and what it cost."""
+    """Three rollouts of two steps in float64: LogProbs, a batch, and the SDE's noise `g` [3, 2]."""
     generator = torch.Generator().manual_seed(1)
 
     def normal(*shape):
@@ -47,12 +47,12 @@ def steps_of(*, noise_level=0.7):
     sampled, drawn = normal(3, 2, 2, 5), normal(3, 2, 2, 5)
     g = noise_level * (sigma / (1 - torch.where(sigma == 1, after, sigma))).sqrt()
     std = g * (sigma - after).sqrt()
-    wide = std.view(3, 2, 1, 1)
-    mean = (sampled + 0.1 * wide * normal(3, 2, 2, 5)).requires_grad_()
-    value = sampled + wide * drawn
+    scale = std.view(3, 2, 1, 1)
+    mean = (sampled + 0.1 * scale * normal(3, 2, 2, 5)).requires_grad_()
+    sample = sampled + scale * drawn
 
     def log_prob(centre):
-        return Normal(centre, wide).log_prob(value).flatten(2).mean(dim=2)
+        return Normal(centre, scale).log_prob(sample).flatten(2).mean(dim=2)
 
     current = LogProbs(
         log_probs=log_prob(mean),
@@ -61,7 +61,7 @@ def steps_of(*, noise_level=0.7):
     batch = {
         "old_log_probs": log_prob(sampled),
         "old_mean": sampled,
-        "reference_mean": sampled + 0.2 * wide * normal(3, 2, 2, 5),
+        "reference_mean": sampled + 0.2 * scale * normal(3, 2, 2, 5),
         "mask": torch.ones(3, 2, dtype=torch.bool),
         "weights": torch.full((3, 2), 1 / 6, dtype=torch.float64),
         "advantages": torch.tensor([1.5, -0.5, -1.0], dtype=torch.float64),
@@ -72,25 +72,25 @@ def steps_of(*, noise_level=0.7):
 # ---- advantages
 
 
-@pytest.mark.parametrize("most", [5.0, 1.0])
-def test_advantages_are_cut_on_both_sides(lab, most):
+@pytest.mark.parametrize("limit", [5.0, 1.0])
+def test_advantages_are_clipped_on_both_sides(lab, limit):
     values = [0.0] * 39 + [1.0] + [1.0] * 39 + [0.0]
     rollouts = rollouts_of([0] * 40 + [1] * 40)
     scores = lab.scores_of(values)
-    found = algorithm(advantage_clip=most).targets(scores, rollouts, {})["advantages"]
-    plain = group_relative(scores.total, rollouts.groups)
-    assert float(plain.max()) > 6
-    assert float(plain.min()) < -6
-    torch.testing.assert_close(found, plain.clamp(-most, most).float())
-    assert (float(found.max()), float(found.min())) == (most, -most)
+    advantages = algorithm(advantage_clip=limit).targets(scores, rollouts, {})["advantages"]
+    unclipped = group_relative(scores.total, rollouts.groups)
+    assert float(unclipped.max()) > 6
+    assert float(unclipped.min()) < -6
+    torch.testing.assert_close(advantages, unclipped.clamp(-limit, limit).float())
+    assert (float(advantages.max()), float(advantages.min())) == (limit, -limit)
 
 
-def test_batch_scale_is_the_prompts_mean_and_everyones_spread(lab):
+def test_scale_batch_subtracts_the_mean_of_the_group_and_divides_by_the_std_of_the_batch(lab):
     values, groups = [0.0, 1.0, 5.0, 1.0, 2.0, 2.5], [0, 0, 0, 1, 1, 1]
     targets = algorithm(scale="batch").targets(lab.scores_of(values), rollouts_of(groups), {})
-    spread = torch.tensor(values, dtype=torch.float64).std()
+    std = torch.tensor(values, dtype=torch.float64).std()
     means = [2.0] * 3 + [5.5 / 3] * 3
-    expected = [(v - m) / (float(spread) + 1e-4) for v, m in zip(values, means, strict=True)]
+    expected = [(v - m) / (float(std) + 1e-4) for v, m in zip(values, means, strict=True)]
     assert targets["advantages"].tolist() == pytest.approx(expected, rel=1e-6)
     torch.testing.assert_close(targets["weights"], torch.full((6, 2), 1 / 12))
 
@@ -98,85 +98,89 @@ def test_batch_scale_is_the_prompts_mean_and_everyones_spread(lab):
 # ---- KL
 
 
-def test_the_exact_kl_is_that_of_the_gaussians():
+def test_the_exact_kl_is_the_kl_of_the_two_gaussians():
     current, batch, _ = steps_of()
-    wide = current.extra["std"].view(3, 2, 1, 1)
+    scale = current.extra["std"].view(3, 2, 1, 1)
     expected = kl_divergence(
-        Normal(current.extra["mean"], wide), Normal(batch["reference_mean"], wide)
+        Normal(current.extra["mean"], scale), Normal(batch["reference_mean"], scale)
     )
-    found = algorithm(beta=0.1).kl(current, batch)
-    torch.testing.assert_close(found, expected.flatten(2).mean(dim=2), rtol=1e-12, atol=0)
-    torch.testing.assert_close(algorithm(beta=0.1).measure(current, batch)["kl"], found)
+    kl = algorithm(beta=0.1).kl(current, batch)
+    torch.testing.assert_close(kl, expected.flatten(2).mean(dim=2), rtol=1e-12, atol=0)
+    torch.testing.assert_close(algorithm(beta=0.1).measure(current, batch)["kl"], kl)
 
 
 def test_the_published_kl_divides_by_the_squared_noise_of_the_sde():
     current, batch, g = steps_of()
-    apart = (current.extra["mean"] - batch["reference_mean"]).square().flatten(2).mean(dim=2)
-    found = algorithm(beta=0.1, kl="published").kl(current, batch)
-    torch.testing.assert_close(found, apart / (2 * g.square()), rtol=1e-12, atol=0)
+    squared_distance = (
+        (current.extra["mean"] - batch["reference_mean"]).square().flatten(2).mean(dim=2)
+    )
+    kl = algorithm(beta=0.1, kl="published").kl(current, batch)
+    torch.testing.assert_close(kl, squared_distance / (2 * g.square()), rtol=1e-12, atol=0)
 
 
-def test_the_published_kl_is_a_25th_at_the_first_of_ten_steps_of_sd3(lab):
+def test_the_published_kl_is_a_25th_of_the_exact_one_at_the_first_of_ten_steps_of_sd3(lab):
     sigmas = lab.policy(steps=10).sigmas
-    falls = sigmas[:-1] - sigmas[1:]
-    assert 1 / float(falls[0]) == pytest.approx(25, abs=3)
-    assert 1 / float(falls[8]) == pytest.approx(3.7, abs=0.6)
+    intervals = sigmas[:-1] - sigmas[1:]
+    assert 1 / float(intervals[0]) == pytest.approx(25, abs=3)
+    assert 1 / float(intervals[8]) == pytest.approx(3.7, abs=0.6)
 
 
 @pytest.mark.parametrize("kl", ["exact", "published"])
-def test_the_loss_is_the_clipped_objective_and_beta_times_the_kl(kl):
+def test_the_loss_is_the_clipped_objective_plus_beta_times_the_kl(kl):
     current, batch, _ = steps_of()
-    made = algorithm(beta=0.3, kl=kl, clip_low=0.01, clip_high=0.02)
+    flow_grpo = algorithm(beta=0.3, kl=kl, clip_low=0.01, clip_high=0.02)
     ratio = (current.log_probs - batch["old_log_probs"]).exp()
     a = batch["advantages"].unsqueeze(1)
     expected = -torch.minimum(ratio * a, ratio.clamp(0.99, 1.02) * a)
-    expected = (expected + 0.3 * made.kl(current, batch)) / 6
-    torch.testing.assert_close(made.loss(current, batch), expected, rtol=1e-12, atol=0)
+    expected = (expected + 0.3 * flow_grpo.kl(current, batch)) / 6
+    torch.testing.assert_close(flow_grpo.loss(current, batch), expected, rtol=1e-12, atol=0)
 
 
 # ---- Guard
 
 
 def restated_guard(current, batch, low, high, beta):
-    """The paper's ratio, and the authors' loss with it: the KL is not divided."""
+    """The ratio of the paper and the loss of the authors' code, which does not rescale the KL."""
     extra, scale = current.extra, current.extra["std"]
-    moved = (extra["mean"] - batch["old_mean"]).square().flatten(2).mean(dim=2)
+    shift = (extra["mean"] - batch["old_mean"]).square().flatten(2).mean(dim=2)
     log_ratio = current.log_probs - batch["old_log_probs"]
-    ratio = ((log_ratio + moved / (2 * scale**2)) * scale).exp()
+    ratio = ((log_ratio + shift / (2 * scale**2)) * scale).exp()
     a = batch["advantages"].unsqueeze(1)
     loss = -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
-    apart = (extra["mean"] - batch["reference_mean"]).square().flatten(2).mean(dim=2)
-    loss = loss / extra["interval"] + beta * apart / (2 * scale**2)
+    distance = (extra["mean"] - batch["reference_mean"]).square().flatten(2).mean(dim=2)
+    loss = loss / extra["interval"] + beta * distance / (2 * scale**2)
     return ratio, loss * batch["weights"]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (1e-3, 2e-3)])
-def test_guards_ratio_and_loss_are_the_papers(low, high, beta):
+def test_guard_has_the_ratio_and_the_loss_of_the_paper(low, high, beta):
     current, batch, _ = steps_of()
-    made = guard(clip_low=low, clip_high=high, beta=beta)
+    flow_guard = guard(clip_low=low, clip_high=high, beta=beta)
     ratio, loss = restated_guard(current, batch, low, high, beta)
-    torch.testing.assert_close(made.log_ratio(current, batch).exp(), ratio, rtol=1e-12, atol=0)
-    torch.testing.assert_close(made.loss(current, batch), loss, rtol=1e-12, atol=0)
-    share = made.measure(current, batch)["clip_fraction"].mean()
+    torch.testing.assert_close(
+        flow_guard.log_ratio(current, batch).exp(), ratio, rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(flow_guard.loss(current, batch), loss, rtol=1e-12, atol=0)
+    share = flow_guard.measure(current, batch)["clip_fraction"].mean()
     assert (float(share) > 0) == (high < 0.1)
-    # With gradient through the distance of the means, too.
+    # The gradient flows through the distance of the means, too.
     (expected,) = torch.autograd.grad(loss.sum(), current.extra["mean"], retain_graph=True)
-    (found,) = torch.autograd.grad(made.loss(current, batch).sum(), current.extra["mean"])
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
-    assert float(found.norm()) > 0
+    (gradient,) = torch.autograd.grad(flow_guard.loss(current, batch).sum(), current.extra["mean"])
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-15)
+    assert float(gradient.norm()) > 0
 
 
-def test_guards_log_ratio_is_0_on_average():
-    """Noise and its opposite: the bias of the plain log-ratio is gone, at every step alike."""
+def test_the_mean_log_ratio_of_guard_is_0():
+    """Averaged over noise and its negative; the plain log-ratio is negative on average."""
     plain, normalised = [], []
     for sign in (1, -1):
         current, batch, _ = steps_of()
-        mean, wide = current.extra["mean"], current.extra["std"].view(3, 2, 1, 1)
+        mean, scale = current.extra["mean"], current.extra["std"].view(3, 2, 1, 1)
         noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(5)).double()
-        drawn = batch["old_mean"] + sign * wide * noise
+        drawn = batch["old_mean"] + sign * scale * noise
         log_probs = [
-            Normal(centre, wide).log_prob(drawn).flatten(2).mean(dim=2)
+            Normal(centre, scale).log_prob(drawn).flatten(2).mean(dim=2)
             for centre in (mean, batch["old_mean"])
         ]
         current = LogProbs(log_probs=log_probs[0], extra=current.extra)
@@ -188,7 +192,7 @@ def test_guards_log_ratio_is_0_on_average():
     assert (normalised[0].abs() > 1e-5).all()
 
 
-def test_guard_begins_at_ratio_1(lab):
+def test_the_ratio_of_guard_is_1_before_the_first_update(lab):
     policy = lab.policy(guidance=2.0)
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     current = policy(rollouts)
@@ -200,24 +204,24 @@ def test_guard_begins_at_ratio_1(lab):
     assert (guard().log_ratio(current, batch) == 0).all()
 
 
-# ---- what it warns of
+# ---- warnings
 
 
-def test_rounding_above_the_clip_range_is_told():
-    made = algorithm(clip_low=2e-4)
-    assert made.mismatch_limit == pytest.approx(2e-5)
-    assert made.warning({}) is None
-    assert made.warning({"log_prob_error": 1.9e-4}) is None
+def test_rounding_errors_above_the_clip_range_give_a_warning():
+    flow_grpo = algorithm(clip_low=2e-4)
+    assert flow_grpo.mismatch_limit == pytest.approx(2e-5)
+    assert flow_grpo.warning({}) is None
+    assert flow_grpo.warning({"log_prob_error": 1.9e-4}) is None
     assert (
         "differ from those in float32 by 3.0e-04, which is 1.5 times the clip range of 0.0002"
-        in (made.warning({"log_prob_error": 3e-4}))
+        in (flow_grpo.warning({"log_prob_error": 3e-4}))
     )
 
 
-# ---- what it is, and what it needs
+# ---- defaults, and what is needed of the policy
 
 
-def test_what_it_is_unless_told_otherwise():
+def test_defaults_of_the_configuration():
     config = FlowGRPO().config
     assert (config.clip_low, config.beta, config.advantage_clip) == (1e-4, 0.0, 5.0)
     assert (config.kl, FlowGRPO().clip_high) == ("exact", 1e-4)
@@ -225,7 +229,7 @@ def test_what_it_is_unless_told_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("made", "needs", "reference", "old"),
+    ("instance", "needs", "reference", "old"),
     [
         (algorithm(), set(), set(), set()),
         (algorithm(beta=0.1), set(), {"mean"}, set()),
@@ -234,15 +238,15 @@ def test_what_it_is_unless_told_otherwise():
         (guard(beta=0.1), {"interval"}, {"mean"}, {"mean"}),
     ],
 )
-def test_it_needs_what_it_uses(lab, made, needs, reference, old):
-    assert made.needs == {"log_probs", "mean", "std", *needs}
-    assert made.reference == reference
-    assert made.old == {"log_probs", *old}
-    assert made.needs <= lab.policy().provides
+def test_needed_outputs_follow_from_the_configuration(lab, instance, needs, reference, old):
+    assert instance.needs == {"log_probs", "mean", "std", *needs}
+    assert instance.reference == reference
+    assert instance.old == {"log_probs", *old}
+    assert instance.needs <= lab.policy().provides
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"kl": "k3"}, "'exact' or 'published'"),
         ({"clip_low": 0.0}, "greater than 0"),
@@ -250,8 +254,8 @@ def test_it_needs_what_it_uses(lab, made, needs, reference, old):
         ({"gaurd": True}, "Extra inputs"),
     ],
 )
-def test_what_is_no_configuration(config, told):
-    with pytest.raises(ValidationError, match=told):
+def test_invalid_configurations_are_refused(config, message):
+    with pytest.raises(ValidationError, match=message):
         FlowGRPO.Config(**config)
 
 
@@ -268,11 +272,11 @@ class Numbers(Policy):
         raise AssertionError("sampled")
 
     def forward(self, rollouts, decisions=slice(None)):
-        raise AssertionError("asked")
+        raise AssertionError("evaluated")
 
 
 @pytest.mark.parametrize("kind", ["cps", "dance"])
-def test_the_published_divisor_goes_with_the_published_sde(lab, kind):
+def test_the_published_kl_needs_the_published_sde(lab, kind):
     algorithm(beta=0.1, kl="published").check(lab.settings())
     algorithm(beta=0.1).check(lab.settings(sde=kind))
     algorithm(kl="published").check(lab.settings(sde=kind))
@@ -309,8 +313,8 @@ def test_an_entropy_bonus_is_refused(lab, tmp_path):
         )
 
 
-def test_the_clip_range_is_wide_enough_for_what_a_step_changes():
-    """Log-probs are means over dimensions: a small move of all of them is a small log-ratio."""
+def test_moving_every_dimension_by_a_tenth_of_std_changes_the_log_prob_by_0_005():
+    """Log-probs are means over dimensions, hence the clip range of 1e-4."""
     mean = torch.zeros(1, 4, 64, 64)
     moved = sde.log_prob(mean + 0.1, mean, torch.tensor(1.0)) - sde.log_prob(
         mean, mean, torch.tensor(1.0)

@@ -1,14 +1,16 @@
-"""By which kernels attention is computed, and how many pictures are decoded together."""
+"""Which kernels compute attention, and how many pictures are decoded together."""
 
 import pytest
 import torch
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(lab, monkeypatch, of, recomputed):
-    policy = lab.policy(of, steps=3, gradient_checkpointing=recomputed)
-    policy.guided.conditions(lab.rows)  # text encoders have no gradient, and few shapes
+def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
+    lab, monkeypatch, architecture, recomputed
+):
+    policy = lab.policy(architecture, steps=3, gradient_checkpointing=recomputed)
+    policy.guided.conditions(lab.rows)  # text encoders keep cuDNN: they have no gradient
     allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
 
     def watched(*inputs, **options):
@@ -19,15 +21,15 @@ def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(lab, monkeypatch, o
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     assert torch.backends.cuda.cudnn_sdp_enabled()
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
-    answers = policy(rollouts)
-    passed = len(allowed)
-    answers.log_probs.sum().backward()
-    assert (len(allowed) > passed) == recomputed
+    current = policy(rollouts)
+    forward_count = len(allowed)
+    current.log_probs.sum().backward()
+    assert (len(allowed) > forward_count) == recomputed
     assert set(allowed) == {False}
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_few_large_pictures_are_decoded_together(lab, monkeypatch):
+def test_large_pictures_are_decoded_in_smaller_batches(lab, monkeypatch):
     policy = lab.policy(steps=3)
     decode, sizes = policy.adapter.completions, []
     latents = torch.randn(5, *policy.adapter.latent_shape)
@@ -36,6 +38,6 @@ def test_few_large_pictures_are_decoded_together(lab, monkeypatch):
     monkeypatch.setattr(
         policy.adapter, "completions", lambda some: sizes.append(len(some)) or decode(some)
     )
-    apart = policy.guided.completions(latents)[1]
+    in_batches = policy.guided.completions(latents)[1]
     assert sizes == [2, 2, 1]
-    torch.testing.assert_close(apart, together, rtol=0, atol=1e-5)
+    torch.testing.assert_close(in_batches, together, rtol=0, atol=1e-5)

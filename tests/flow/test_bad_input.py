@@ -1,4 +1,4 @@
-"""Mistakes of users of a flow policy: one short message that names the key and the value."""
+"""Mistakes in the configuration of a flow policy: one short error names the key and the value."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ PROMPTS = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
 
 @pytest.fixture
 def config(lab, tmp_path, monkeypatch):
-    """A small configuration that works, in a folder of its own."""
+    """A small valid configuration, in its own folder."""
     monkeypatch.chdir(tmp_path)
     Path("red.py").write_text("def red(completions):\n    return [1.0] * len(completions)\n")
     shutil.copytree(lab.folders["sd3"], "model")
@@ -49,7 +49,7 @@ def call(config, command):
 
 
 def refused(config, command="train"):
-    """The message of a refused command: one, of two lines at the most, and no run is left."""
+    """The error of a refused command: one message of at most two lines, and no finished run."""
     result = call(config, command)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
@@ -65,12 +65,12 @@ def test_the_configuration_itself_works(config, command):
     result = call(config, command)
     assert result.exit_code == 0, result.output
     if command == "check":
-        for told in ("transformer", "frozen models", "activations", "gradients", "optimizer"):
-            assert told in result.output
+        for purpose in ("transformer", "frozen models", "activations", "gradients", "optimizer"):
+            assert purpose in result.output
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
+def test_a_custom_adapter_is_imported_from_the_current_folder(config, command):
     Path("adapter_of_ones_own.py").write_text(
         "from groupwise_flow.sd3 import SD3Adapter\n\n\n"
         "class Mine(SD3Adapter):\n    targets, pipelines = ('attn.to_q',), ()\n"
@@ -79,22 +79,22 @@ def test_an_adapter_of_ones_own_is_found_in_the_current_folder(config, command):
     config["policy"] |= {"adapter": "adapter_of_ones_own:Mine", "lora": {"rank": 2}}
     result = call(config, command)
     assert result.exit_code == 0, result.output
-    unseen = "SomebodysPipeline, or a component of it, is not from diffusers or transformers"
-    assert (unseen in result.output) == (command == "check")
+    note = "SomebodysPipeline, or a component of it, is not from diffusers or transformers"
+    assert (note in result.output) == (command == "check")
 
 
-def test_check_counts_the_copies_of_what_is_trained(config):
-    def purposes():
+def test_check_counts_reference_and_moving_average_of_the_trained_weights(config):
+    def memory_by_purpose():
         lines = call(config, "check").output.splitlines()
         return {line.split("  ")[1]: line.split()[-2:] for line in lines if line.startswith("  ")}
 
-    plain = purposes()
+    plain = memory_by_purpose()
     assert not {"moving average", "reference"} & plain.keys()
     config["train"]["ema"], config["algorithm"]["beta"] = 0.9, 0.1
-    full = purposes()
+    full = memory_by_purpose()
     assert full["moving average"] == full["reference"] == plain["gradients"]
     config["policy"]["lora"] = {"rank": 2}
-    adapted = purposes()
+    adapted = memory_by_purpose()
     assert adapted["moving average"] == adapted["reference"] == adapted["gradients"]
     assert adapted["gradients"] != full["gradients"]
 
@@ -106,7 +106,7 @@ def index_with(**changes):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_a_pipeline_that_is_no_flow_model(config, command):
+def test_a_pipeline_that_is_not_a_flow_model(config, command):
     index_with(scheduler=["diffusers", "DDIMScheduler"])
     message = refused(config, command)
     assert "policy.model: " in message
@@ -126,7 +126,7 @@ def test_a_pipeline_of_unknown_architecture(config, command):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_a_folder_that_is_no_pipeline(config, command):
+def test_a_folder_without_a_pipeline(config, command):
     Path("empty").mkdir()
     config["policy"]["model"] = "empty"
     message = refused(config, command)
@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_pipeline(config, command):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_a_model_that_is_nowhere(config, command):
+def test_a_model_that_does_not_exist(config, command):
     config["policy"]["model"] = "nobody/nothing"
     message = refused(config, command)
     assert "policy.model: cannot read a diffusers pipeline from 'nobody/nothing': " in message
@@ -149,13 +149,13 @@ def test_a_pipeline_with_a_part_missing(config, command):
     assert "policy.model: 'model' has no folder 'vae', which its model_index.json names" in message
 
 
-def test_weights_that_are_damaged(config):
+def test_damaged_weights(config):
     file = next(Path("model/transformer").glob("*.safetensors"))
     file.write_bytes(b"not weights")
     assert "policy.model: cannot load a diffusers pipeline from" in refused(config)
 
 
-def test_a_misspelt_argument_of_loading(config):
+def test_a_misspelt_loading_argument(config):
     for key, value in {"variant": "fp61", "revison": "main"}.items():
         config["policy"]["loading"] = {key: value}
         message = refused(config)
@@ -163,7 +163,7 @@ def test_a_misspelt_argument_of_loading(config):
         assert ("fp61" if key == "variant" else "revison") in message
 
 
-def test_a_misspelt_argument_is_seen_with_logging_switched_off(config):
+def test_a_misspelt_loading_argument_is_reported_with_logging_switched_off(config):
     config["policy"]["loading"] = {"revison": "main"}
     logging.disable(logging.CRITICAL)
     try:
@@ -173,7 +173,7 @@ def test_a_misspelt_argument_is_seen_with_logging_switched_off(config):
         logging.disable(logging.NOTSET)
 
 
-def test_weights_that_are_a_pickle(config):
+def test_pickled_weights_are_refused(config):
     file = next(Path("model/transformer").glob("*.safetensors"))
     torch.save(load_file(file), file.with_suffix(".bin"))
     file.unlink()
@@ -183,14 +183,14 @@ def test_weights_that_are_a_pickle(config):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_no_noise(config, command):
+def test_a_noise_level_of_0(config, command):
     config["policy"]["noise_level"] = 0
     message = refused(config, command)
     assert "run.yaml, line" in message
     assert "policy.noise_level: 0 makes every step deterministic" in message
 
 
-def test_more_than_all_the_noise_of_cps(config):
+def test_a_noise_level_above_1_with_cps(config):
     config["policy"] |= {"sde": "cps", "noise_level": 1.5}
     message = refused(config, "check")
     assert "policy.noise_level: with sde: cps it must be at most 1" in message
@@ -208,7 +208,7 @@ def test_a_window_beyond_the_steps(config, command):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "expected"),
     [
         ("sde", "cpc", "policy.sde: expected 'flow', 'cps' or 'dance', found 'cpc', did you mean"),
         ("window", {"kind": "fixed"}, "policy.window: kind: fixed needs a size"),
@@ -222,18 +222,18 @@ def test_a_window_beyond_the_steps(config, command):
         ("lora", {"rank": 0}, "policy.lora.rank: expected at least 1, found 0"),
     ],
 )
-def test_values_that_cannot_be(config, key, value, told):
+def test_invalid_values_are_refused(config, key, value, expected):
     config["policy"][key] = value
     message = refused(config, "check")
     assert "run.yaml, line" in message
-    assert told in message
+    assert expected in message
     if key == "adapter":
         assert repr(value) in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("side", ["height", "width"])
-def test_images_of_impossible_sizes(config, command, side):
+def test_picture_sizes_that_the_model_cannot_draw(config, command, side):
     config["policy"][side] = 18
     message = refused(config, command)
     assert "policy.height, policy.width: " in message
@@ -242,7 +242,7 @@ def test_images_of_impossible_sizes(config, command, side):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_images_beyond_the_models_largest(config, command):
+def test_pictures_above_the_largest_size_of_the_model(config, command):
     config["policy"]["height"] = 64
     message = refused(config, command)
     assert "policy.height, policy.width: " in message
@@ -259,21 +259,21 @@ def test_lora_targets_that_match_nothing(config, command, targets):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_an_option_that_peft_does_not_have(config, command):
+def test_a_lora_option_that_peft_does_not_have(config, command):
     config["policy"]["lora"] = {"rank": 2, "options": {"rang": 3}}
     message = refused(config, command)
     assert "policy.lora" in message
     assert "rang" in message
 
 
-def test_a_prompt_longer_than_the_text_encoder_takes(config):
+def test_a_prompt_longer_than_prompt_tokens(config):
     config["prompts"]["rows"] = [{"prompt": f"{letter} cat " * 9} for letter in "abcdefgh"]
     message = refused(config)
     assert "a prompt has 37 tokens, and policy.prompt_tokens allows 12: '" in message
     assert " cat " in message
 
 
-def test_a_prompt_that_is_too_long_is_found_before_anything_is_drawn(config, lab, monkeypatch):
+def test_a_prompt_that_is_too_long_is_refused_before_sampling(config, lab, monkeypatch):
     rows = config["prompts"]["rows"]
     config["prompts"]["rows"] = [*rows, {"prompt": "last cat " * 9}]
     monkeypatch.setattr(FlowPolicy, "sample", None)
@@ -281,7 +281,7 @@ def test_a_prompt_that_is_too_long_is_found_before_anything_is_drawn(config, lab
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_lora_that_a_file_of_lora_weights_would_not_hold(config, command):
+def test_lora_options_that_train_weights_outside_a_lora_file(config, command):
     config["policy"]["lora"] = {"rank": 2, "options": {"bias": "all"}}
     message = refused(config, command)
     assert (
@@ -291,13 +291,13 @@ def test_lora_that_a_file_of_lora_weights_would_not_hold(config, command):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_a_dtype_among_the_arguments_of_loading(config, command):
+def test_a_dtype_among_the_loading_arguments(config, command):
     config["policy"]["loading"] = {"torch_dtype": "bfloat16"}
     assert "policy.loading: dtypes follow from policy.precision" in refused(config, command)
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_a_scheduler_that_takes_more_passes_than_steps(config, command):
+def test_a_scheduler_with_several_passes_per_step(config, command):
     index_with(scheduler=["diffusers", "FlowMatchHeunDiscreteScheduler"])
     path = Path("model/scheduler/scheduler_config.json")
     settings = json.loads(path.read_text()) | {"_class_name": "FlowMatchHeunDiscreteScheduler"}
@@ -326,7 +326,7 @@ def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, com
 
 
 @pytest.mark.parametrize("key", ["guidance", "training_guidance"])
-def test_guidance_of_a_model_that_takes_none(config, lab, key):
+def test_guidance_for_a_model_without_guidance(config, lab, key):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["flux unguided"], "model")
     config["policy"][key] = 3.5
@@ -343,23 +343,23 @@ def test_a_last_step_with_noise_outside_a_window(config):
     assert "policy.last_step: noise needs window: {kind: all}" in message
 
 
-def test_a_text_encoder_that_is_left_out_need_not_be_there(config):
+def test_a_text_encoder_that_is_set_to_none_may_be_missing(config):
     shutil.rmtree("model/text_encoder_3")
     assert "has no folder 'text_encoder_3'" in refused(config, "check")
     config["policy"]["loading"] = {"text_encoder_3": None, "tokenizer_3": None}
-    for what in ("check", "train"):
-        result = call(config, what)
+    for command in ("check", "train"):
+        result = call(config, command)
         assert result.exit_code == 0, result.output
 
 
-def test_a_watched_reward_that_never_applies(config):
+def test_a_watched_reward_that_applies_to_no_completion(config):
     config["watch"] = [{"name": "image_diversity"}]
     config["evaluation"] = {"prompts": 2, "samples": 1}
     output = call(config, "train").output
     assert "watch/image_diversity is None for every completion" in " ".join(output.split())
 
 
-def test_a_chat_for_a_prompt(config):
+def test_a_chat_as_a_prompt(config):
     chat = [[{"role": "user", "content": f"{letter} cat"}] for letter in "abcdefgh"]
     config["prompts"]["rows"] = [{"prompt": messages} for messages in chat]
     message = refused(config)
@@ -372,7 +372,7 @@ def test_a_negative_prompt_that_is_too_long(config):
     assert "policy.prompt_tokens allows 12: 'blur blur" in refused(config)
 
 
-def test_a_prompt_longer_than_clip_takes_where_there_is_no_t5(config, lab):
+def test_a_prompt_longer_than_clip_allows_without_t5(config, lab):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["sd3 without t5"], "model")
     config["prompts"]["rows"] = [{"prompt": f"{letter} cat " * 9} for letter in "abcdefgh"]
@@ -380,7 +380,7 @@ def test_a_prompt_longer_than_clip_takes_where_there_is_no_t5(config, lab):
     assert "a prompt has 38 tokens, and the text encoder allows 16: '" in message
 
 
-def test_the_same_from_python(lab, tmp_path):
+def test_a_mistake_in_a_call_from_python(lab, tmp_path):
     with pytest.raises(UserError, match=r"policy\.noise_level: 0 makes every step"):
         groupwise.train(
             policy={"name": "flow", "model": str(lab.folders["sd3"]), "noise_level": 0},

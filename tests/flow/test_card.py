@@ -1,4 +1,4 @@
-"""The card: what a saved folder says of itself, and that its snippet works."""
+"""The model card of a saved folder, and that the code in it runs."""
 
 import pytest
 from diffusers import DiffusionPipeline
@@ -7,7 +7,7 @@ from groupwise_flow.card import card
 
 
 @pytest.mark.parametrize(
-    ("of", "settings"),
+    ("architecture", "settings"),
     [
         ("sd3", {}),
         ("sd3", {"lora": {"rank": 2}, "precision": "bf16"}),
@@ -17,25 +17,27 @@ from groupwise_flow.card import card
     ],
 )
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-def test_the_snippet_draws_a_picture_with_the_saved_model(lab, of, settings, tmp_path):
-    policy = lab.policy(of, **settings)
+def test_the_code_of_the_card_draws_a_picture_with_the_saved_model(
+    lab, architecture, settings, tmp_path
+):
+    policy = lab.policy(architecture, **settings)
     policy.save_pretrained(tmp_path / "model")
-    told = policy.card
-    assert told["base_model"] == str(lab.folders[of])
-    assert (told["library_name"], told["pipeline_tag"]) == ("diffusers", "text-to-image")
-    assert ("load_lora_weights" in told["usage"]) == ("lora" in settings)
+    metadata = policy.card
+    assert metadata["base_model"] == str(lab.folders[architecture])
+    assert (metadata["library_name"], metadata["pipeline_tag"]) == ("diffusers", "text-to-image")
+    assert ("load_lora_weights" in metadata["usage"]) == ("lora" in settings)
     names = {}
-    exec(told["usage"].replace("{path}", str(tmp_path / "model")), names)
+    exec(metadata["usage"].replace("{path}", str(tmp_path / "model")), names)
     assert isinstance(names["pipeline"], DiffusionPipeline)
     assert names["image"].size == (16, 16)
 
 
-def test_what_it_was_loaded_with_is_told_but_for_what_is_the_machines(lab):
+def test_the_card_names_the_revision_but_no_token_or_local_path(lab):
     policy = lab.policy(lora={"rank": 2})
     loading = {"revision": "fp16", "token": "secret", "cache_dir": "/somewhere"}
     changed = policy.config.model_copy(update={"model": "some/model", "loading": loading})
-    told = card(changed, policy.adapter)
-    assert told["base_model"] == "some/model"
-    assert "from_pretrained(\"some/model\", revision='fp16')" in told["usage"]
-    assert "secret" not in str(told)
-    assert "somewhere" not in str(told)
+    metadata = card(changed, policy.adapter)
+    assert metadata["base_model"] == "some/model"
+    assert "from_pretrained(\"some/model\", revision='fp16')" in metadata["usage"]
+    assert "secret" not in str(metadata)
+    assert "somewhere" not in str(metadata)

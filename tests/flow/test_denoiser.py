@@ -1,7 +1,7 @@
-"""An adapter of another family: a U-Net that tells the noise in data + k noise, k up to 157.
+"""An adapter of another family: a U-Net that predicts the noise in x = data + k noise, k to 157.
 
-Neither transformer, AutoencoderKL nor a flow-matching scheduler; the first sample is scaled. With
-sigma = k / (1 + k) and samples divided by 1 + k it is a flow model, and Euler's steps are the same.
+It has no transformer, AutoencoderKL or flow-matching scheduler, and its first sample is scaled.
+With sigma = k / (1 + k) and x / (1 + k) it is a flow model, and Euler's steps are the same.
 """
 
 import warnings
@@ -56,12 +56,12 @@ class Denoiser(Adapter):
         return noise - (x - k * noise)
 
     def time(self, k):
-        """Linear in k between whole times, as the scheduler has it."""
-        kept = self.pipeline.scheduler.alphas_cumprod.to(k)
-        levels = ((1 - kept) / kept).sqrt()
-        after = torch.searchsorted(levels, k).clamp(1, len(levels) - 1)
-        low, high = levels[after - 1], levels[after]
-        return after - 1 + (k - low) / (high - low)
+        """The time at noise level k, interpolated as by the scheduler: linearly in k."""
+        alphas = self.pipeline.scheduler.alphas_cumprod.to(k)
+        levels = ((1 - alphas) / alphas).sqrt()
+        index = torch.searchsorted(levels, k).clamp(1, len(levels) - 1)
+        low, high = levels[index - 1], levels[index]
+        return index - 1 + (k - low) / (high - low)
 
     def sigmas(self, steps):
         self.pipeline.scheduler.set_timesteps(steps)
@@ -81,7 +81,7 @@ class Denoiser(Adapter):
 
 
 def denoiser(lab):
-    words, encoder = lab.clip()
+    tokenizer, text_encoder = lab.clip()
     unet = UNet2DConditionModel(
         sample_size=8,
         in_channels=4,
@@ -103,8 +103,8 @@ def denoiser(lab):
             num_decoder_blocks=(1, 1),
             latent_channels=4,
         ),
-        text_encoder=encoder,
-        tokenizer=words,
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
         scheduler=EulerDiscreteScheduler(),
         safety_checker=None,
         feature_extractor=None,
@@ -122,7 +122,7 @@ def folder(lab, tmp_path):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_its_latents_are_the_pipelines_own(lab, folder, guidance):
+def test_latents_are_those_of_the_pipeline(lab, folder, guidance):
     policy = lab.policy(model=str(folder), adapter=Denoiser, guidance=guidance)
     assert 0.9 < float(policy.sigmas[0]) < 1
     latents, completions = [], policy.adapter.completions
@@ -135,7 +135,7 @@ def test_its_latents_are_the_pipelines_own(lab, folder, guidance):
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, tmp_path, lora):
+def test_it_trains_and_the_saved_weights_draw_the_same_pictures(lab, folder, tmp_path, lora):
     policy = lab.policy(
         model=str(folder), adapter=Denoiser, guidance=3.0, steps=4, noise_level=0.3, lora=lora
     )
@@ -165,18 +165,18 @@ def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, tmp_path, lora)
     assert (end - start).abs().max() > 1e-3
 
 
-def test_its_memory_is_estimated_but_for_activations(lab, folder):
+def test_the_memory_estimate_leaves_out_activations(lab, folder):
     settings = lab.settings(model=str(folder), adapter=Denoiser)
     counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 8, "training": True}
-    told = FlowPolicy.estimate(settings, **counts, reference=False, averages=1)
-    assert told.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
+    sizes = FlowPolicy.estimate(settings, **counts, reference=False, averages=1)
+    assert sizes.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
 
 
 class Untargeted(Denoiser):
     targets = ()
 
 
-def test_lora_needs_to_know_where_to_go(lab, folder):
+def test_lora_needs_targets(lab, folder):
     settings = {"model": str(folder), "adapter": Untargeted}
     with pytest.raises(UserError, match=r"policy\.lora\.targets: the model's adapter names no"):
         lab.policy(**settings, lora={"rank": 2})
@@ -188,7 +188,7 @@ class Untranslated(Denoiser):
         return super(Denoiser, self).sigmas(steps)
 
 
-def test_levels_of_another_family_that_are_not_translated_are_refused(lab, folder):
+def test_sigmas_of_another_family_are_refused(lab, folder):
     with pytest.raises(UserError, match=r"EulerDiscreteScheduler fall from 157\.\d* to 0, where"):
         lab.policy(model=str(folder), adapter=Untranslated)
 
@@ -201,7 +201,7 @@ class Video(Denoiser):
         return torch.stack([picture, 1 - picture], dim=1)
 
 
-def test_frames_are_lists_of_pictures_and_saved_as_an_animation(lab, folder, tmp_path):
+def test_videos_are_lists_of_pictures_and_saved_as_animations(lab, folder, tmp_path):
     policy = lab.policy(model=str(folder), adapter=Video, steps=3, evaluation_steps=3)
 
     def second(completions, images):

@@ -1,4 +1,4 @@
-"""Encodings: rows of any length in any company are one and the same to the model."""
+"""Encoded prompts: one width for all lengths, independent of the batch, kept for the next call."""
 
 from types import SimpleNamespace
 
@@ -15,12 +15,12 @@ CPU = torch.device("cpu")
 
 
 def letters(rows):
-    """What an encoder that pads to the longest of a batch makes of prompts, a letter a token."""
+    """An encoder that pads to the longest prompt of the batch; a letter is a token."""
     prompts = [row["prompt"] for row in rows]
     width = max(map(len, prompts))
     ids = torch.tensor([[*map(ord, prompt)] + [1] * (width - len(prompt)) for prompt in prompts])
     encoded = {"embeds": ids.unsqueeze(2) * torch.ones(3), "pooled": ids[:, :1].float()}
-    # As Qwen-Image's pipeline, which gives no mask where it would leave nothing out.
+    # As Qwen-Image's pipeline, which returns no mask where nothing is masked.
     return {**encoded, "mask": None if (ids != 1).all() else (ids != 1).long()}
 
 
@@ -33,7 +33,7 @@ def rows_of(*prompts):
     return [{"prompt": prompt, "answer": 3} for prompt in prompts]
 
 
-def test_conditions_by_token_are_filled_up_to_one_width():
+def test_conditions_by_token_are_padded_to_one_width():
     alone = encodings(letters)(rows_of("ab"), CPU)
     together = encodings(letters)(rows_of("ab", "abcde"), CPU)
     assert together["embeds"].shape == (2, 6, 3)
@@ -45,58 +45,58 @@ def test_conditions_by_token_are_filled_up_to_one_width():
     assert (together["embeds"][~together["mask"]] == 0).all()
 
 
-def test_more_tokens_than_are_allowed():
+def test_more_tokens_than_prompt_tokens_are_refused():
     with pytest.raises(UserError, match=r"prompt_tokens: SimpleNamespace made 7 .* set it to 7"):
         encodings(letters)(rows_of("abcdefg"), CPU)
 
 
 def test_widths_that_differ_and_are_not_by_token_are_refused():
-    made = encodings(lambda rows: letters(rows) | {"mask": None}, by_token=())
-    made(rows_of("ab", "cd"), CPU)
+    encoder = encodings(lambda rows: letters(rows) | {"mask": None}, by_token=())
+    encoder(rows_of("ab", "cd"), CPU)
     with pytest.raises(UserError, match=r"encode gave 'embeds' \[2, 3\] .* \[3, 3\]"):
-        made(rows_of("abc"), CPU)
+        encoder(rows_of("abc"), CPU)
 
 
-def test_conditions_that_come_and_go_are_refused():
-    made = encodings(
+def test_conditions_that_only_some_prompts_have_are_refused():
+    encoder = encodings(
         lambda rows: {"embeds": torch.ones(1, 6), rows[0]["prompt"]: torch.ones(1)}, by_token=()
     )
-    made(rows_of("ab"), CPU)
+    encoder(rows_of("ab"), CPU)
     with pytest.raises(UserError, match="encode gave embeds, ab for some prompts and embeds, cd"):
-        made(rows_of("cd"), CPU)
+        encoder(rows_of("cd"), CPU)
 
 
 def picture(shade):
     return Image.new("RGB", (4, 4), (shade, 0, 0))
 
 
-def test_conditions_are_kept_by_all_that_is_encoded_and_by_nothing_else():
-    asked = []
+def test_conditions_are_kept_by_the_columns_that_are_encoded():
+    encoded = []
 
     def encode(rows):
-        asked.extend(rows)
+        encoded.extend(rows)
         shades = [float(row["picture"].getpixel((0, 0))[0]) for row in rows]
         return {"shade": torch.tensor(shades).unsqueeze(1)}
 
-    made = encodings(encode, reads=("prompt", "picture"), by_token=())
+    encoder = encodings(encode, reads=("prompt", "picture"), by_token=())
     one, other = ({"prompt": "make it red", "picture": picture(shade)} for shade in (1, 2))
     again = {"prompt": "make it red", "picture": picture(1), "answer": "anything"}
-    found = made([one, other, again], CPU)["shade"]
-    assert found.flatten().tolist() == [1, 2, 1]
-    assert len(asked) == 2
-    assert [sorted(row) for row in asked] == [["picture", "prompt"]] * 2
+    conditions = encoder([one, other, again], CPU)["shade"]
+    assert conditions.flatten().tolist() == [1, 2, 1]
+    assert len(encoded) == 2
+    assert [sorted(row) for row in encoded] == [["picture", "prompt"]] * 2
 
 
-def test_a_column_that_is_read_is_one_that_was_named():
-    made = encodings(lambda rows: {"picture": rows[0]["picture"]})
+def test_encoding_a_column_that_reads_does_not_name_is_refused():
+    encoder = encodings(lambda rows: {"picture": rows[0]["picture"]})
     with pytest.raises(UserError, match="reads the column 'picture' and its `reads` names prompt"):
-        made([{"prompt": "a cat", "picture": picture(1)}], CPU)
-    made = encodings(letters, reads=("prompt", "picture"))
+        encoder([{"prompt": "a cat", "picture": picture(1)}], CPU)
+    encoder = encodings(letters, reads=("prompt", "picture"))
     with pytest.raises(UserError, match="encodes the column 'picture', which a row lacks"):
-        made(rows_of("a cat"), CPU)
+        encoder(rows_of("a cat"), CPU)
 
 
-def test_equal_content_is_one_and_other_content_another():
+def test_identity_is_the_same_for_equal_content_only():
     values = [
         "a", b"a", 1, 1.5, None, ["a"], ["a", "b"], {"a": 1}, {"a": 2},
         picture(1), picture(2), picture(1).resize((8, 2)), picture(1).convert("L"),
@@ -110,33 +110,33 @@ def test_equal_content_is_one_and_other_content_another():
         identity({1, 2})
 
 
-def test_only_the_latest_prompts_are_kept():
-    asked = []
+def test_only_the_most_recently_used_prompts_are_kept():
+    batches = []
 
     def encode(rows):
-        asked.append([row["prompt"] for row in rows])
+        batches.append([row["prompt"] for row in rows])
         return {"length": torch.tensor([[float(len(row["prompt"]))] for row in rows])}
 
-    made = encodings(encode, most=2, by_token=())
+    encoder = encodings(encode, most=2, by_token=())
 
-    def kept(prompts):
-        return made(rows_of(*prompts), CPU)
+    def encode_rows(prompts):
+        return encoder(rows_of(*prompts), CPU)
 
-    assert kept(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
-    assert len(made._kept) == 2
-    assert kept(["bb"])["length"].tolist() == [[2]]
-    kept(["dddd"])  # now ccc is the one not asked for longest
-    assert kept(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
-    kept(["ccc"])
-    assert asked == [["a", "bb", "ccc"], ["dddd"], ["ccc"]]
+    assert encode_rows(["a", "bb", "a", "ccc"])["length"].flatten().tolist() == [1, 2, 1, 3]
+    assert len(encoder._kept) == 2
+    assert encode_rows(["bb"])["length"].tolist() == [[2]]
+    encode_rows(["dddd"])  # ccc is now the least recently used
+    assert encode_rows(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
+    encode_rows(["ccc"])
+    assert batches == [["a", "bb", "ccc"], ["dddd"], ["ccc"]]
     many = [f"prompt {number}" for number in range(70)]
-    kept(many)
-    assert max(map(len, asked)) == ENCODED_AT_ONCE
-    assert [prompt for some in asked[3:] for prompt in some] == many
+    encode_rows(many)
+    assert max(map(len, batches)) == ENCODED_AT_ONCE
+    assert [prompt for batch in batches[3:] for prompt in batch] == many
 
 
 class Growing(SD3Adapter):
-    """An adapter whose encoder pads to the longest prompt of a batch, and says so by a mask."""
+    """An adapter whose encoder pads to the longest prompt of a batch and returns a mask."""
 
     by_token = ("embeds",)
 
@@ -154,7 +154,7 @@ class Bare(Growing):
         return {k: v for k, v in super().encode(rows).items() if k != "mask"}
 
 
-def test_an_adapter_that_pads_to_the_longest(lab):
+def test_an_adapter_that_pads_to_the_longest_prompt(lab):
     policy = lab.policy(adapter=Growing, guidance=2.0)
     prompts = [{"prompt": "a cat"}, {"prompt": "a b c d e f"}]
     both = policy.sample(prompts, group_size=1, seeds=[1, 2])
@@ -162,7 +162,7 @@ def test_an_adapter_that_pads_to_the_longest(lab):
     torch.testing.assert_close(
         alone.sampler_log_probs[0], both.sampler_log_probs[0], rtol=0, atol=1e-5
     )
-    bare = lab.policy(adapter=Bare)
-    bare.sample(prompts[:1], group_size=1, seeds=[1])
+    policy_without_mask = lab.policy(adapter=Bare)
+    policy_without_mask.sample(prompts[:1], group_size=1, seeds=[1])
     with pytest.raises(UserError, match=r"Bare.encode gave 'embeds' .* name it in `by_token`"):
-        bare.sample(prompts, group_size=1, seeds=[1, 2])
+        policy_without_mask.sample(prompts, group_size=1, seeds=[1, 2])

@@ -1,4 +1,4 @@
-"""The same on a CUDA device, in float32 and under autocast."""
+"""Sampling, log-probs, gradients and saving on a CUDA device, in float32 and half precision."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SEEDS = range(6)
 
 
 @pytest.fixture(params=["sd3", "flux"])
-def of(request):
+def architecture(request):
     return request.param
 
 
@@ -26,11 +26,11 @@ def precision(request):
 
 
 @pytest.fixture
-def make(lab, of, precision):
-    """make(device, **settings) -> a fresh policy there."""
+def make(lab, architecture, precision):
+    """make(device, **settings) -> a new policy on that device."""
 
     def policy(device="cuda", **settings):
-        return lab.policy(of, precision=precision, guidance=2.0, **settings).to(device)
+        return lab.policy(architecture, precision=precision, guidance=2.0, **settings).to(device)
 
     return policy
 
@@ -39,7 +39,7 @@ def sample(lab, policy, **more):
     return policy.sample(lab.rows, group_size=3, seeds=SEEDS, **more)
 
 
-def test_sampling_on_the_device(lab, make, of):
+def test_sampling_on_the_device(lab, make, architecture):
     policy = make()
     rollouts = sample(lab, policy)
     for value in (
@@ -50,7 +50,8 @@ def test_sampling_on_the_device(lab, make, of):
     ):
         assert value.device.type == "cuda"
     assert rollouts.facts["images"][0].device.type == "cuda"
-    names = {"path", "unconditional"} if of == "sd3" else {"path"}  # flux has one pass alone
+    # FLUX has no unconditional pass.
+    names = {"path", "unconditional"} if architecture == "sd3" else {"path"}
     assert names == {"path", "unconditional"} & rollouts.trajectory.keys()
     for name in names:
         assert rollouts.trajectory[name][0].device.type == "cpu"
@@ -58,26 +59,26 @@ def test_sampling_on_the_device(lab, make, of):
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_the_ratio_is_one_however_the_batch_is_cut(lab, make, precision, lora):
+def test_the_ratio_is_one_however_the_batch_is_split(lab, make, precision, lora):
     policy = make(lora=lora, shared_noise=True, window={"kind": "random", "size": 2})
     rollouts = sample(lab, policy)
     for budget, cut in [(1, True), (6, True), (100, False)]:
         for rows, decisions in policy.microbatches(rollouts, budget, cut_decisions=cut):
-            found = policy(rollouts.select(rows), decisions).log_probs
+            current = policy(rollouts.select(rows), decisions).log_probs
             expected = rollouts.sampler_log_probs[rows.cuda()][:, decisions]
-            assert (found - expected).abs().max() < PRECISIONS[precision]
+            assert (current - expected).abs().max() < PRECISIONS[precision]
 
 
-def test_both_devices_agree(lab, make, precision):
-    there, here = sample(lab, make()), sample(lab, make("cpu"))
-    close = 1e-3 if precision == "float32" else 0.1
-    assert (lab.images_of(there) - lab.images_of(here)).abs().max() < close
-    assert (there.sampler_log_probs.cpu() - here.sampler_log_probs).abs().max() < close
-    there, here = (sample(lab, make(device), purpose="evaluate") for device in ("cuda", "cpu"))
-    assert (lab.images_of(there) - lab.images_of(here)).abs().max() < close
+def test_gpu_and_cpu_draw_the_same_pictures(lab, make, precision):
+    on_gpu, on_cpu = sample(lab, make()), sample(lab, make("cpu"))
+    tolerance = 1e-3 if precision == "float32" else 0.1
+    assert (lab.images_of(on_gpu) - lab.images_of(on_cpu)).abs().max() < tolerance
+    assert (on_gpu.sampler_log_probs.cpu() - on_cpu.sampler_log_probs).abs().max() < tolerance
+    on_gpu, on_cpu = (sample(lab, make(device), purpose="evaluate") for device in ("cuda", "cpu"))
+    assert (lab.images_of(on_gpu) - lab.images_of(on_cpu)).abs().max() < tolerance
 
 
-def test_both_devices_have_the_same_gradient(lab, make, precision):
+def test_gpu_and_cpu_have_the_same_gradient(lab, make, precision):
     rollouts = sample(lab, make("cpu"))
     gradients = []
     for device in ("cuda", "cpu"):
@@ -96,11 +97,11 @@ def test_a_training_step_with_a_reference(lab, make, lora, checkpointing):
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1))
     updater = lab.updater(policy, algorithm, 8)
     with policy.using("reference"):
-        given = {"reference_mean": updater.answers(rollouts, {"mean"})["mean"]}
-    given["old_log_probs"] = rollouts.sampler_log_probs
+        answers = {"reference_mean": updater.answers(rollouts, {"mean"})["mean"]}
+    answers["old_log_probs"] = rollouts.sampler_log_probs
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=1e-3)
-    told = updater.backward(rollouts, lab.scores_of([0.0, 1.0, 2.0] * 2), given)
-    assert told["kl"] == pytest.approx(0.0, abs=1e-3)
+    metrics = updater.backward(rollouts, lab.scores_of([0.0, 1.0, 2.0] * 2), answers)
+    assert metrics["kl"] == pytest.approx(0.0, abs=1e-3)
     before = policy(rollouts).log_probs.detach()
     optimizer.step()
     moved = (policy(rollouts).log_probs - before).detach()
@@ -108,17 +109,19 @@ def test_a_training_step_with_a_reference(lab, make, lora, checkpointing):
     assert moved[2::3].mean() > moved[0::3].mean()
 
 
-def test_saved_weights_are_read_again(lab, make, tmp_path, of, precision):
+def test_saved_weights_draw_the_same_pictures(lab, make, tmp_path, architecture, precision):
     policy = make()
     lab.nudge(policy)
     policy.save_pretrained(tmp_path)
-    again = lab.policy(of, precision=precision, guidance=2.0, model=str(tmp_path)).to("cuda")
-    found, expected = (sample(lab, p, purpose="evaluate") for p in (again, policy))
-    assert (lab.images_of(found) - lab.images_of(expected)).abs().max() < 1e-5
+    loaded = lab.policy(architecture, precision=precision, guidance=2.0, model=str(tmp_path)).to(
+        "cuda"
+    )
+    rollouts, expected = (sample(lab, p, purpose="evaluate") for p in (loaded, policy))
+    assert (lab.images_of(rollouts) - lab.images_of(expected)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("foreach", [True, False])
-def test_the_kept_unconditional_branch_goes_when_the_optimizer_steps(lab, make, foreach):
+def test_a_step_of_the_optimizer_gives_the_weights_a_new_number(lab, make, foreach):
     policy = make()
     before = policy._weights_now.number
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=0.05, foreach=foreach)

@@ -1,4 +1,4 @@
-"""The laws of `groupwise.testing`, kept by all that this plugin registers, and broken by toys."""
+"""All that this plugin registers passes the checks of `groupwise.testing`; broken adapters fail."""
 
 import re
 
@@ -34,7 +34,9 @@ def test_algorithm(registered, name, settings):
     testing.check_algorithm(kind(kind.Config(**settings)))
 
 
-@pytest.mark.parametrize("settings", [{}, {"of": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"architecture": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}]
+)
 def test_policy(lab, settings):
     policy = lab.policy(**settings)
     lab.nudge(policy)
@@ -42,10 +44,11 @@ def test_policy(lab, settings):
     testing.check_sampler(policy, policy, lab.rows, group_size=2)
 
 
-@pytest.mark.parametrize("of", [(kind, of) for kind in ADAPTERS for of in ADAPTERS[kind]])
-def test_adapter(lab, registered, of):
-    kind, folder = of
-    adapter = registered("flow")["adapters", kind]
+@pytest.mark.parametrize(
+    ("pipeline", "folder"), [(name, folder) for name in ADAPTERS for folder in ADAPTERS[name]]
+)
+def test_adapter(lab, registered, pipeline, folder):
+    adapter = registered("flow")["adapters", pipeline]
     testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, **SIZE)
 
 
@@ -53,7 +56,7 @@ def pipeline_of(lab, folder="sd3"):
     return DiffusionPipeline.from_pretrained(lab.folders[folder])
 
 
-# ---- every law is seen to fail
+# ---- for each law an adapter that breaks it
 
 
 class Elsewhere(SD3Adapter):
@@ -62,8 +65,8 @@ class Elsewhere(SD3Adapter):
 
 class BySelection(SD3Adapter):
     def encode(self, rows):
-        told = super().encode(rows)
-        return {name: value + 0.1 * len(rows) for name, value in told.items()}
+        conditions = super().encode(rows)
+        return {name: value + 0.1 * len(rows) for name, value in conditions.items()}
 
 
 class Flat(SD3Adapter):
@@ -81,17 +84,17 @@ class Unmasked(SD3Adapter):
     by_token = ("embeds",)
 
     def encode(self, rows):
-        told = super().encode(rows)
-        mask = torch.ones(told["embeds"].shape[:2], dtype=torch.bool)
+        conditions = super().encode(rows)
+        mask = torch.ones(conditions["embeds"].shape[:2], dtype=torch.bool)
         mask[:, -3:] = False
-        return {**told, "mask": mask}
+        return {**conditions, "mask": mask}
 
     @property
     def tokens(self):
         return self.prompt_tokens + 16  # T5's and CLIP's
 
 
-class DeafToTime(SD3Adapter):
+class IgnoresTime(SD3Adapter):
     def velocity(self, model, latents, sigma, conditions, **more):
         return super().velocity(model, latents, sigma * 0, conditions, **more)
 
@@ -106,12 +109,12 @@ class GuidesOtherwise(SD3Adapter):
         return super().guide(conditional, unconditional, scale**2)
 
 
-class Turned(SD3Adapter):
+class Cropped(SD3Adapter):
     def decode(self, latents):
         return super().decode(latents)[..., :8]
 
 
-class Dark(SD3Adapter):
+class Darkened(SD3Adapter):
     def decode(self, latents):
         return super().decode(latents) * 2 - 1
 
@@ -122,11 +125,11 @@ BROKEN = [
     ("latents and velocities have the right shapes", Flat),
     ("batching does not change an answer", Centred),
     ("masked tokens have no effect", Unmasked),
-    ("velocities depend on prompts and noise levels", DeafToTime),
+    ("velocities depend on prompts and noise levels", IgnoresTime),
     ("no guidance is the conditional velocity", GuidesAlways),
     ("denoising is the pipeline's own", GuidesOtherwise),
-    ("pictures have the requested size", Turned),
-    ("pictures are the pipeline's own", Dark),
+    ("pictures have the requested size", Cropped),
+    ("pictures are the pipeline's own", Darkened),
 ]
 
 
@@ -134,17 +137,17 @@ def test_every_law_has_an_adapter_that_breaks_it():
     assert [name for name, _ in BROKEN] == [law.name for law in laws.LAWS]
 
 
-def test_conditions_of_two_widths_are_told_by_their_shapes(lab):
+def test_the_error_names_the_shapes_of_conditions_of_two_widths(lab):
     class Wide(SD3Adapter):
         def encode(self, rows):
-            told = super().encode(rows)
-            return {**told, "embeds": told["embeds"][:, : 4 + len(rows)]}
+            conditions = super().encode(rows)
+            return {**conditions, "embeds": conditions["embeds"][:, : 4 + len(rows)]}
 
     with pytest.raises(AssertionError, match=r"embeds of row 0 are \[1, 5, .*\] alone and \[1, 6"):
         testing.check_adapter(Wide, pipeline_of(lab), rows=lab.rows[:2], **SIZE)
 
 
 @pytest.mark.parametrize(("name", "adapter"), BROKEN)
-def test_an_adapter_that_breaks_a_law(lab, name, adapter):
+def test_an_adapter_that_breaks_a_law_is_reported_by_the_name_of_the_law(lab, name, adapter):
     with pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": '):
         testing.check_adapter(adapter, pipeline_of(lab), rows=lab.rows, **SIZE)

@@ -1,4 +1,4 @@
-"""Memory: what is kept for the backward pass, what an estimate says, and half precision."""
+"""Memory kept for the backward pass, memory estimates, and half precision."""
 
 import pytest
 import torch
@@ -9,9 +9,9 @@ from groupwise_flow.policy import FlowPolicy
 
 
 class Saved:
-    """Counts the bytes that autograd keeps beside weights, each storage once.
+    """Counts the bytes that autograd saves for the backward pass, weights left out.
 
-    peak: the most since `start` was last called.
+    Each storage counts once. peak: the largest count so far; `start` resets the count.
     """
 
     def __init__(self, policy):
@@ -38,7 +38,7 @@ class Saved:
 
 
 def update(lab, policy, *, budget=16384):
-    """A whole update; the most bytes kept at any time for its backward passes."""
+    """Runs an update; returns the largest number of bytes kept for its backward passes."""
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     saved = Saved(policy)
     policy.register_forward_pre_hook(saved.start)
@@ -48,7 +48,7 @@ def update(lab, policy, *, budget=16384):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_memory_does_not_grow_with_the_steps_that_are_trained(lab, guidance):
+def test_memory_does_not_grow_with_the_number_of_trained_steps(lab, guidance):
     peaks = [
         update(lab, lab.policy(guidance=guidance, steps=steps, window={"kind": "fixed", "size": n}))
         for n, steps in [(2, 5), (4, 5), (8, 9)]
@@ -57,19 +57,19 @@ def test_memory_does_not_grow_with_the_steps_that_are_trained(lab, guidance):
     assert min(peaks) > 100_000
 
 
-def test_memory_grows_with_the_images_at_once_and_with_nothing_else(lab):
-    whole = update(lab, lab.policy())
+def test_memory_is_proportional_to_the_pictures_of_a_micro_batch(lab):
+    full = update(lab, lab.policy())
     halved = update(lab, lab.policy(batch=2))
-    assert whole / 2.5 < halved < whole / 1.5
+    assert full / 2.5 < halved < full / 1.5
     assert update(lab, lab.policy(), budget=2) == pytest.approx(halved, rel=0.01)
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lora):
+def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, architecture, lora):
     gradients, kept = [], []
     for checkpointing in (False, True):
-        policy = lab.policy(of, lora=lora, gradient_checkpointing=checkpointing).train()
+        policy = lab.policy(architecture, lora=lora, gradient_checkpointing=checkpointing).train()
         rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
         with Saved(policy) as saved:
             policy(rollouts, slice(0, 2)).log_probs.square().sum().backward()
@@ -82,18 +82,18 @@ def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, of, lo
 # ---- estimates
 
 
-def of_a_run(**given):
+def of_a_run(**options):
     counts = {"decisions": 1000, "rollouts": 8, "group_size": 4, "sampled": 8}
-    return {**counts, "training": True, **given}
+    return {**counts, "training": True, **options}
 
 
-@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}, {"rank": 3, "targets": ["to_q", "ff.net.2"]}])
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_an_estimate_is_made_without_weights_and_counts_them_right(
-    lab, of, lora, precision, monkeypatch
+def test_an_estimate_loads_no_weights_and_counts_them_exactly(
+    lab, architecture, lora, precision, monkeypatch
 ):
-    policy = lab.policy(of, lora=lora, precision=precision)
+    policy = lab.policy(architecture, lora=lora, precision=precision)
     trained = sum(p.numel() for p in lab.trained(policy))
     parts = {
         name: sum(p.numel() * p.element_size() for p in module.parameters())
@@ -105,13 +105,13 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         raise AssertionError("weights were loaded")
 
     monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
-    told = FlowPolicy.estimate(policy.config, **of_a_run(), reference=True, averages=2)
-    activations = told["activations"]
+    sizes = FlowPolicy.estimate(policy.config, **of_a_run(), reference=True, averages=2)
+    activations = sizes["activations"]
     assert activations > 0
-    # Float32 weights that compute in half are there in half, too.
+    # Float32 weights that compute in half precision have a copy in half precision.
     halved = lora is None and precision != "float32"
     copy = {f"transformer in {precision}": 2 * trained} if halved else {}
-    assert dict(told) == {
+    assert dict(sizes) == {
         "frozen models": sum(parts.values()),
         "transformer": transformer,
         "gradients": 4 * trained,
@@ -121,67 +121,67 @@ def test_an_estimate_is_made_without_weights_and_counts_them_right(
         "moving average": 2 * 4 * trained,
         **copy,
     }
-    alone = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
-    assert told.keys() - alone.keys() == {"reference", "moving average"}
+    plain = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
+    assert sizes.keys() - plain.keys() == {"reference", "moving average"}
     for name, number in [("decisions", 2), ("rollouts", 2)]:
         fewer = of_a_run(**{name: number})
-        found = FlowPolicy.estimate(policy.config, **fewer, reference=False, averages=0)
-        assert found["activations"] == pytest.approx(activations / 4, abs=1)
-    only = FlowPolicy.estimate(
+        smaller = FlowPolicy.estimate(policy.config, **fewer, reference=False, averages=0)
+        assert smaller["activations"] == pytest.approx(activations / 4, abs=1)
+    evaluation = FlowPolicy.estimate(
         policy.config, **of_a_run(training=False), reference=True, averages=1
     )
-    assert dict(only) == {k: told[k] for k in ("frozen models", "transformer", *copy)}
-    drawing = FlowPolicy.estimate(
+    assert dict(evaluation) == {k: sizes[k] for k in ("frozen models", "transformer", *copy)}
+    sampling = FlowPolicy.estimate(
         policy.config, **of_a_run(decisions=0), reference=False, averages=0
     )
-    assert alone.keys() - drawing.keys() == {"activations"}
+    assert plain.keys() - sampling.keys() == {"activations"}
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_shards_divide_what_is_trained_and_no_frozen_model(lab, lora):
+def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
     config = lab.policy("flux", lora=lora, precision="bf16").config
-    kept = {"reference": True, "averages": 1}
-    whole = dict(FlowPolicy.estimate(config, **of_a_run(), **kept))
-    part = dict(FlowPolicy.estimate(config, **of_a_run(), **kept, shards=3))
+    copies = {"reference": True, "averages": 1}
+    full = dict(FlowPolicy.estimate(config, **of_a_run(), **copies))
+    sharded = dict(FlowPolicy.estimate(config, **of_a_run(), **copies, shards=3))
     gathered = {"gathered blocks", "gradients of gathered blocks"}
-    assert part.keys() - whole.keys() == gathered
-    assert whole.keys() - part.keys() == (set() if lora else {"transformer in bf16"})
+    assert sharded.keys() - full.keys() == gathered
+    assert full.keys() - sharded.keys() == (set() if lora else {"transformer in bf16"})
     for purpose in ("gradients", "optimizer", "reference", "moving average", "transformer"):
-        assert part[purpose] == pytest.approx(whole[purpose] / 3, abs=12)
+        assert sharded[purpose] == pytest.approx(full[purpose] / 3, abs=12)
     for purpose in ("frozen models", "activations"):
-        assert part[purpose] == whole[purpose]
-    drawing = FlowPolicy.estimate(config, **of_a_run(decisions=0), **kept, shards=3)
-    assert gathered & drawing.keys() == {"gathered blocks"}
+        assert sharded[purpose] == full[purpose]
+    sampling = FlowPolicy.estimate(config, **of_a_run(decisions=0), **copies, shards=3)
+    assert gathered & sampling.keys() == {"gathered blocks"}
 
 
-def test_the_estimate_of_activations_is_of_the_right_size(lab):
-    for of in ("sd3", "flux"):
-        policy = lab.policy(of)
+def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
+    for architecture in ("sd3", "flux"):
+        policy = lab.policy(architecture)
         four = of_a_run(decisions=4, rollouts=4, sampled=4)
-        told = FlowPolicy.estimate(policy.config, **four, reference=False, averages=0)
-        kept = update(lab, policy)
-        assert kept / 1.5 < told["activations"] < 1.5 * kept
-        frugal = policy.config.model_copy(update={"gradient_checkpointing": True})
-        less = FlowPolicy.estimate(frugal, **four, reference=False, averages=0)
-        assert told["activations"] / 20 < less["activations"] < told["activations"] / 1.5
+        sizes = FlowPolicy.estimate(policy.config, **four, reference=False, averages=0)
+        measured = update(lab, policy)
+        assert measured / 1.5 < sizes["activations"] < 1.5 * measured
+        config = policy.config.model_copy(update={"gradient_checkpointing": True})
+        checkpointed = FlowPolicy.estimate(config, **four, reference=False, averages=0)
+        assert sizes["activations"] / 20 < checkpointed["activations"] < sizes["activations"] / 1.5
 
 
 # ---- half precision
 
 
-# FLUX norms queries whose weights stay float32, which costs a fused kernel and nothing else.
+# FLUX norms queries by weights that stay float32, which only rules out a fused kernel.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_computes_in_half_and_trains_in_float32(lab, of, lora, precision):
-    policy = lab.policy(of, lora=lora, precision=precision, guidance=2.0)
+def test_half_precision_computes_in_half_and_trains_in_float32(lab, architecture, lora, precision):
+    policy = lab.policy(architecture, lora=lora, precision=precision, guidance=2.0)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     for name, parameter in policy.named_parameters():
-        # T5 keeps one of its projections from overflowing.
-        wide = parameter.requires_grad or name.startswith("vae.")
-        wide = wide or (precision == "fp16" and ".wo." in name)
-        assert parameter.dtype == (torch.float32 if wide else half), name
+        # transformers keeps T5's projection `wo` in float32, as it overflows in fp16.
+        in_float32 = parameter.requires_grad or name.startswith("vae.")
+        in_float32 = in_float32 or (precision == "fp16" and ".wo." in name)
+        assert parameter.dtype == (torch.float32 if in_float32 else half), name
     assert policy.scale_loss == (precision == "fp16")
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     current = policy(rollouts)
@@ -190,7 +190,7 @@ def test_half_precision_computes_in_half_and_trains_in_float32(lab, of, lora, pr
     assert (current.log_probs - rollouts.sampler_log_probs).abs().max() < 5e-3
     current.log_probs.sum().backward()
     assert 0 < float(lab.gradient(policy).norm()) < float("inf")
-    exact = lab.policy(of, lora=lora, guidance=2.0)
-    theirs = exact.sample(lab.rows, group_size=2, seeds=range(4))
-    images, others = lab.images_of(rollouts), lab.images_of(theirs)
-    assert 0 < (images - others).abs().mean() < 0.03
+    exact = lab.policy(architecture, lora=lora, guidance=2.0)
+    reference = exact.sample(lab.rows, group_size=2, seeds=range(4))
+    images, reference_images = lab.images_of(rollouts), lab.images_of(reference)
+    assert 0 < (images - reference_images).abs().mean() < 0.03

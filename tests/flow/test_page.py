@@ -1,4 +1,4 @@
-"""The page about image models names every setting there is."""
+"""docs/flow.md names every setting."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The policy: laws 2, 3 and 4 for denoising steps, guidance, reference, and what is kept."""
+"""The policy: laws 2, 3 and 4 for denoising steps, guidance, the reference, and kept weights."""
 
 from dataclasses import replace
 
@@ -27,31 +27,31 @@ def sample(policy, rows=None, *, size=2, seeds=SEEDS, **more):
     return policy.sample(rows, group_size=size, seeds=seeds[: size * len(rows)], **more)
 
 
-def answers(policy, rollouts):
+def log_probs(policy, rollouts):
     with torch.no_grad():
         return policy(rollouts).log_probs
 
 
-def forgetful(rollouts):
-    """The same rollouts without the sampler's unconditional branch."""
-    known = {k: v for k, v in rollouts.trajectory.items() if k != "unconditional"}
-    return replace(rollouts, trajectory=known)
+def without_unconditional(rollouts):
+    """The same rollouts without the sampler's unconditional velocities."""
+    trajectory = {k: v for k, v in rollouts.trajectory.items() if k != "unconditional"}
+    return replace(rollouts, trajectory=trajectory)
 
 
-# ---- law 2: the ratio is one, however the batch is cut
+# ---- law 2: the ratio is one, however the batch is split
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", ["flow", "cps", "dance"])
 def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
-    for of, guidance, batch in [
+    for architecture, guidance, batch in [
         ("sd3", 1.0, 64),
         ("sd3", 4.0, 4),
         ("flux", 1.0, 4),
         ("flux", 4, 64),
     ]:
         policy = lab.policy(
-            of,
+            architecture,
             sde=kind,
             guidance=guidance,
             batch=batch,
@@ -62,37 +62,37 @@ def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
         steps = rollouts.mask.shape[1]
         assert rollouts.sampler_log_probs.shape == (6, steps) == (6, policy.max_decisions)
         assert not rollouts.sampler_log_probs.requires_grad
-        cut = [
+        microbatches = [
             *policy.microbatches(rollouts, 1000, cut_decisions=True),
             *policy.microbatches(rollouts, 7, cut_decisions=False),
             (torch.arange(6), slice(None)),
             (torch.tensor([4, 0, 3]), slice(1, steps)),
             (torch.tensor([5]), slice(steps - 1, steps)),
         ]
-        for parts, forget in [(cut, False), (cut[-3:], True)]:
-            for part, decisions in parts:
-                piece = rollouts.select(part)
-                current = policy(forgetful(piece) if forget else piece, decisions)
-                expected = rollouts.sampler_log_probs[part][:, decisions]
+        for pieces, recompute in [(microbatches, False), (microbatches[-3:], True)]:
+            for rows, decisions in pieces:
+                piece = rollouts.select(rows)
+                current = policy(without_unconditional(piece) if recompute else piece, decisions)
+                expected = rollouts.sampler_log_probs[rows][:, decisions]
                 assert current.log_probs.shape == expected.shape
                 assert current.log_probs.requires_grad
                 torch.testing.assert_close(current.log_probs.detach(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.5])
-def test_in_bf16_the_ratio_is_well_within_the_smallest_clip_range(lab, guidance):
-    """As the recipes train: adapters, bf16, passes of one size. Their clip range is 1e-5."""
+def test_in_bf16_the_error_of_the_ratio_is_a_tenth_of_the_smallest_clip_range(lab, guidance):
+    """With the recipes' settings: LoRA, bf16, batches of one size and a clip range of 1e-5."""
     policy = lab.policy(precision="bf16", lora={"rank": 2}, guidance=guidance, batch=4)
     lab.nudge(policy)
     rollouts = policy.sample(lab.rows, group_size=4, seeds=range(8))
     for rows, decisions in policy.microbatches(rollouts, 16384, cut_decisions=True):
         assert len(rows) == 4
-        found = policy(rollouts.select(rows), decisions).log_probs
-        gap = (found - rollouts.sampler_log_probs[rows][:, decisions]).abs().max()
+        current = policy(rollouts.select(rows), decisions).log_probs
+        gap = (current - rollouts.sampler_log_probs[rows][:, decisions]).abs().max()
         assert gap < 0.1 * 1e-5
 
 
-def test_the_extras_are_those_of_the_steps(lab):
+def test_extra_holds_mean_std_and_interval_of_the_sampled_steps(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 2, "start": 1})
     rollouts = sample(policy)
     extra = policy(rollouts).extra
@@ -110,27 +110,27 @@ def test_the_extras_are_those_of_the_steps(lab):
         torch.testing.assert_close(value, extra[name][3:4, 1:2], rtol=0, atol=1e-5)
 
 
-def test_what_nothing_needs_is_not_answered(lab):
+def test_forward_returns_only_the_extras_that_are_needed(lab):
     policy = lab.policy(guidance=2.0)
     rollouts = sample(policy)
-    expected = policy(rollouts)
+    complete = policy(rollouts)
     policy.needed = frozenset({"log_probs", "mean", "std"})
-    found = policy(rollouts)
-    assert found.extra.keys() == {"mean", "std"}
-    assert expected.extra.keys() == {"mean", "std", "interval"}
-    assert torch.equal(found.log_probs, expected.log_probs)
-    for name, value in found.extra.items():
-        assert torch.equal(value, expected.extra[name])
+    current = policy(rollouts)
+    assert current.extra.keys() == {"mean", "std"}
+    assert complete.extra.keys() == {"mean", "std", "interval"}
+    assert torch.equal(current.log_probs, complete.log_probs)
+    for name, value in current.extra.items():
+        assert torch.equal(value, complete.extra[name])
 
 
-def test_wrong_weights_and_wrong_prompts_show_in_the_ratio(lab):
+def test_other_weights_or_other_prompts_change_the_ratio(lab):
     policy = lab.policy(guidance=4.0)
     rollouts = sample(policy)
     swapped = rollouts.select([2, 3, 4, 5, 0, 1]).prompts
     other = replace(rollouts, prompts=swapped)
-    assert (answers(policy, other) - rollouts.sampler_log_probs).abs().max() > 1e-3
+    assert (log_probs(policy, other) - rollouts.sampler_log_probs).abs().max() > 1e-3
     lab.nudge(policy)
-    assert (answers(policy, rollouts) - rollouts.sampler_log_probs).abs().max() > 1e-3
+    assert (log_probs(policy, rollouts) - rollouts.sampler_log_probs).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2, "options": {"lora_dropout": 0.5}}])
@@ -141,58 +141,62 @@ def test_dropout_stays_off_in_training(lab, lora):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_what_was_sampled_ahead_changes_nothing_of_what_is_trained(lab, guidance):
-    """The next step begins, and samples other decisions, before this one's rollouts are used."""
+def test_sampling_the_next_step_ahead_does_not_change_the_log_probs_of_this_one(lab, guidance):
+    """With a sliding window the next step samples other decisions before this one is trained."""
     policy = lab.policy(guidance=guidance, window={"kind": "sliding", "size": 2, "every": 1})
     policy.begin(0)
     rollouts = sample(policy)
-    before = answers(policy, rollouts)
+    before = log_probs(policy, rollouts)
     policy.begin(1)
     ahead = sample(policy)
     assert not torch.equal(ahead.tensor("first"), rollouts.tensor("first"))
-    assert torch.equal(answers(policy, rollouts), before)
+    assert torch.equal(log_probs(policy, rollouts), before)
     torch.testing.assert_close(before, rollouts.sampler_log_probs, rtol=0, atol=1e-5)
     lab.nudge(policy)
     for drawn in (rollouts, ahead, ahead.concat([rollouts, ahead])):
-        assert torch.equal(answers(policy, drawn), answers(policy, forgetful(drawn)))
-    assert (answers(policy, ahead) - ahead.sampler_log_probs).abs().max() > 1e-3
+        assert torch.equal(
+            log_probs(policy, drawn), log_probs(policy, without_unconditional(drawn))
+        )
+    assert (log_probs(policy, ahead) - ahead.sampler_log_probs).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_it_is_an_exact_sampler_in_float32_alone(lab, precision):
+def test_only_in_float32_is_it_an_exact_sampler(lab, precision):
     assert lab.policy(precision=precision).exact == (precision == "float32")
 
 
-# ---- law 4: seeds name samples
+# ---- law 4: a sample depends only on its seed
 
 
 @pytest.mark.parametrize(
-    ("of", "settings"),
+    ("architecture", "settings"),
     [("sd3", {"guidance": 4.0}), ("flux", {"window": {"kind": "random", "size": 2}})],
 )
-def test_batch_order_and_company_change_nothing(lab, of, settings):
-    policy = lab.policy(of, **settings)
-    whole = sample(policy)
+def test_a_sample_does_not_depend_on_its_batch(lab, architecture, settings):
+    policy = lab.policy(architecture, **settings)
+    together = sample(policy)
 
-    def same(found, rows):
-        expected = whole.select(rows)
+    def assert_equal(rollouts, rows):
+        expected = together.select(rows)
         torch.testing.assert_close(
-            found.sampler_log_probs, expected.sampler_log_probs, rtol=0, atol=1e-5
+            rollouts.sampler_log_probs, expected.sampler_log_probs, rtol=0, atol=1e-5
         )
         for name in ("path",):
-            for one, other in zip(found.trajectory[name], expected.trajectory[name], strict=True):
+            for one, other in zip(
+                rollouts.trajectory[name], expected.trajectory[name], strict=True
+            ):
                 torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
-        images = lab.images_of(whole)[rows]
-        torch.testing.assert_close(lab.images_of(found), images, rtol=0, atol=1e-4)
+        images = lab.images_of(together)[rows]
+        torch.testing.assert_close(lab.images_of(rollouts), images, rtol=0, atol=1e-4)
 
     prompts = rows_of(3)
-    same(sample(policy, prompts[1:2], seeds=SEEDS[2:4]), [2, 3])
-    same(sample(policy, prompts[::-1], seeds=[15, 16, 13, 14, 11, 12]), [4, 5, 2, 3, 0, 1])
+    assert_equal(sample(policy, prompts[1:2], seeds=SEEDS[2:4]), [2, 3])
+    assert_equal(sample(policy, prompts[::-1], seeds=[15, 16, 13, 14, 11, 12]), [4, 5, 2, 3, 0, 1])
     for batch in (1, 4):
-        same(sample(lab.policy(of, batch=batch, **settings)), list(range(6)))
+        assert_equal(sample(lab.policy(architecture, batch=batch, **settings)), list(range(6)))
     if "window" not in settings:
-        same(sample(policy, [prompts[0]] * 2, size=1, seeds=[11, 12]), [0, 1])
-    images = lab.images_of(whole).flatten(1)
+        assert_equal(sample(policy, [prompts[0]] * 2, size=1, seeds=[11, 12]), [0, 1])
+    images = lab.images_of(together).flatten(1)
     assert torch.pdist(images).min() > 0.05
 
 
@@ -210,7 +214,7 @@ def test_nothing_is_drawn_from_the_global_generator(lab):
 # ---- evaluation
 
 
-def test_evaluation_has_no_noise_and_no_decisions(lab):
+def test_evaluation_has_neither_noise_nor_decisions(lab):
     policy = lab.policy(guidance=2.0, training_guidance=1.0)
     sizes = lab.calls(policy)
     first = sample(policy, purpose="evaluate")
@@ -227,13 +231,13 @@ def test_evaluation_has_no_noise_and_no_decisions(lab):
         steps=4,
         window={"kind": "all"},
     )
-    found = lab.images_of(sample(noisy, purpose="evaluate"))
-    torch.testing.assert_close(found, lab.images_of(first), rtol=0, atol=1e-6)
+    images = lab.images_of(sample(noisy, purpose="evaluate"))
+    torch.testing.assert_close(images, lab.images_of(first), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("start", [0, 2])
-def test_outside_the_window_a_step_is_the_odes(lab, start):
-    """The samples before the first decision and after the last, by Euler's rule written out."""
+def test_outside_the_window_steps_are_those_of_the_ode(lab, start):
+    """Samples before the first decision and after the last are those of Euler's method."""
     policy = lab.policy(steps=6, window={"kind": "fixed", "size": 2, "start": start})
     rollouts = policy.sample(lab.rows[:1], group_size=2, seeds=[3, 4])
     conditions = policy.adapter.encode(lab.rows[:1])
@@ -267,46 +271,46 @@ def test_outside_the_window_a_step_is_the_odes(lab, start):
 
 
 @pytest.mark.parametrize("kind", ["flow", "dance", "cps"])
-def test_the_last_step_may_have_noise_and_is_no_decision(lab, kind):
-    policies_ = [lab.policy(sde=kind, steps=3, last_step=last) for last in ("ode", "noise")]
+def test_the_last_step_can_have_noise_without_being_a_decision(lab, kind):
+    policies = [lab.policy(sde=kind, steps=3, last_step=last) for last in ("ode", "noise")]
     latents = []
-    for policy in policies_:
-        seen = policy.guided.completions
-        policy.guided.completions = lambda x, seen=seen: latents.append(x) or seen(x)
-    plain, noisy = (policy.sample(lab.rows[:1], group_size=1, seeds=[3]) for policy in policies_)
+    for policy in policies:
+        decode = policy.guided.completions
+        policy.guided.completions = lambda x, decode=decode: latents.append(x) or decode(x)
+    plain, noisy = (policy.sample(lab.rows[:1], group_size=1, seeds=[3]) for policy in policies)
     assert torch.equal(plain.sampler_log_probs, noisy.sampler_log_probs)
     last = torch.stack([path[-1] for path in noisy.trajectory["path"]])
     assert torch.equal(last[0], plain.trajectory["path"][0][-1])
-    sigma, after = policies_[0].sigmas[-2:]
-    velocity = (last - latents[0]) / sigma  # the ODE's step to sigma 0, backwards
+    sigma, after = policies[0].sigmas[-2:]
+    velocity = (last - latents[0]) / sigma  # solves the ODE's last step, x - sigma v, for v
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn((1 + 2 + 1, *last.shape[1:]), generator=generator)[-1:]
     step = sde.step(velocity, last, sigma, after, kind=kind, noise_level=0.7, noise=noise)
     torch.testing.assert_close(latents[1], step.next_sample, rtol=0, atol=1e-5)
     assert ((latents[1] - latents[0]).abs().max() > 0.01) == (kind != "cps")
-    finals = [sample(policy, purpose="evaluate").facts["images"] for policy in policies_]
+    finals = [sample(policy, purpose="evaluate").facts["images"] for policy in policies]
     assert torch.equal(torch.stack(finals[0]), torch.stack(finals[1]))
 
 
-def test_training_takes_its_own_steps_and_guidance(lab):
+def test_training_uses_its_own_number_of_steps_and_guidance(lab):
     policy = lab.policy(guidance=2.0, training_guidance=1.0, steps=3)
     sizes = lab.calls(policy)
     rollouts = sample(policy)
     assert sizes == [6] * 3
     assert "unconditional" not in rollouts.trajectory
     torch.testing.assert_close(
-        answers(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+        log_probs(policy, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
     )
     strong = lab.policy(guidance=1.0, training_guidance=3.0, steps=3)
     sizes = lab.calls(strong)
     rollouts = sample(strong)
     assert sizes == [6] * 6
     torch.testing.assert_close(
-        answers(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
+        log_probs(strong, rollouts), rollouts.sampler_log_probs, rtol=0, atol=1e-5
     )
 
 
-def test_images_are_what_rewards_see(lab):
+def test_completions_are_the_pictures_of_the_images_fact(lab):
     rollouts = sample(lab.policy())
     for image, picture in zip(rollouts.facts["images"], rollouts.completions, strict=True):
         assert picture.size == (16, 16)
@@ -320,7 +324,9 @@ def test_images_are_what_rewards_see(lab):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monkeypatch):
+def test_with_shared_noise_a_group_is_computed_once_until_its_first_decision(
+    lab, guidance, monkeypatch
+):
     policy = lab.policy(
         shared_noise=True, guidance=guidance, window={"kind": "fixed", "size": 2, "start": 2}
     )
@@ -344,10 +350,12 @@ def test_a_group_shares_its_start_and_what_is_computed_alike(lab, guidance, monk
     assert sizes[5 * each :] == [6] * 5 * each
     torch.testing.assert_close(shared.sampler_log_probs, plain.sampler_log_probs, rtol=0, atol=1e-5)
     torch.testing.assert_close(lab.images_of(shared), lab.images_of(plain), rtol=0, atol=1e-5)
-    torch.testing.assert_close(answers(policy, shared), shared.sampler_log_probs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        log_probs(policy, shared), shared.sampler_log_probs, rtol=0, atol=1e-5
+    )
 
 
-def test_without_shared_noise_starts_differ(lab):
+def test_without_shared_noise_each_sample_starts_from_its_own(lab):
     rollouts = sample(lab.policy(), size=3)
     starts = torch.stack([path[0] for path in rollouts.trajectory["path"]])
     assert torch.pdist(starts.flatten(1)).min() > 1
@@ -356,17 +364,17 @@ def test_without_shared_noise_starts_differ(lab):
 # ---- encodings
 
 
-def test_each_prompt_is_encoded_once_in_the_life_of_a_policy(lab):
+def test_each_prompt_is_encoded_only_once(lab):
     policy = lab.policy(guidance=4.0, negative_prompt="blur")
-    encode, asked = policy.adapter.encode, []
-    policy.adapter.encode = lambda rows: asked.extend(r["prompt"] for r in rows) or encode(rows)
+    encode, prompts = policy.adapter.encode, []
+    policy.adapter.encode = lambda rows: prompts.extend(r["prompt"] for r in rows) or encode(rows)
     rollouts = sample(policy)
     sample(policy, purpose="evaluate")
-    policy(forgetful(rollouts))
-    assert sorted(asked) == ["a cat", "b cat", "blur", "c cat"]
+    policy(without_unconditional(rollouts))
+    assert sorted(prompts) == ["a cat", "b cat", "blur", "c cat"]
 
 
-def test_a_prompt_that_is_too_long_is_never_cut_off_unseen(lab):
+def test_a_prompt_that_is_too_long_is_refused_rather_than_cut(lab):
     with pytest.raises(UserError, match=r"policy\.prompt_tokens allows 12"):
         lab.policy().sample([{"prompt": "cat " * 20}], group_size=1, seeds=[0])
 
@@ -374,7 +382,7 @@ def test_a_prompt_that_is_too_long_is_never_cut_off_unseen(lab):
 # ---- what is trained, and the reference
 
 
-def test_full_training_trains_the_transformer_alone(lab):
+def test_full_training_trains_only_the_transformer(lab):
     policy = lab.policy()
     names = [name for name, p in policy.named_parameters() if p.requires_grad]
     expected = [f"transformer.{n}" for n, _ in policy.adapter.model.named_parameters()]
@@ -383,103 +391,105 @@ def test_full_training_trains_the_transformer_alone(lab):
     assert {name.partition(".")[0] for name in policy.state_dict()} == parts
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
-def test_lora_trains_adapters_of_the_attention_alone_and_starts_at_the_model(lab, of):
-    policy = lab.policy(of, lora={"rank": 2, "alpha": 4})
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+def test_lora_trains_adapters_of_attention_layers_and_starts_as_the_base_model(lab, architecture):
+    policy = lab.policy(architecture, lora={"rank": 2, "alpha": 4})
     names = [name for name, p in policy.named_parameters() if p.requires_grad]
     assert all(".lora_" in name and ".attn." in name for name in names)
-    whole = lab.policy(of)
+    full = lab.policy(architecture)
     count = sum(
         2 * (module.in_features + module.out_features)
-        for name, module in whole.adapter.model.named_modules()
+        for name, module in full.adapter.model.named_modules()
         if isinstance(module, torch.nn.Linear) and ".attn." in name
     )
     assert sum(p.numel() for p in lab.trained(policy)) == count > 0
     layers = [module for module in policy.modules() if hasattr(module, "lora_A")]
     assert {layer.scaling["default"] for layer in layers} == {4 / 2}
-    rollouts = sample(whole)
-    assert torch.equal(answers(policy, rollouts), answers(whole, rollouts))
-    picked = lab.policy(of, lora={"rank": 2, "targets": ["attn.to_q"], "options": {"bias": "none"}})
-    names = [name for name, p in picked.named_parameters() if p.requires_grad]
+    rollouts = sample(full)
+    assert torch.equal(log_probs(policy, rollouts), log_probs(full, rollouts))
+    narrow = lab.policy(
+        architecture, lora={"rank": 2, "targets": ["attn.to_q"], "options": {"bias": "none"}}
+    )
+    names = [name for name, p in narrow.named_parameters() if p.requires_grad]
     assert all(".attn.to_q.lora_" in name for name in names)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_the_reference_answers_as_the_policy_did_at_the_start(lab, lora, guidance):
+def test_the_reference_gives_the_log_probs_of_the_start_of_training(lab, lora, guidance):
     policy = lab.policy(lora=lora, guidance=guidance)
     rollouts = sample(policy)
-    before = answers(policy, rollouts)
+    before = log_probs(policy, rollouts)
     ids = {id(p) for p in policy.parameters()}
     policy.keep("reference")
     lab.nudge(policy)
     trained = {id(p) for p in lab.trained(policy)}
-    moved = answers(policy, rollouts)
+    moved = log_probs(policy, rollouts)
     assert (moved - before).abs().max() > 1e-3
     for _ in range(2):
         with policy.using("reference"):
-            torch.testing.assert_close(answers(policy, rollouts), before, rtol=0, atol=1e-6)
+            torch.testing.assert_close(log_probs(policy, rollouts), before, rtol=0, atol=1e-6)
             again = sample(policy)
         torch.testing.assert_close(again.sampler_log_probs, before, rtol=0, atol=1e-5)
     with pytest.raises(ZeroDivisionError), policy.using("reference"):
         raise ZeroDivisionError
-    assert torch.equal(answers(policy, rollouts), moved)
+    assert torch.equal(log_probs(policy, rollouts), moved)
     assert {id(p) for p in policy.parameters()} == ids
     assert {id(p) for p in lab.trained(policy)} == trained
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_weights_that_were_not_kept(lab, lora):
-    told = r"keeps no weights named 'old' \(kept are: reference\)"
+def test_using_weights_that_were_never_kept_is_refused(lab, lora):
+    message = r"keeps no weights named 'old' \(kept are: reference\)"
     policy = lab.policy(lora=lora)
     policy.keep("reference")
-    with pytest.raises(UserError, match=told), policy.using("old"):
+    with pytest.raises(UserError, match=message), policy.using("old"):
         pass
 
 
 @pytest.mark.parametrize("init", ["gaussian", False])
-def test_adapters_are_switched_off_only_where_the_kept_ones_add_nothing(lab, init):
-    """Weights kept later, blended ones, and adapters that begin with something are put in."""
+def test_adapters_are_disabled_only_where_the_kept_ones_are_zero(lab, init):
+    """Adapters kept later, blended ones, and those not initialised to zero are swapped in."""
     policy = lab.policy(lora={"rank": 2, "options": {"init_lora_weights": init}})
     rollouts = sample(policy)
-    switched, model = [], policy.adapter.model
+    disabled, model = [], policy.adapter.model
     disable = model.disable_adapters
-    model.disable_adapters = lambda: switched.append(1) or disable()
+    model.disable_adapters = lambda: disabled.append(1) or disable()
 
-    def told(name):
+    def log_probs_by(name):
         with policy.using(name):
-            return answers(policy, rollouts)
+            return log_probs(policy, rollouts)
 
-    first = answers(policy, rollouts)
+    first = log_probs(policy, rollouts)
     policy.keep("reference")
     lab.nudge(policy)
-    torch.testing.assert_close(told("reference"), first, rtol=0, atol=1e-6)
-    assert len(switched) == (init == "gaussian")
-    switched.clear()
-    later = answers(policy, rollouts)
+    torch.testing.assert_close(log_probs_by("reference"), first, rtol=0, atol=1e-6)
+    assert len(disabled) == (init == "gaussian")
+    disabled.clear()
+    later = log_probs(policy, rollouts)
     policy.keep("later")
     policy.blend("reference", 0.0)
     lab.nudge(policy, seed=3)
     for name in ("later", "reference"):
-        torch.testing.assert_close(told(name), later, rtol=0, atol=1e-6)
+        torch.testing.assert_close(log_probs_by(name), later, rtol=0, atol=1e-6)
     assert (later - first).abs().max() > 1e-3
-    assert switched == []
+    assert disabled == []
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_the_reference_mean_of_flow_grpo_moves(lab, lora):
+def test_flow_grpo_mixes_the_policy_into_the_reference(lab, lora):
     policy = lab.policy(lora=lora)
     rollouts = sample(policy)
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1, reference_every=2, reference_mix=0.5))
     policy.keep("reference")
-    begun = [p.detach().clone() for p in lab.trained(policy)]
+    initial = [p.detach().clone() for p in lab.trained(policy)]
     lab.nudge(policy)
     for step in (1, 2):
         algorithm.end_step(policy, step)
     with torch.no_grad():
         with policy.using("reference"):
             mean = policy(rollouts).extra["mean"]
-        for parameter, first in zip(lab.trained(policy), begun, strict=True):
+        for parameter, first in zip(lab.trained(policy), initial, strict=True):
             parameter.copy_((parameter + first) / 2)
         torch.testing.assert_close(mean, policy(rollouts).extra["mean"], rtol=0, atol=1e-6)
 
@@ -495,7 +505,7 @@ def adamw(policy, lab):
 
 
 def averaged(policy, lab):
-    """An average is put in for good, as what is saved at the end of a run."""
+    """Replaces the weights by their moving average, as at the end of a run."""
     policy.keep("average")
     lab.nudge(policy)
     policy.blend("average", 0.5)
@@ -504,44 +514,46 @@ def averaged(policy, lab):
 
 @pytest.mark.parametrize("change", [adamw, averaged])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_the_unconditional_branch_is_kept_until_weights_change(lab, lora, change):
+def test_unconditional_velocities_are_reused_until_the_weights_change(lab, lora, change):
     policy = lab.policy(lora=lora, guidance=4.0)
     rollouts = sample(policy)
     policy.keep("reference")
     sizes = lab.calls(policy)
-    kept = answers(policy, rollouts.select([1, 2, 5]))
-    assert sizes == [12]  # three rows of four decisions, conditional alone
-    fresh = answers(policy, forgetful(rollouts.select([1, 2, 5])))
+    reused = log_probs(policy, rollouts.select([1, 2, 5]))
+    assert sizes == [12]  # three rows of four decisions, only the conditional pass
+    fresh = log_probs(policy, without_unconditional(rollouts.select([1, 2, 5])))
     assert sizes == [12, 12, 12]
-    torch.testing.assert_close(kept, fresh, rtol=0, atol=1e-5)
+    torch.testing.assert_close(reused, fresh, rtol=0, atol=1e-5)
     change(policy, lab)
     sizes.clear()
-    recomputed = answers(policy, rollouts)
+    recomputed = log_probs(policy, rollouts)
     assert sizes == [24, 24]
-    assert torch.equal(recomputed, answers(policy, forgetful(rollouts)))
-    # The reference's own branch is not the sampler's, even before the first change.
+    assert torch.equal(recomputed, log_probs(policy, without_unconditional(rollouts)))
+    # By the reference's weights they are computed anew, even before the first update.
     later = sample(policy)
     with policy.using("reference"):
-        found = answers(policy, later)
-        assert torch.equal(found, answers(policy, forgetful(later)))
+        reference = log_probs(policy, later)
+        assert torch.equal(reference, log_probs(policy, without_unconditional(later)))
     sizes.clear()
-    answers(policy, later)
+    log_probs(policy, later)
     assert sizes == [24]
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_the_unconditional_branch_of_other_weights_is_not_the_policys(lab, lora):
+def test_unconditional_velocities_of_other_weights_are_not_reused(lab, lora):
     policy = lab.policy(lora=lora, guidance=4.0)
     policy.keep("average")
     lab.nudge(policy)
     with policy.using("average"):
         drawn = sample(policy)
-    for _ in range(3):  # as many writes as putting the average in and out took, and others
-        assert torch.equal(answers(policy, drawn), answers(policy, forgetful(drawn)))
+    for _ in range(3):  # also after as many writes as swapping the average in and out takes
+        assert torch.equal(
+            log_probs(policy, drawn), log_probs(policy, without_unconditional(drawn))
+        )
         lab.nudge(policy, size=0.01)
 
 
-def test_log_probs_and_means_carry_gradient_and_the_unconditional_branch_none(lab):
+def test_no_gradient_flows_through_the_unconditional_velocity(lab):
     policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 1, "start": 1})
     rollouts = sample(policy)
     with torch.no_grad():
@@ -551,22 +563,22 @@ def test_log_probs_and_means_carry_gradient_and_the_unconditional_branch_none(la
     sigma, after = policy.sigmas[1:3]
     factors = torch.linspace(-1, 1, path[0, 0].numel()).view_as(path[0, 0])
 
-    def told(conditions):
+    def velocity_of(conditions):
         level, model = torch.full((6,), float(sigma)), policy.adapter.model
         return policy.adapter.velocity(model, path[:, 0], level, conditions, guidance=4.0)
 
     gradients = []
     for detached in (True, False):
-        without = told(empty).detach() if detached else told(empty)
-        velocity = without + 4.0 * (told(prompts) - without)
+        without = velocity_of(empty).detach() if detached else velocity_of(empty)
+        velocity = without + 4.0 * (velocity_of(prompts) - without)
         policy.zero_grad()
         step = sde.step(velocity, path[:, 0], sigma, after, next_sample=path[:, 1])
         (step.log_prob.sum() + (step.mean * factors).sum()).backward()
         gradients.append(lab.gradient(policy))
     assert lab.gap(gradients[1], gradients[0]) > 0.05
-    for asked in (rollouts, forgetful(rollouts)):
+    for batch in (rollouts, without_unconditional(rollouts)):
         policy.zero_grad()
-        current = policy(asked)
+        current = policy(batch)
         (current.log_probs.sum() + (current.extra["mean"] * factors).sum()).backward()
         assert lab.gap(lab.gradient(policy), gradients[0]) < 1e-5
         assert not current.extra["std"].requires_grad

@@ -1,4 +1,4 @@
-"""Half precision: what it does to log-probs is measured."""
+"""Half precision: the error of its log-probs is measured."""
 
 import pytest
 import torch
@@ -13,45 +13,45 @@ def sample(policy, rows):
     return policy.sample(rows, group_size=2, seeds=range(4))
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_exactly_is_the_same_model_in_float32(lab, of, lora):
-    """The weights as bf16 stores them, computed as if they had been loaded in float32."""
-    half = lab.policy(of, precision="bf16", lora=lora, guidance=2.0)
-    whole = lab.policy(of, lora=lora, guidance=2.0)
-    whole.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+def test_in_float32_computes_the_bf16_weights_exactly(lab, architecture, lora):
+    """The weights are those rounded to bf16, the computation is in float32."""
+    half = lab.policy(architecture, precision="bf16", lora=lora, guidance=2.0)
+    exact = lab.policy(architecture, lora=lora, guidance=2.0)
+    exact.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
     x = torch.randn(2, *half.adapter.latent_shape, generator=torch.Generator().manual_seed(0))
     sigma, conditions = torch.tensor([0.9, 0.4]), half.guided.conditions(lab.rows)
-    answers = [half.guided.velocity(x, sigma, conditions, 1.0)[0]]
+    velocities = [half.guided.velocity(x, sigma, conditions, 1.0)[0]]
     with torch.no_grad(), half.guided.in_float32():
-        answers.append(half.guided.velocity(x, sigma, conditions, 1.0)[0])
+        velocities.append(half.guided.velocity(x, sigma, conditions, 1.0)[0])
     wide = {name: value.float() for name, value in conditions.items()}
-    expected, _ = whole.guided.velocity(x, sigma, wide, 1.0)
-    torch.testing.assert_close(answers[1], expected, rtol=0, atol=1e-5)
-    assert (answers[0] - expected).abs().max() > 1e-3
+    expected, _ = exact.guided.velocity(x, sigma, wide, 1.0)
+    torch.testing.assert_close(velocities[1], expected, rtol=0, atol=1e-5)
+    assert (velocities[0] - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_the_error_of_log_probs_is_a_metric(lab, precision):
+def test_the_rounding_error_of_log_probs_is_logged(lab, precision):
     policy = lab.policy(precision=precision, lora={"rank": 2}, guidance=2.0)
     assert policy.logged == {"log_prob_error"} <= policy.facts
     first = sample(policy, lab.rows)
     error = first.facts["log_prob_error"]
     assert len(set(error)) == 1
     with policy.guided.in_float32(), torch.no_grad():
-        known = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
-        exact = policy(type(first)(**{**vars(first), "trajectory": known})).log_probs
+        trajectory = {k: v for k, v in first.trajectory.items() if k != "unconditional"}
+        exact = policy(type(first)(**{**vars(first), "trajectory": trajectory})).log_probs
     assert error[0] == pytest.approx(
         float((exact - first.sampler_log_probs)[0].abs().mean()), rel=0.01
     )
-    policy._exact_log_probs = None  # once a step: the others are as far off as its first
+    policy._exact_log_probs = None  # measured once a step, for its first rollouts
     again = policy.sample(lab.rows, group_size=2, seeds=range(4, 8))
     assert again.facts["log_prob_error"] == error
     assert "log_prob_error" not in lab.policy().sample(lab.rows, group_size=1, seeds=[0, 1]).facts
 
 
-def test_the_error_is_that_of_the_step_that_was_sampled(lab):
-    """Also where the next step is sampled, by other weights, before this one is trained."""
+def test_the_error_stays_with_the_rollouts_that_it_was_measured_for(lab):
+    """Also where the next step is sampled before this one is trained."""
     policy = lab.policy(precision="bf16", lora={"rank": 2})
     first = sample(policy, lab.rows)
     error = first.facts["log_prob_error"]
@@ -72,7 +72,7 @@ def test_fp16_is_nearer_to_float32_than_bf16(lab):
     assert 0 < errors["fp16"] < errors["bf16"] / 3
 
 
-def test_answers_that_are_not_finite_end_the_run_with_a_sentence(lab):
+def test_outputs_that_are_not_finite_are_an_error(lab):
     policy = lab.policy(precision="fp16")
     with torch.no_grad():
         policy.adapter.model.proj_out.bias.fill_(1e6)  # fp16 ends at 65,504

@@ -1,4 +1,4 @@
-"""The pictures that denoising steps are predicted to lead to, as a fact for rewards."""
+"""Predictions: the final picture as predicted after each denoising step, a fact for rewards."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def drawn(policy, *, purpose="train", requested=True):
 
 
 def restated(policy, rollouts, row, place):
-    """From the trajectory alone: x0 = x - sigma v, guided as in sampling, decoded by itself."""
+    """The prediction from the trajectory: x0 = x - sigma v, guided as in sampling and decoded."""
     guided, config = policy.guided, policy.config
     x = rollouts.trajectory["path"][row][place].unsqueeze(0)
     sigma = policy.sigmas[int(rollouts.tensor("first")[row]) + place].expand(1)
@@ -39,7 +39,7 @@ def restated(policy, rollouts, row, place):
 @torch.no_grad()
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window["kind"])
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_they_are_what_the_model_says_around_its_decisions(lab, window, guidance):
+def test_predictions_are_made_before_and_after_each_decision(lab, window, guidance):
     policy = lab.policy(window=window, guidance=guidance, batch=3)
     rollouts = drawn(policy)
     decisions = rollouts.mask.shape[1]
@@ -53,29 +53,29 @@ def test_they_are_what_the_model_says_around_its_decisions(lab, window, guidance
             torch.testing.assert_close(predictions[row][place], expected, rtol=0, atol=1e-4)
 
 
-def test_nothing_else_changes_by_them_and_nobody_pays_unless_a_reward_asks(lab, monkeypatch):
+def test_predictions_are_computed_only_for_rewards_that_read_them(lab, monkeypatch):
     policy = lab.policy(window={"kind": "fixed", "size": 2})
     decoded = []
     decode = type(policy.adapter).decode
     monkeypatch.setattr(
         type(policy.adapter), "decode", lambda a, x: decoded.append(len(x)) or decode(a, x)
     )
-    without, with_them = drawn(policy, requested=False), drawn(policy)
-    assert "predictions" not in without.facts
+    plain, predicted = drawn(policy, requested=False), drawn(policy)
+    assert "predictions" not in plain.facts
     assert decoded == [4, 4, 12]
     for name in ("images", "path"):
-        columns = [{**r.facts, **r.trajectory}[name] for r in (without, with_them)]
+        columns = [{**r.facts, **r.trajectory}[name] for r in (plain, predicted)]
         assert all(torch.equal(*pair) for pair in zip(*columns, strict=True))
 
 
-def test_at_evaluation_there_are_none(lab):
+def test_evaluation_has_no_predictions(lab):
     policy = lab.policy(evaluation_steps=2)
     rollouts = drawn(policy, purpose="evaluate")
     assert {len(own) for own in rollouts.facts["predictions"]} == {0}
 
 
-def test_a_reward_of_pictures_judges_each_step(lab):
-    """Through the scorer to advantages of decisions; a picture's own gains are its reward."""
+def test_a_reward_of_pictures_gives_each_step_its_gain(lab):
+    """From the scorer to advantages of single decisions, by how much each raised the reward."""
 
     def red(prompts, completions, images):
         return [float(image[0].mean()) for image in images]

@@ -1,5 +1,4 @@
-"""A whole run on two processes is the run on one, by DDP and sharded: adapters, a reference and
-uneven shares."""
+"""A run on two processes, by DDP and sharded, gives the metrics of the run on one process."""
 
 import json
 from types import SimpleNamespace
@@ -49,10 +48,15 @@ def losses(folder):
     return [{name: line[name] for name in names} for line in lines if "loss" in line]
 
 
-def write_config(folder, lab, of, settings):
+def write_config(folder, lab, architecture, settings):
     folder.mkdir()
     (folder / "reddish.py").write_text(REWARD)
-    model = {"model": str(lab.folders[of]), "height": 16, "width": 16, "prompt_tokens": 12}
+    model = {
+        "model": str(lab.folders[architecture]),
+        "height": 16,
+        "width": 16,
+        "prompt_tokens": 12,
+    }
     config = {
         "policy": {"name": "flow", "steps": 4, "evaluation_steps": 4, **model, **settings},
         "algorithm": {"name": "flow_grpo", "beta": 0.5, "clip_low": 0.2},
@@ -66,13 +70,13 @@ def write_config(folder, lab, of, settings):
 
 
 def outcome(folder):
-    """What a run's steps measured, and its result."""
+    """The metrics of a run's steps, and its result."""
     return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
 
 
 @pytest.fixture(scope="module", params=list(CASES))
 def alone(request, folders, tmp_path_factory):
-    """A case, and what one process makes of it."""
+    """A case, with the metrics and the result of one process."""
     lab, folder = SimpleNamespace(folders=folders), tmp_path_factory.mktemp("alone") / "one"
     write_config(folder, lab, *CASES[request.param])
     groupwise.train(folder / "run.yaml", quiet=True)
@@ -84,7 +88,7 @@ def alone(request, folders, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(folders, tmp_path_factory):
-    """The folder that two processes left, of runs by DDP and of sharded ones by the case's name."""
+    """A folder of the runs of two processes, by DDP and sharded, named after the cases."""
     folder, lab, runs = tmp_path_factory.mktemp("two"), SimpleNamespace(folders=folders), []
     for case, made in CASES.items():
         for kind, more in (("ddp", {}), ("sharded", SHARDED[case])):
@@ -103,8 +107,8 @@ def compare(alone, folder):
     assert result["after"]["reward"] == pytest.approx(alone.result["after"]["reward"], abs=1e-4)
 
 
-def test_parts_that_no_gradient_reaches_get_one_of_zero(lab, monkeypatch):
-    """What the last block makes of the text goes nowhere in this model."""
+def test_parameters_without_influence_get_a_gradient_of_zero(lab, monkeypatch):
+    """In this model the text output of the last block is not used."""
     policy = lab.policy("flux with idle parts", gradient_checkpointing=True)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
     idle = unreached(policy(rollouts).log_probs, policy.parameters())
@@ -125,8 +129,8 @@ def test_two_processes_train_as_one(alone, two):
     assert len(list((folder / "run" / "samples" / "after").iterdir())) == 3
 
 
-def test_sharded_they_do_too_and_one_goes_on(alone, two):
-    """Groups are two for one process and one for the other, and so are held-out prompts."""
+def test_two_sharded_processes_train_as_one_and_one_process_resumes(alone, two):
+    """One process has two groups and two held-out prompts, the other one of each."""
     folder = two / f"{alone.case} sharded"
     if alone.case == "full":
         assert len(losses(folder / "run")) == 2

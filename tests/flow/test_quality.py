@@ -1,7 +1,7 @@
-"""Samples of a trained model: as good with the noise of training as without it.
+"""A trained model draws as good pictures with the noise of training as without it.
 
-The model is that of examples/shapes.yaml, and good means that a picture holds what its prompt says.
-Four hundred pictures a sampler, each from the noise that its ODE neighbour starts from, too.
+The model is that of examples/shapes.yaml; the quality of a picture is the share of its prompt that
+it shows. 400 pictures for each sampler, which start from the same noise as those of the ODE.
 """
 
 import json
@@ -18,7 +18,7 @@ from groupwise_verifiable.images.contents import ImageContents
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes"
 PROMPTS, EACH, STEPS = 100, 4, 10
 TOLERANCE = 0.05
-"""Of the mean share of a scene that is right: three standard errors of such a difference."""
+"""Three standard errors of the difference of two mean qualities."""
 
 WINDOW = {"kind": "random", "size": 3}
 SAMPLERS = {
@@ -30,7 +30,7 @@ SAMPLERS = {
 
 
 def quality(sampler, purpose="train"):
-    """The mean share of what the prompts ask for that is in the pictures."""
+    """The mean share of the prompts' objects that the pictures show."""
     policy = FlowPolicy(
         Settings(
             model=str(EXAMPLE / "base"),
@@ -56,17 +56,17 @@ def quality(sampler, purpose="train"):
 
 
 @pytest.fixture(scope="module")
-def of_the_ode():
+def ode_quality():
     return quality({}, purpose="evaluate")
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_noise_costs_no_quality(name, of_the_ode):
-    """It may gain some: fresh noise mends what an early step got wrong."""
-    assert quality(SAMPLERS[name]) > of_the_ode - TOLERANCE
+def test_noise_costs_no_quality(name, ode_quality):
+    """It may even gain: later noise can correct errors of early steps."""
+    assert quality(SAMPLERS[name]) > ode_quality - TOLERANCE
 
 
-def test_noise_without_its_drift_does(of_the_ode, monkeypatch):
+def test_noise_without_the_drift_correction_costs_quality(ode_quality, monkeypatch):
     move = sde.move
 
     def uncorrected(velocity, sample, sigma, sigma_next, **options):
@@ -75,4 +75,4 @@ def test_noise_without_its_drift_does(of_the_ode, monkeypatch):
         return replace(drawn, next_sample=straight + drawn.next_sample - drawn.mean)
 
     monkeypatch.setattr(sde, "move", uncorrected)
-    assert quality(SAMPLERS["flow, window"]) < of_the_ode - 2 * TOLERANCE
+    assert quality(SAMPLERS["flow, window"]) < ode_quality - 2 * TOLERANCE

@@ -1,4 +1,4 @@
-"""An adapter as a stranger writes it: that of docs/plugins.md, for Qwen-Image."""
+"""The adapter for Qwen-Image that docs/plugins.md shows, as a plugin's author would write it."""
 
 import importlib
 import re
@@ -36,8 +36,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def policy(lab, folder, tmp_path, monkeypatch):
-    """policy(**settings) makes one with the adapter of the page."""
+def make(lab, folder, tmp_path, monkeypatch):
+    """make(**settings) -> a policy with the adapter of the page."""
     (tmp_path / "qwen_image.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "qwen_image", raising=False)
@@ -47,7 +47,7 @@ def policy(lab, folder, tmp_path, monkeypatch):
     del sys.modules["qwen_image"]
 
 
-def test_it_is_short():
+def test_the_adapter_has_at_most_90_lines():
     assert len(SOURCE.splitlines()) <= 90
 
 
@@ -60,49 +60,49 @@ def test_it_is_short():
         (4.0, {"height": 8, "width": 12}),
     ],
 )
-def test_its_latents_are_the_pipelines_own(lab, folder, policy, guidance, more):
-    """Prompts of varying length, alone and together; no difference in twelve steps."""
-    made = policy(guidance=guidance, evaluation_steps=12, **more)
-    latents, completions = [], made.adapter.completions
-    made.adapter.completions = lambda x: latents.append(x) or completions(x)
-    made.sample(ROWS[:1], group_size=1, seeds=SEEDS[:1], purpose="evaluate")
-    rollouts = made.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
+def test_latents_are_those_of_the_pipeline(lab, folder, make, guidance, more):
+    """Prompts of different lengths, alone and in one batch, in twelve steps."""
+    policy = make(guidance=guidance, evaluation_steps=12, **more)
+    latents, completions = [], policy.adapter.completions
+    policy.adapter.completions = lambda x: latents.append(x) or completions(x)
+    policy.sample(ROWS[:1], group_size=1, seeds=SEEDS[:1], purpose="evaluate")
+    rollouts = policy.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
     pipeline = DiffusionPipeline.from_pretrained(folder)
-    expected = lab.pipelines_images(pipeline, made, ROWS, SEEDS, "latent")
+    expected = lab.pipelines_images(pipeline, policy, ROWS, SEEDS, "latent")
     assert (latents[1] - expected).abs().max() < 1e-5
     assert (latents[0] - expected[:1]).abs().max() < 1e-5
     assert torch.pdist(expected.flatten(1)).min() > 0.1
-    images = lab.pipelines_images(pipeline, made, ROWS, SEEDS)
+    images = lab.pipelines_images(pipeline, policy, ROWS, SEEDS)
     assert (lab.images_of(rollouts) - images).abs().max() < 2e-5
 
 
-def test_its_guidance_is_not_the_usual_one(policy):
-    adapter = policy().adapter
-    told, other = torch.randn(2, 2, 16, 16)
-    guided = adapter.guide(told, other, 4.0)
-    torch.testing.assert_close(guided.norm(dim=-1), told.norm(dim=-1))
-    assert (guided - (other + 4.0 * (told - other))).abs().max() > 1
+def test_guidance_keeps_the_norm_of_the_conditional_velocity(make):
+    adapter = make().adapter
+    conditional, unconditional = torch.randn(2, 2, 16, 16)
+    guided = adapter.guide(conditional, unconditional, 4.0)
+    torch.testing.assert_close(guided.norm(dim=-1), conditional.norm(dim=-1))
+    assert (guided - (unconditional + 4.0 * (conditional - unconditional))).abs().max() > 1
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_the_ratio_is_one_and_every_weight_learns(lab, policy, lora):
-    made = policy(guidance=4.0, lora=lora, gradient_checkpointing=True)
-    rollouts = made.sample(ROWS, group_size=2, seeds=range(6))
+def test_the_ratio_is_one_and_every_weight_learns(lab, make, lora):
+    policy = make(guidance=4.0, lora=lora, gradient_checkpointing=True)
+    rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
     for rows in ([0, 1, 2, 3, 4, 5], [2, 3]):
-        found = made(rollouts.select(rows)).log_probs
+        log_probs = policy(rollouts.select(rows)).log_probs
         expected = rollouts.sampler_log_probs[rows]
-        torch.testing.assert_close(found.detach(), expected, rtol=0, atol=1e-5)
-    found.sum().backward()
-    assert float(lab.gradient(made).norm()) > 0
+        torch.testing.assert_close(log_probs.detach(), expected, rtol=0, atol=1e-5)
+    log_probs.sum().backward()
+    assert float(lab.gradient(policy).norm()) > 0
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
-def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, policy, tmp_path, lora):
-    policy()  # from here on its module is found by name
-    made = policy(adapter="qwen_image:QwenImage", guidance=4.0, steps=4, lora=lora)
-    start = made.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
+def test_it_trains_and_the_saved_weights_draw_the_same_pictures(lab, folder, make, tmp_path, lora):
+    make()  # its module can be imported by name from here on
+    policy = make(adapter="qwen_image:QwenImage", guidance=4.0, steps=4, lora=lora)
+    start = policy.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
     result = groupwise.train(
-        policy=made,
+        policy=policy,
         algorithm={"name": "flow_grpo", "beta": 0.1},
         prompts=ROWS,
         rewards=[lab.redness],
@@ -116,17 +116,17 @@ def test_it_trains_and_what_is_saved_draws_the_same(lab, folder, policy, tmp_pat
     pipeline = DiffusionPipeline.from_pretrained(folder if lora else model)
     if lora:
         pipeline.load_lora_weights(model)
-    end = made.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
-    saved = lab.pipelines_images(pipeline, made, ROWS, SEEDS)
+    end = policy.sample(ROWS, group_size=1, seeds=SEEDS, purpose="evaluate")
+    saved = lab.pipelines_images(pipeline, policy, ROWS, SEEDS)
     assert (saved - lab.images_of(end)).abs().max() < 2e-5
     assert (saved - lab.images_of(start)).abs().max() > 1e-3
 
 
-def test_check_estimates_what_it_takes(folder, policy):
-    config = policy(lora={"rank": 2}).config
+def test_its_memory_is_estimated(folder, make):
+    config = make(lora={"rank": 2}).config
     counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 8, "training": True}
-    told = FlowPolicy.estimate(config, **counts, reference=True, averages=0)
-    assert told.keys() == {
+    sizes = FlowPolicy.estimate(config, **counts, reference=True, averages=0)
+    assert sizes.keys() == {
         "frozen models",
         "transformer",
         "gradients",
@@ -137,7 +137,7 @@ def test_check_estimates_what_it_takes(folder, policy):
     assert FlowPolicy.examine(config, ROWS) == ()
 
 
-def test_it_keeps_the_laws_of_adapters(folder, policy):
+def test_it_passes_check_adapter(folder, make):
     pipeline = DiffusionPipeline.from_pretrained(folder)
-    adapter = type(policy().adapter)
+    adapter = type(make().adapter)
     groupwise.testing.check_adapter(adapter, pipeline, rows=ROWS, height=16, width=16)

@@ -1,4 +1,4 @@
-"""The recipes for the real models: each key is valid, and a step of each runs on stand-ins."""
+"""The recipes for real models: valid keys, published values, and a step on tiny models."""
 
 import json
 import shutil
@@ -87,8 +87,8 @@ REAL = {
         "text_encoder_2": ("transformers", "T5EncoderModel", T5_XXL),
     },
 }
-"""The real models' configurations as published, as far as they matter for what they weigh."""
-PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # beside 0.23e9 positions of SD3.5, a buffer
+"""The published configurations of the real models, as far as they set the number of weights."""
+PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # without SD3.5's buffer of 0.23e9 positions
 
 
 def test_all_recipes_are_tested():
@@ -101,8 +101,8 @@ def stand_ins(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stand_ins")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (folder / "clip").mkdir()
-    said = {"model_cfg": CLIP, "preprocess_cfg": {}}
-    (folder / "clip" / "open_clip_config.json").write_text(json.dumps(said))
+    config = {"model_cfg": CLIP, "preprocess_cfg": {}}
+    (folder / "clip" / "open_clip_config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     weights = open_clip.model.CLIP(**CLIP).state_dict()
     save_file(weights, folder / "clip" / "open_clip_model.safetensors")
@@ -122,7 +122,7 @@ def test_a_recipe_states_what_was_published(name):
     assert algorithm.get("beta", 0.0) == beta
     assert (train.groups_per_step, train.group_size, train.updates_per_rollout) == (48, 24, 2)
     assert (train.learning_rate, train.weight_decay) == (3e-4, 1e-4)
-    # On 32 GPUs theirs averages after each batch of an update: 2 of them, 6 with FLUX.
+    # On 32 GPUs the authors average after each batch of an update: 2 batches, 6 with FLUX.
     flux = "flux" in name
     assert (train.ema, train.ema_every) == (pytest.approx(0.9 ** (6 if flux else 2), abs=2e-3), 8)
     precision = "bf16" if flux else "fp16"
@@ -130,7 +130,7 @@ def test_a_recipe_states_what_was_published(name):
     assert policy.get("last_step") == (None if "fast" in name else "noise")
     assert policy.get("long_prompts") == ("cut" if "pickscore" in name else None)
     assert algorithm["scale"] == "batch"
-    # The betas were found with this divisor; without a KL there is nothing to divide.
+    # The published betas are for this form of the KL.
     assert algorithm.get("kl") == ("published" if beta else None)
     fast = "fast" in name
     assert policy.get("sde") == ("cps" if fast else None)
@@ -140,8 +140,8 @@ def test_a_recipe_states_what_was_published(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_what_is_trained_on_has_as_much_time_where_it_is_watched(name):
-    """For 800 pictures instead of 1,152, one by one; 120 s would be 0.15 s for each."""
+def test_watched_rewards_have_the_deadline_of_the_trained_ones(name):
+    """An evaluation scores 800 pictures one by one; the default, 120 s, leaves 0.15 s for each."""
     config = load_config(RECIPES / name).config
     deadlines = {each.name: each.deadline for each in config.rewards}
     watched = [each for each in config.watch if each.name in deadlines]
@@ -153,13 +153,13 @@ def test_what_is_trained_on_has_as_much_time_where_it_is_watched(name):
 def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
     model = PUBLISHED[name][0]
     tiny = lab.folders[model]
-    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)  # for its scheduler and its tokenizers
+    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)  # to keep its scheduler and tokenizers
     index = json.loads((tiny / "model_index.json").read_text())
-    for part, said in REAL[model].items():
+    for part, component in REAL[model].items():
         if part == "_class_name":
-            index[part] = said
+            index[part] = component
             continue
-        library, kind, config = said
+        library, kind, config = component
         index[part] = [library, kind]
         (tmp_path / part / "config.json").write_text(json.dumps({"_class_name": kind, **config}))
     (tmp_path / "model_index.json").write_text(json.dumps(index))
@@ -176,13 +176,13 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
         averages=int(loaded.config.train.ema is not None),
     )
     assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
-    # A quarter is left for the reward models, the autoencoder's pass and the allocator.
+    # The last quarter is for the reward models, the autoencoder and the allocator.
     assert sum(sizes.values()) < 60e9
 
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_step_of_it_runs_on_tiny_stand_ins(name, lab, stand_ins, tmp_path):
+def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path):
     loaded = load_config(
         RECIPES / name,
         [
@@ -190,10 +190,10 @@ def test_a_step_of_it_runs_on_tiny_stand_ins(name, lab, stand_ins, tmp_path):
             f"policy.model={lab.folders[PUBLISHED[name][0]]}",
             f"prompts.path={stand_ins / 'rows.jsonl'}",
             f"output={tmp_path / 'run'}",
-            *stood_in(RECIPES / name, stand_ins / "clip"),
+            *overrides(RECIPES / name, stand_ins / "clip"),
         ],
     )
-    # Random pictures hold nothing and say nothing, and equal rewards teach nothing.
+    # Random pictures show no objects: all rewards are equal without one that differs.
     loaded.config.rewards.append(RewardSection(name="jpeg_size"))
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 1
@@ -205,8 +205,8 @@ def test_a_step_of_it_runs_on_tiny_stand_ins(name, lab, stand_ins, tmp_path):
     assert len(list((tmp_path / "run" / "samples" / "after").glob("*.png"))) == 4
 
 
-def stood_in(recipe, clip):
-    """Overrides that put small things in the place of models from the hub."""
+def overrides(recipe, clip):
+    """Options that replace models of the hub by small local ones."""
     config = load_config(recipe).config
     for key, sections in (("rewards", config.rewards), ("watch", config.watch)):
         for number, section in enumerate(sections):

@@ -1,4 +1,4 @@
-"""Which adapter a pipeline gets: that registered for its class, or the one that is named."""
+"""The adapter of a pipeline: the one registered for its class, or the one that is configured."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def entry(name, target, plugin="mine"):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """registered(*entries): what is installed besides nothing."""
+    """registered(*entries) makes these the only registered adapters."""
 
     def register(*entries):
         registry = Registry(entries=list(entries), failures={"broken": "ImportError: no voice"})
@@ -31,7 +31,7 @@ def registered(monkeypatch):
     return register
 
 
-def test_ours_are_registered_as_anybodys():
+def test_the_plugins_own_adapters_are_registered():
     entries = [entry for entry in installed().entries if entry.kind == "adapters"]
     assert {(entry.name, entry.plugin) for entry in entries} >= {
         ("StableDiffusion3Pipeline", "flow"),
@@ -47,7 +47,7 @@ def test_a_pipeline_gets_the_adapter_of_its_class(lab, registered, monkeypatch):
     assert type(lab.policy("sd3").adapter) is Mine
 
 
-def test_a_class_that_two_plugins_know(lab, registered):
+def test_two_adapters_for_a_class_must_be_chosen_by_plugin(lab, registered):
     one = entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter", plugin="one")
     registered(one, entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter", plugin="two"))
     with pytest.raises(UserError, match="'FluxPipeline' is registered twice"):
@@ -55,18 +55,18 @@ def test_a_class_that_two_plugins_know(lab, registered):
     assert type(lab.policy("flux", adapter="two/FluxPipeline").adapter) is FluxAdapter
 
 
-def test_a_class_that_nobody_knows(lab, registered):
+def test_a_pipeline_without_an_adapter_is_refused(lab, registered):
     registered(entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter"))
-    told = (
+    message = (
         r"policy\.model: no adapter for StableDiffusion3Pipeline; registered are adapters for "
         r"FluxPipeline \(could not be loaded: plugin 'broken': ImportError: no voice\)\. Write "
         r"your own as docs/plugins\.md shows, and set policy\.adapter"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         lab.policy("sd3")
 
 
-def test_an_adapter_for_another_pipeline(lab):
+def test_an_adapter_for_another_pipeline_is_refused(lab):
     for adapter in ("FluxPipeline", FluxAdapter):
         with pytest.raises(
             UserError, match=r"policy\.adapter: FluxAdapter is for FluxPipeline, .* holds a Stable"
@@ -75,7 +75,7 @@ def test_an_adapter_for_another_pipeline(lab):
 
 
 @pytest.mark.parametrize("value", ["groupwise_flow.sde:step", "groupwise_flow.sde:SdeStep", 3])
-def test_what_is_no_adapter(lab, value):
+def test_values_that_are_not_adapters_are_refused(lab, value):
     with pytest.raises(
         ValueError, match=r"expected a subclass of groupwise_flow\.adapter\.Adapter"
     ):

@@ -1,4 +1,4 @@
-"""A replayed image, also one out of a checkpoint, has the log-probs that it had."""
+"""The log-probs of a replayed image are its own, also after a checkpoint is loaded."""
 
 import json
 from dataclasses import replace
@@ -16,26 +16,26 @@ from groupwise.training.replay import Replay
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
-    """With guidance the unconditional branch is kept, too, and must not pass for one of now."""
+    """With guidance the stored unconditional velocities are outdated and must not be reused."""
     settings = {"guidance": guidance, "window": {"kind": "random", "size": 2}}
     policy, other = lab.policy(**settings), lab.policy(**settings)
     judge = Judge(EvaluationSection(), Reward(name="reward", function=len))
-    replay, again = (Replay(ReplaySection(), judge) for _ in range(2))
+    replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
 
-    def sampled(of, seeds, version):
-        drawn = of.sample(lab.rows, group_size=2, seeds=seeds)
-        return replace(drawn, versions=torch.full((4,), version))
+    def sampled(architecture, seeds, version):
+        rollouts = architecture.sample(lab.rows, group_size=2, seeds=seeds)
+        return replace(rollouts, versions=torch.full((4,), version))
 
     first = sampled(policy, range(4), 0)
     replay.fill(first, lab.scores_of([0, 1, 1, 0]))
     state, tensors = encode(replay.state_dict(), "replay")
-    again.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
-    for changed in (policy, other):  # the run went on, or is another process by now
+    loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    for changed in (policy, other):  # as after further updates, or in the resumed run
         lab.nudge(changed)
-    filled = again.fill(sampled(other, range(4, 8), 1), lab.scores_of([0] * 4))
+    filled = loaded.fill(sampled(other, range(4, 8), 1), lab.scores_of([0] * 4))
     assert filled.replayed.tolist() == [False, True, False, True]
     with torch.no_grad():
         expected = policy(first).log_probs[[1, 2]]
-        now = other(filled.rollouts).log_probs[[1, 3]]
-    torch.testing.assert_close(now, expected)
+        replayed = other(filled.rollouts).log_probs[[1, 3]]
+    torch.testing.assert_close(replayed, expected)
     assert not torch.equal(expected, first.sampler_log_probs[[1, 2]])

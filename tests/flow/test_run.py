@@ -1,4 +1,4 @@
-"""Whole runs: what they learn, what they write, and that a resumed one is the same run."""
+"""Runs: what they learn and write, and that a resumed run continues exactly."""
 
 import json
 
@@ -80,23 +80,23 @@ def test_a_run_writes_what_it_did(lab, train):
     assert (result.folder / "report.html").exists()
 
 
-def test_the_average_is_what_is_evaluated_and_saved(lab, train):
+def test_the_moving_average_is_evaluated_and_saved(lab, train):
     result = train(train={"ema": 0.6, "ema_every": 2, "steps": 4, "learning_rate": 0.01})
     own, average = tensors(result.folder, "weights"), tensors(result.folder, "kept_average")
     assert own.keys() == average.keys()
     assert any((own[name] - average[name]).abs().max() > 1e-3 for name in own)
     saved = lab.policy(model=str(result.folder / "model")).state_dict()
     assert all(torch.equal(saved[name], average[name]) for name in average)
-    now = result.policy.state_dict()
-    assert all(torch.equal(now[name], own[name]) for name in own)
-    exam = lab.policy(model=str(result.folder / "model"), evaluation_steps=4)
+    weights = result.policy.state_dict()
+    assert all(torch.equal(weights[name], own[name]) for name in own)
+    saved_policy = lab.policy(model=str(result.folder / "model"), evaluation_steps=4)
     samples = (result.folder / "samples" / "after.jsonl").read_text().splitlines()
-    told = sorted(json.loads(sample)["rewards"]["redness"] for sample in samples)
-    assert sum(told) / 2 == pytest.approx(result.after["rewards/redness"], abs=1e-6)
+    rewards = sorted(json.loads(sample)["rewards"]["redness"] for sample in samples)
+    assert sum(rewards) / 2 == pytest.approx(result.after["rewards/redness"], abs=1e-6)
     seeds = [seed_for(0, "evaluation", json.loads(s)["draw"], 0) for s in samples]
     rows = [{"prompt": json.loads(sample)["prompt"]} for sample in samples]
-    again = exam.sample(rows, group_size=1, seeds=seeds, purpose="evaluate")
-    assert sorted(lab.redness(again.completions)) == pytest.approx(told, abs=1e-6)
+    again = saved_policy.sample(rows, group_size=1, seeds=seeds, purpose="evaluate")
+    assert sorted(lab.redness(again.completions)) == pytest.approx(rewards, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -118,32 +118,32 @@ def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
                 raise ZeroDivisionError
 
     settings = {**settings, "steps": 4, "learning_rate": 0.01}
-    through = train("through", train=settings, **options)
+    uninterrupted = train("uninterrupted", train=settings, **options)
     with pytest.raises(ZeroDivisionError):
         train("halved", train=settings, callbacks=[Stop()], **options)
     resumed = train("halved", train=settings, resume=True, **options)
     for name in ("weights", "optimizer", "kept_average"):
-        one, other = tensors(through.folder, name), tensors(resumed.folder, name)
+        one, other = tensors(uninterrupted.folder, name), tensors(resumed.folder, name)
         assert equal(one, other), name
-    assert dict(resumed.after) == dict(through.after)
-    for one, other in zip(lines(through.folder), lines(resumed.folder), strict=True):
-        same = ("step", "loss", "reward", "grad_norm", "kl", "mismatch/max", "learning_rate")
-        assert {k: one[k] for k in same} == {k: other[k] for k in same}
+    assert dict(resumed.after) == dict(uninterrupted.after)
+    for one, other in zip(lines(uninterrupted.folder), lines(resumed.folder), strict=True):
+        keys = ("step", "loss", "reward", "grad_norm", "kl", "mismatch/max", "learning_rate")
+        assert {k: one[k] for k in keys} == {k: other[k] for k in keys}
 
 
-def test_windows_slide_with_the_steps_of_a_run_and_go_on_when_it_is_resumed(lab, tmp_path):
+def test_sliding_windows_follow_the_steps_of_a_run_and_of_its_resumption(lab, tmp_path):
     starts = []
 
-    def go(steps, **more):
+    def train_to(steps, **more):
         policy = lab.policy(window={"kind": "sliding", "size": 2, "every": 2})
         sample = policy.sample
 
-        def watched(*positional, **named):
+        def recorded(*positional, **named):
             rollouts = sample(*positional, **named)
             starts.append(rollouts.tensor("first").unique().tolist())
             return rollouts
 
-        policy.sample = watched
+        policy.sample = recorded
         groupwise.train(
             policy=policy,
             algorithm="flow_grpo",
@@ -156,8 +156,8 @@ def test_windows_slide_with_the_steps_of_a_run_and_go_on_when_it_is_resumed(lab,
             **more,
         )
 
-    go(3)
-    go(6, resume=True)
+    train_to(3)
+    train_to(6, resume=True)
     assert starts == [[0], [0], [1], [1], [2], [2]]
 
 
@@ -183,7 +183,7 @@ def test_random_windows_shared_noise_and_lora_together(lab, train):
     assert names == {"pytorch_lora_weights.safetensors", "README.md"}
 
 
-def test_a_run_is_evaluated_again_to_the_same_numbers(train, tmp_path, monkeypatch):
+def test_evaluating_a_finished_run_gives_the_same_metrics(train, tmp_path, monkeypatch):
     (tmp_path / "shades.py").write_text(
         "from PIL import ImageStat\n"
         "def red(completions, **_):\n"

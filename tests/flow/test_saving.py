@@ -1,4 +1,4 @@
-"""What is saved belongs to the ecosystem: diffusers reads it; and checkpoints go on exactly."""
+"""Saved models load into diffusers' pipelines; checkpoints restore the policy exactly."""
 
 import pytest
 import torch
@@ -15,21 +15,21 @@ def evaluated(lab, policy):
     return lab.images_of(policy.sample(lab.rows, group_size=1, seeds=SEEDS, purpose="evaluate"))
 
 
-def loaded(folder, of):
-    absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in of else {}
+def loaded(folder, architecture):
+    absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in architecture else {}
     return DiffusionPipeline.from_pretrained(folder, **absent)
 
 
-@pytest.mark.parametrize("of", ["sd3", "sd3 without t5", "sd3.5", "flux"])
-def test_full_training_saves_a_pipeline(lab, of, tmp_path):
-    policy = lab.policy(of, guidance=2.0)
+@pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "sd3.5", "flux"])
+def test_full_training_saves_a_pipeline(lab, architecture, tmp_path):
+    policy = lab.policy(architecture, guidance=2.0)
     start = evaluated(lab, policy)
     lab.nudge(policy)
     policy.save_pretrained(tmp_path / "model")
-    found = lab.pipelines_images(loaded(tmp_path / "model", of), policy, lab.rows, SEEDS)
-    torch.testing.assert_close(found, evaluated(lab, policy), rtol=0, atol=2e-5)
-    assert (found - start).abs().max() > 0.01
-    again = lab.policy(of, guidance=2.0, model=str(tmp_path / "model"))
+    images = lab.pipelines_images(loaded(tmp_path / "model", architecture), policy, lab.rows, SEEDS)
+    torch.testing.assert_close(images, evaluated(lab, policy), rtol=0, atol=2e-5)
+    assert (images - start).abs().max() > 0.01
+    again = lab.policy(architecture, guidance=2.0, model=str(tmp_path / "model"))
     assert torch.equal(evaluated(lab, again), evaluated(lab, policy))
 
 
@@ -43,10 +43,10 @@ LORA = [
 ]
 
 
-@pytest.mark.parametrize(("of", "lora"), LORA)
-def test_lora_saves_what_a_fresh_pipeline_loads(lab, of, lora, tmp_path):
-    """By itself, and by readers that ignore the metadata and take alpha to be the rank."""
-    policy = lab.policy(of, lora=lora, guidance=2.0)
+@pytest.mark.parametrize(("architecture", "lora"), LORA)
+def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_path):
+    """From the folder, and as tensors alone, where alpha is taken to be the rank."""
+    policy = lab.policy(architecture, lora=lora, guidance=2.0)
     start = evaluated(lab, policy)
     lab.nudge(policy, size=0.3)
     policy.save_pretrained(tmp_path / "model")
@@ -54,25 +54,25 @@ def test_lora_saves_what_a_fresh_pipeline_loads(lab, of, lora, tmp_path):
     assert file.stat().st_size < 100_000
     expected = evaluated(lab, policy)
     for source in (tmp_path / "model", load_file(file)):
-        pipeline = loaded(lab.folders[of], of)
+        pipeline = loaded(lab.folders[architecture], architecture)
         plain = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
         torch.testing.assert_close(plain, start, rtol=0, atol=2e-5)
         pipeline.load_lora_weights(source)
-        found = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+        images = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
+        torch.testing.assert_close(images, expected, rtol=0, atol=2e-5)
     assert (expected - start).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"bias": "all"}, "bias would train weights that"),
         ({"modules_to_save": ["proj_out"]}, "modules_to_save would train weights that"),
         ({"init_lora_weights": "pissa"}, "pissa changes the model's own weights"),
     ],
 )
-def test_lora_that_a_file_cannot_hold_is_refused(lab, options, told):
-    with pytest.raises(UserError, match=told):
+def test_lora_options_that_a_file_cannot_hold_are_refused(lab, options, message):
+    with pytest.raises(UserError, match=message):
         lab.policy(lora={"rank": 2, "options": options})
 
 
@@ -81,8 +81,8 @@ def saved(policy, folder):
     return Checkpoints(folder).save(1, weights)
 
 
-@pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2}}, {"of": "flux"}])
-def test_a_checkpoint_goes_on_exactly(lab, settings, tmp_path):
+@pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2}}, {"architecture": "flux"}])
+def test_a_checkpoint_restores_the_weights_exactly(lab, settings, tmp_path):
     policy, other = lab.policy(**settings), lab.policy(**settings)
     with torch.no_grad():
         for parameter in lab.trained(policy):
@@ -94,7 +94,7 @@ def test_a_checkpoint_goes_on_exactly(lab, settings, tmp_path):
     assert torch.equal(evaluated(lab, other), evaluated(lab, policy))
 
 
-def test_a_checkpoint_holds_the_trained_weights_alone(lab, tmp_path):
+def test_a_checkpoint_holds_only_the_trained_weights(lab, tmp_path):
     for name, lora in [("full", None), ("lora", {"rank": 2})]:
         policy = lab.policy(lora=lora)
         size = (saved(policy, tmp_path / name) / "weights.safetensors").stat().st_size

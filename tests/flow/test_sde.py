@@ -1,4 +1,4 @@
-"""Each step's Gaussian against its formula in float64, and the marginals that it promises."""
+"""A denoising step: mean, std and log-prob against the formulas in float64, and marginals."""
 
 import math
 from itertools import pairwise
@@ -14,22 +14,22 @@ LEVELS = {"flow": 0.7, "cps": 0.8, "dance": 0.3}
 KINDS = [*LEVELS, "ode"]
 
 
-def restated(kind, x, v, s, after, *, level):
-    """Mean and std for numbers, written from the formulas of the papers."""
-    fall = s - after
+def restated(kind, x, v, s, sigma_next, *, level):
+    """Mean and std of the step from noise level `s`, for single numbers, as in the papers."""
+    interval = s - sigma_next
     data, noise = x - s * v, x + (1 - s) * v
     if kind == "ode":
-        return x - v * fall, 0.0
+        return x - v * interval, 0.0
     if kind == "cps":
-        std = after * math.sin(level * math.pi / 2)
-        return (1 - after) * data + math.sqrt(after**2 - std**2) * noise, std
+        std = sigma_next * math.sin(level * math.pi / 2)
+        return (1 - sigma_next) * data + math.sqrt(sigma_next**2 - std**2) * noise, std
     # An SDE's drift is v - g^2 / 2 times the score of the Gaussian around (1 - s) data.
-    g = level if kind == "dance" else level * math.sqrt(s / (1 - (after if s == 1 else s)))
+    g = level if kind == "dance" else level * math.sqrt(s / (1 - (sigma_next if s == 1 else s)))
     if kind == "dance":
         score = -(x - (1 - s) * data) / s**2
-        return x - (v - g**2 * score / 2) * fall, g * math.sqrt(fall)
-    pulled = x * (1 - g**2 * fall / (2 * s)) - v * (1 + g**2 * (1 - s) / (2 * s)) * fall
-    return pulled, g * math.sqrt(fall)
+        return x - (v - g**2 * score / 2) * interval, g * math.sqrt(interval)
+    mean = x * (1 - g**2 * interval / (2 * s)) - v * (1 + g**2 * (1 - s) / (2 * s)) * interval
+    return mean, g * math.sqrt(interval)
 
 
 def tensors(*shape, dtype=torch.float64, count=3):
@@ -43,32 +43,38 @@ def level(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("sigma", "after"), STEPS)
-def test_mean_and_std_are_those_of_the_formula(kind, sigma, after):
+@pytest.mark.parametrize(("sigma", "sigma_next"), STEPS)
+def test_mean_and_std_match_the_formula(kind, sigma, sigma_next):
     x, v, noise = tensors(2, 3, 4)
-    step = sde.step(v, x, sigma, after, kind=kind, noise_level=level(kind), noise=noise)
-    std = restated(kind, 0.0, 0.0, sigma, after, level=level(kind))[1]
-    for place in [(0, 0, 0), (1, 2, 3), (0, 1, 2)]:
-        numbers = float(x[place]), float(v[place])
-        mean, _ = restated(kind, *numbers, sigma, after, level=level(kind))
-        assert float(step.mean[place]) == pytest.approx(mean, rel=1e-12, abs=1e-14)
+    step = sde.step(v, x, sigma, sigma_next, kind=kind, noise_level=level(kind), noise=noise)
+    std = restated(kind, 0.0, 0.0, sigma, sigma_next, level=level(kind))[1]
+    for index in [(0, 0, 0), (1, 2, 3), (0, 1, 2)]:
+        numbers = float(x[index]), float(v[index])
+        mean, _ = restated(kind, *numbers, sigma, sigma_next, level=level(kind))
+        assert float(step.mean[index]) == pytest.approx(mean, rel=1e-12, abs=1e-14)
     assert float(step.std.flatten()[0]) == pytest.approx(std, rel=1e-12)
-    assert (std > 0) == (kind != "ode" and not (kind == "cps" and after == 0))
+    assert (std > 0) == (kind != "ode" and not (kind == "cps" and sigma_next == 0))
     torch.testing.assert_close(step.next_sample, step.mean + std * noise, rtol=1e-12, atol=1e-14)
     assert step.mean.dtype == torch.float64
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_row_may_have_sigmas_of_its_own(kind):
+def test_each_row_can_have_its_own_sigmas(kind):
     sigmas = torch.tensor([pair[0] for pair in STEPS], dtype=torch.float64)
-    afters = torch.tensor([pair[1] for pair in STEPS], dtype=torch.float64)
+    sigmas_next = torch.tensor([pair[1] for pair in STEPS], dtype=torch.float64)
     x, v, noise = tensors(len(STEPS), 5)
-    together = sde.step(v, x, sigmas, afters, kind=kind, noise_level=level(kind), noise=noise)
+    together = sde.step(v, x, sigmas, sigmas_next, kind=kind, noise_level=level(kind), noise=noise)
     assert together.log_prob.shape == (len(STEPS),)
-    for row, (sigma, after) in enumerate(STEPS):
+    for row, (sigma, sigma_next) in enumerate(STEPS):
         here = slice(row, row + 1)
         alone = sde.step(
-            v[here], x[here], sigma, after, kind=kind, noise_level=level(kind), noise=noise[here]
+            v[here],
+            x[here],
+            sigma,
+            sigma_next,
+            kind=kind,
+            noise_level=level(kind),
+            noise=noise[here],
         )
         for name in ("mean", "next_sample", "log_prob"):
             torch.testing.assert_close(getattr(together, name)[here], getattr(alone, name))
@@ -76,41 +82,43 @@ def test_every_row_may_have_sigmas_of_its_own(kind):
 
 
 @pytest.mark.parametrize("kind", LEVELS)
-@pytest.mark.parametrize(("sigma", "after"), STEPS[:-1])
-def test_log_prob_is_the_normals_averaged_over_dimensions(kind, sigma, after):
-    x, v, noise, elsewhere = tensors(3, 2, 4, count=4)
-    drawn = sde.step(v, x, sigma, after, kind=kind, noise_level=level(kind), noise=noise)
-    given = sde.step(v, x, sigma, after, kind=kind, noise_level=level(kind), next_sample=elsewhere)
-    for step, value in [(drawn, drawn.next_sample), (given, elsewhere)]:
+@pytest.mark.parametrize(("sigma", "sigma_next"), STEPS[:-1])
+def test_log_prob_is_the_mean_normal_log_density_over_dimensions(kind, sigma, sigma_next):
+    x, v, noise, sample = tensors(3, 2, 4, count=4)
+    drawn = sde.step(v, x, sigma, sigma_next, kind=kind, noise_level=level(kind), noise=noise)
+    scored = sde.step(
+        v, x, sigma, sigma_next, kind=kind, noise_level=level(kind), next_sample=sample
+    )
+    for step, value in [(drawn, drawn.next_sample), (scored, sample)]:
         assert torch.equal(step.next_sample, value)
         expected = Normal(step.mean, step.std).log_prob(value).flatten(1).mean(dim=1)
         torch.testing.assert_close(step.log_prob, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(drawn.mean, given.mean)
+    assert torch.equal(drawn.mean, scored.mean)
 
 
-def test_what_is_certain_has_log_prob_0():
-    x, v, elsewhere = tensors(2, 5)
-    for given in (None, elsewhere):
-        step = sde.step(v, x, 0.5, 0.2, kind="ode", next_sample=given)
+def test_a_step_without_noise_has_log_prob_0():
+    x, v, sample = tensors(2, 5)
+    for next_sample in (None, sample):
+        step = sde.step(v, x, 0.5, 0.2, kind="ode", next_sample=next_sample)
         assert step.log_prob.tolist() == [0.0, 0.0]
     last = sde.step(v, x, 0.5, 0.0, kind="cps", noise_level=0.8)
     assert last.log_prob.tolist() == [0.0, 0.0]
     assert torch.equal(last.next_sample, last.mean)
-    # A row that is certain beside one that is not.
+    # A row without noise beside one with noise.
     mixed = sde.step(v, x, 0.5, torch.tensor([0.0, 0.2]), kind="cps", noise_level=0.8, noise=v)
     assert mixed.log_prob[0] == 0
     assert mixed.log_prob[1] != 0
 
 
 @pytest.mark.parametrize("kind", LEVELS)
-def test_no_noise_level_makes_the_deterministic_step(kind):
+def test_a_noise_level_of_0_gives_the_step_of_the_ode(kind):
     x, v, noise = tensors(2, 5)
     step = sde.step(v, x, 0.6, 0.4, kind=kind, noise_level=0.0, noise=noise)
     expected = sde.step(v, x, 0.6, 0.4, kind="ode").next_sample
     torch.testing.assert_close(step.next_sample, expected)
 
 
-def test_noise_is_drawn_when_none_is_given():
+def test_noise_is_drawn_unless_it_is_passed():
     x, v, _ = tensors(2, 5)
     torch.manual_seed(3)
     drawn = sde.step(v, x, 0.6, 0.4, kind="flow")
@@ -120,7 +128,7 @@ def test_noise_is_drawn_when_none_is_given():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_half_precision_is_computed_in_float32(kind):
+def test_inputs_in_half_precision_are_computed_in_float32(kind):
     x, v, noise = tensors(2, 7, dtype=torch.bfloat16)
     low = sde.step(v, x, 0.6, 0.4, kind=kind, noise_level=level(kind), noise=noise)
     high = sde.step(
@@ -132,7 +140,7 @@ def test_half_precision_is_computed_in_float32(kind):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("changes", "message"),
     [
         ({"velocity": torch.zeros(2, 4)}, r"velocity \[2, 4\] and sample \[2, 5\]"),
         ({"noise": torch.zeros(1, 5)}, r"noise \[1, 5\] and sample \[2, 5\]"),
@@ -145,36 +153,37 @@ def test_half_precision_is_computed_in_float32(kind):
         ({"sigma_next": torch.tensor([0.5, 0.7])}, "sigma_next must be below sigma"),
     ],
 )
-def test_what_makes_no_step_is_refused(change, told):
-    usual = {"velocity": torch.zeros(2, 5), "sample": torch.zeros(2, 5)}
-    with pytest.raises(ValueError, match=told):
-        sde.step(**{**usual, "sigma": 0.6, "sigma_next": 0.4, **change})
+def test_invalid_arguments_of_a_step_are_refused(changes, message):
+    arguments = {"velocity": torch.zeros(2, 5), "sample": torch.zeros(2, 5)}
+    with pytest.raises(ValueError, match=message):
+        sde.step(**{**arguments, "sigma": 0.6, "sigma_next": 0.4, **changes})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("sigma", "after"), STEPS)
-def test_known_data_and_noise_keep_their_shares(kind, sigma, after):
-    """Steps are linear in data and noise, so unit vectors of both tell all of the marginal."""
+@pytest.mark.parametrize(("sigma", "sigma_next"), STEPS)
+def test_a_step_keeps_the_shares_of_data_and_noise(kind, sigma, sigma_next):
+    """A step is linear in data and noise, so its effect on unit vectors of both gives the marginal:
+    mean (1 - sigma_next) data, std sigma_next, up to the O(interval^2) error of the SDEs."""
     data, noise = torch.eye(2, dtype=torch.float64)
     x = (1 - sigma) * data + sigma * noise
     step = sde.step(
         (noise - data).unsqueeze(0),
         x.unsqueeze(0),
         sigma,
-        after,
+        sigma_next,
         kind=kind,
         noise_level=level(kind),
     )
-    of_data, of_noise = step.mean[0].tolist()
-    variance = of_noise**2 + float(step.std.flatten()[0]) ** 2
-    assert of_data == pytest.approx(1 - after, rel=1e-12)
-    fall, excess = sigma - after, 0.0
+    data_share, noise_share = step.mean[0].tolist()
+    variance = noise_share**2 + float(step.std.flatten()[0]) ** 2
+    assert data_share == pytest.approx(1 - sigma_next, rel=1e-12)
+    interval, excess = sigma - sigma_next, 0.0
     if kind in ("flow", "dance"):
-        rest = 1 - (after if sigma == 1 else sigma)
+        rest = 1 - (sigma_next if sigma == 1 else sigma)
         squared = level(kind) ** 2 * (sigma / rest if kind == "flow" else 1)
-        excess = squared * fall**2 / sigma + squared**2 * fall**2 / (4 * sigma**2)
+        excess = squared * interval**2 / sigma + squared**2 * interval**2 / (4 * sigma**2)
         assert excess > 0
-    assert variance == pytest.approx(after**2 + excess, rel=1e-12, abs=1e-15)
+    assert variance == pytest.approx(sigma_next**2 + excess, rel=1e-12, abs=1e-15)
 
 
 MEANS = torch.tensor([[2.0, 0.0], [-1.0, 1.0], [0.0, -2.0]], dtype=torch.float64)
@@ -185,39 +194,47 @@ SPREAD = 0.4
 def marginal_velocity(x, s):
     """E[noise - data | x] where the data is a mixture of Gaussians of std SPREAD."""
     variance = (1 - s) ** 2 * SPREAD**2 + s**2
-    away = x.unsqueeze(1) - (1 - s) * MEANS  # [n, components, 2]
-    whose = (SHARES.log() - away.square().sum(2) / (2 * variance)).softmax(dim=1).unsqueeze(2)
-    noise = s / variance * away
-    data = MEANS + (1 - s) * SPREAD**2 / variance * away
-    return (whose * (noise - data)).sum(1)
+    distance = x.unsqueeze(1) - (1 - s) * MEANS  # [n, components, 2]
+    posterior = (
+        (SHARES.log() - distance.square().sum(2) / (2 * variance)).softmax(dim=1).unsqueeze(2)
+    )
+    noise = s / variance * distance
+    data = MEANS + (1 - s) * SPREAD**2 / variance * distance
+    return (posterior * (noise - data)).sum(1)
 
 
-@pytest.mark.parametrize(("kind", "strong"), [("flow", 0.7), ("dance", 1.0), ("ode", 0.0)])
-def test_many_short_steps_keep_the_marginals(kind, strong):
+@pytest.mark.parametrize(("kind", "noise_level"), [("flow", 0.7), ("dance", 1.0), ("ode", 0.0)])
+def test_many_short_steps_keep_the_marginals(kind, noise_level):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3000, 2, generator=generator, dtype=torch.float64)
     sigmas = torch.linspace(1, 0, 101, dtype=torch.float64).tolist()
     middle = None
-    for sigma, after in pairwise(sigmas):
+    for sigma, sigma_next in pairwise(sigmas):
         noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-        last = after == 0
+        last = sigma_next == 0
         v = marginal_velocity(x, sigma)
         x = sde.step(
-            v, x, sigma, after, kind="ode" if last else kind, noise_level=strong, noise=noise
+            v,
+            x,
+            sigma,
+            sigma_next,
+            kind="ode" if last else kind,
+            noise_level=noise_level,
+            noise=noise,
         ).next_sample
-        if math.isclose(after, 0.5):
+        if math.isclose(sigma_next, 0.5):
             middle = x
     mean = (SHARES.unsqueeze(1) * MEANS).sum(0)
-    around = MEANS - mean
-    between = (SHARES.view(-1, 1, 1) * around.unsqueeze(2) * around.unsqueeze(1)).sum(0)
-    whole = between + SPREAD**2 * torch.eye(2, dtype=torch.float64)
-    half = 0.25 * whole + 0.25 * torch.eye(2, dtype=torch.float64)
-    for found, expected in [(x, whole), (middle, half)]:
-        assert (found.T.cov() - expected).abs().max() < 0.05 * expected.diagonal().max()
+    centred = MEANS - mean
+    between = (SHARES.view(-1, 1, 1) * centred.unsqueeze(2) * centred.unsqueeze(1)).sum(0)
+    covariance = between + SPREAD**2 * torch.eye(2, dtype=torch.float64)
+    half_covariance = 0.25 * covariance + 0.25 * torch.eye(2, dtype=torch.float64)
+    for samples, target in [(x, covariance), (middle, half_covariance)]:
+        assert (samples.T.cov() - target).abs().max() < 0.05 * target.diagonal().max()
     assert (x.mean(0) - mean).abs().max() < 0.08
 
 
-def test_divergence_is_that_of_the_normals():
+def test_divergence_is_the_kl_of_the_two_normals():
     mean, other, _ = tensors(3, 2, 4)
     std = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64).view(3, 1, 1)
     exact = kl_divergence(Normal(mean, std), Normal(other, std)).flatten(1).mean(dim=1)

@@ -1,4 +1,4 @@
-"""A policy that is divided among processes samples, answers, learns and saves as a whole one."""
+"""A sharded policy samples, computes log-probs, trains and saves as an unsharded one."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ MODELS = ("sd3", "sd3.5", "flux with idle parts")
 
 @pytest.fixture(scope="module")
 def three(folders, tmp_path_factory):
-    """What three processes found: rows of 16 among them are 6, 6 and 4, LoRA's of 2 are 1, 1, 0."""
+    """Measurements of three processes: shards of 16 rows are 6, 6 and 4, of 2 rows 1, 1 and 0."""
     root = tmp_path_factory.mktemp("three")
     for name in MODELS:
         (root / name).symlink_to(folders[name])
@@ -30,53 +30,53 @@ def three(folders, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16"])
-def test_it_starts_and_samples_alike(three, case):
-    """The same weights, adapters too, of which no process holds more than its part."""
-    found = three[case]
-    assert found["weights"] == 0
-    assert found["held"] < 0.4
-    assert max(found["samples"], found["said"]) < 1e-5
+def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
+    """The weights, adapters included, are the same, and each process holds only its shard."""
+    measured = three[case]
+    assert measured["weights"] == 0
+    assert measured["local share"] < 0.4
+    assert max(measured["samples"], measured["sampler log-probs"]) < 1e-5
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])
-def test_it_learns_alike(three, case):
-    found = three[case]
-    assert found["log-probs"] < 1e-5
-    assert found["gradient"] < 1e-5
-    assert found["after a step"] < 1e-4 < -found["unmoved"]
+def test_a_sharded_policy_has_the_same_gradient_and_update(three, case):
+    measured = three[case]
+    assert measured["log-probs"] < 1e-5
+    assert measured["gradient"] < 1e-5
+    assert measured["after a step"] < 1e-4 < -measured["negative change"]
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])
-def test_kept_weights_are_divided_too(three, case):
-    found = three[case]
-    assert max(found["reference"], found["average"]) < 1e-4
-    assert found["back"] == 0
+def test_kept_weights_are_sharded_too(three, case):
+    measured = three[case]
+    assert max(measured["reference"], measured["average"]) < 1e-4
+    assert measured["back"] == 0
 
 
 def test_all_processes_make_equally_many_passes(three):
-    """Groups share noise until windows that start elsewhere on each: whole policies differ."""
+    """Windows start at different steps on each process, so unsharded policies differ in passes."""
     assert three["full"]["uneven passes"] > 0
-    assert all(found["passes apart"] == 0 for found in three.values())
-    # The unconditional branch is known until the weights change.
+    assert all(measured["passes apart"] == 0 for measured in three.values())
+    # The unconditional velocities are reused until the weights change.
     assert [three["full"][n] for n in ("passes", "passes by other weights")] == [1, 2]
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])
-def test_what_it_saves_is_what_a_whole_one_saves(three, case):
-    assert three[case]["saved"] < 1e-5
-    assert case != "flux" or three[case]["files"] > 2  # with an index, read by both kinds
+def test_a_sharded_policy_saves_the_same_weights(three, case):
+    assert three[case]["difference when saved"] < 1e-5
+    assert case != "flux" or three[case]["files"] > 2  # shards with an index, which both kinds read
 
 
-def test_rounding_is_measured_alike(three):
+def test_the_rounding_error_is_the_same(three):
     assert three["bf16"]["rounding"] < 1e-7
 
 
-def test_no_process_makes_all_of_it(lab):
-    """The structure takes no memory, though adapters beside it are made for real."""
+def test_the_model_is_built_without_memory_for_its_weights(lab):
+    """Only the adapters beside it are allocated."""
     part = ["diffusers", "SD3Transformer2DModel"]
     model = without_weights(str(lab.folders["sd3"]), "transformer", part, torch.bfloat16)
-    bare = list(model.parameters())
-    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in bare)
+    weights = list(model.parameters())
+    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in weights)
     assert not any(buffer.is_meta for buffer in model.buffers())
     with weightless(model):
         assert all(p.untyped_storage().nbytes() == 2 for p in model.parameters())
@@ -84,13 +84,13 @@ def test_no_process_makes_all_of_it(lab):
     adapters = [p for p in model.parameters() if p.requires_grad]
     assert len(adapters) == 4
     assert all(p.untyped_storage().nbytes() == 4 * p.numel() for p in adapters)
-    assert all(p.is_meta and not p.requires_grad for p in bare)
+    assert all(p.is_meta and not p.requires_grad for p in weights)
 
 
-# ---- what cannot be divided
+# ---- what cannot be sharded
 
 
-def test_what_cannot_be_divided_is_refused(lab, tmp_path):
+def test_models_that_cannot_be_sharded_are_refused(lab, tmp_path):
     dora = {"rank": 2, "options": {"use_dora": True}}
     refused(lab, "use_dora is initialised from the norms of whole weights", lora=dora)
     refused(lab, "policy.loading.device_map", loading={"device_map": "balanced"})
@@ -116,13 +116,13 @@ def test_a_model_without_blocks_is_refused():
         blocks(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])))
 
 
-def test_blocks_are_lists_of_one_class_where_none_are_named():
+def test_blocks_are_module_lists_of_one_class_unless_they_are_named():
     layers = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)) for _ in range(3)])
     model = nn.ModuleDict({"into": nn.Linear(2, 2), "layers": layers})
     assert blocks(model) == list(layers)
 
 
-def test_weights_that_do_not_fit_are_told_by_name(lab):
+def test_weights_of_another_shape_are_refused_by_name(lab):
     (file,) = weight_files(lab.folders["sd3"] / "transformer")
     with pytest.raises(ValueError, match="its files hold no weights 'bias'"):
         read(nn.Linear(2, 2, device="meta"), [file], "cpu")
@@ -133,6 +133,6 @@ def test_weights_that_do_not_fit_are_told_by_name(lab):
         read(model, [file], "cpu")
 
 
-def test_it_is_divided_before_its_weights_are_read(lab):
+def test_sharding_a_policy_with_loaded_weights_is_refused(lab):
     with pytest.raises(ValueError, match="call it before `place`"):
         lab.policy().shard(None)

@@ -1,4 +1,4 @@
-"""Between denoising steps nothing asks for a value: on a GPU the host would wait for it."""
+"""No operation between denoising steps makes the host wait for the GPU, as `.item()` would."""
 
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -7,7 +7,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "unique", "equal", "masked_select")
 
 
 class Operations(TorchDispatchMode):
-    """The names of the operations that run inside, in order, with `marks` among them."""
+    """Records the names of operations in order, and "mark" for each call of `mark`."""
 
     def __init__(self):
         super().__init__()
@@ -37,10 +37,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("form", FORMS)
-def test_sampling_does_not_wait_from_the_first_step_to_the_last(lab, of, form):
-    policy = lab.policy(of, guidance=3.0, **FORMS[form])
+def test_sampling_does_not_wait_between_denoising_steps(lab, architecture, form):
+    policy = lab.policy(architecture, guidance=3.0, **FORMS[form])
     policy.begin(1)
     operations = Operations()
     policy.adapter.model.register_forward_pre_hook(operations.mark)
@@ -51,9 +51,9 @@ def test_sampling_does_not_wait_from_the_first_step_to_the_last(lab, of, form):
     assert operations.waits(between) == []
 
 
-@pytest.mark.parametrize("of", ["sd3", "flux"])
-def test_log_probs_are_told_and_differentiated_without_waiting(lab, of):
-    policy = lab.policy(of)
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+def test_log_probs_and_their_gradient_do_not_wait(lab, architecture):
+    policy = lab.policy(architecture)
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     operations = Operations()
     with operations:

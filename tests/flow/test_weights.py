@@ -1,4 +1,4 @@
-"""A number for each state of the trained weights, so that nothing computed by others is reused."""
+"""Each state of the trained weights has its own number, so that no outdated result is reused."""
 
 import pytest
 import torch
@@ -12,26 +12,26 @@ def written(module):
             parameter.add_(1.0)
 
 
-def test_a_state_has_one_number_and_no_other_state_has_it():
+def test_each_state_of_the_weights_has_its_own_number():
     module = torch.nn.Linear(2, 2)
-    weights, seen = Weights(module), []
+    weights, numbers = Weights(module), []
     for _ in range(3):
-        seen.append(weights.number)
-        assert weights.number == seen[-1]
+        numbers.append(weights.number)
+        assert weights.number == numbers[-1]
         written(module)
     with weights.temporary():
-        seen.append(weights.number)
-    assert len(set(seen)) == 4
+        numbers.append(weights.number)
+    assert len(set(numbers)) == 4
 
 
-def test_no_number_is_another_process_s():
+def test_two_instances_never_share_a_number():
     module = torch.nn.Linear(2, 2)
     first, second = Weights(module), Weights(module)
     assert first.number != second.number
 
 
-def test_lent_weights_have_numbers_of_their_own_and_the_former_come_back():
-    """As many writes later, too: what was computed by an average is not the next update's."""
+def test_temporary_weights_have_their_own_numbers_and_the_former_returns():
+    """Also after as many writes: no result of a moving average is reused after the next update."""
     module = torch.nn.Linear(2, 2)
     weights = Weights(module)
     before = weights.number

@@ -1,4 +1,4 @@
-"""Which steps are decisions: bounds, the last step, and who shares a window."""
+"""Windows: which denoising steps are decisions; never the last. A group shares its window."""
 
 import pytest
 from pydantic import ValidationError
@@ -17,11 +17,11 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.parametrize("given", WINDOWS)
-def test_every_window_lies_among_the_steps_but_the_last(given):
-    window = Window(**given)
+@pytest.mark.parametrize("options", WINDOWS)
+def test_every_window_lies_within_the_steps_before_the_last(options):
+    window = Window(**options)
     length = window.length(STEPS)
-    assert length == given.get("size", STEPS - 1)
+    assert length == options.get("size", STEPS - 1)
     for step in range(60):
         starts = window.starts(STEPS, range(step, step + 9), step)
         assert starts.shape == (9,)
@@ -37,7 +37,7 @@ def test_all_and_fixed_windows_stay_where_they_are():
 
 
 @pytest.mark.parametrize(("until", "last"), [(0.5, 4), (0.25, 1), (0.01, 0), (1.0, 6)])
-def test_a_random_window_starts_within_its_share_of_the_steps(until, last):
+def test_a_random_window_starts_before_until(until, last):
     window = Window(kind="random", size=3, until=until)
     starts = window.starts(STEPS, range(400), 0).tolist()
     assert set(starts) == set(range(last + 1))
@@ -45,7 +45,7 @@ def test_a_random_window_starts_within_its_share_of_the_steps(until, last):
     assert min(starts.count(start) for start in set(starts)) > 400 / (last + 1) / 2
 
 
-def test_a_share_of_k_steps_is_k_steps():
+def test_until_as_k_of_n_steps_gives_k_possible_starts():
     for steps in range(2, 61):
         for k in range(1, steps):
             window = Window(kind="random", size=1, until=k / steps)
@@ -53,19 +53,19 @@ def test_a_share_of_k_steps_is_k_steps():
             assert int(starts.max()) == min(k, steps - 1) - 1, (k, steps)
 
 
-def test_a_share_between_two_steps_is_cut_to_whole_steps():
-    for share, steps, starts in [(0.25, 10, 2), (0.35, 10, 3), (0.3, 10, 3), (1 / 3, 30, 10)]:
-        found = Window(kind="random", size=1, until=share).starts(steps, range(400), 0)
-        assert int(found.max()) + 1 == starts
+def test_until_is_rounded_down_to_whole_steps():
+    for until, steps, count in [(0.25, 10, 2), (0.35, 10, 3), (0.3, 10, 3), (1 / 3, 30, 10)]:
+        drawn = Window(kind="random", size=1, until=until).starts(steps, range(400), 0)
+        assert int(drawn.max()) + 1 == count
 
 
-def test_a_random_start_is_the_seeds_alone():
+def test_a_random_start_depends_only_on_the_seed():
     window = Window(kind="random", size=3)
     together = window.starts(STEPS, range(20), 0).tolist()
     assert [int(window.starts(STEPS, [seed], 7)) for seed in range(20)] == together
 
 
-def test_a_group_shares_a_random_window_whatever_the_batch(lab):
+def test_a_group_shares_its_random_window_in_any_batch(lab):
     policy = lab.policy(steps=12, window={"kind": "random", "size": 2})
     rows = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
     seeds = [100 * group + index for group in range(8) for index in range(3)]
@@ -73,10 +73,10 @@ def test_a_group_shares_a_random_window_whatever_the_batch(lab):
     assert (first == first[:, :1]).all()
     assert len(first[:, 0].unique()) > 2
     for group in range(8):
-        mine = seeds[3 * group : 3 * group + 3]
-        alone = policy.sample(rows[group : group + 1], group_size=3, seeds=mine)
+        own = seeds[3 * group : 3 * group + 3]
+        alone = policy.sample(rows[group : group + 1], group_size=3, seeds=own)
         assert alone.tensor("first").tolist() == first[group].tolist()
-    # The noise itself says nothing of the window: other members, same leader, same window.
+    # The seed of the group's first member alone sets the window, not those of the others.
     changed = policy.sample(rows[:1], group_size=3, seeds=[0, 71, 72])
     assert changed.tensor("first").tolist() == first[0].tolist()
 
@@ -89,19 +89,19 @@ def test_a_sliding_window_moves_with_training_and_wraps():
     assert [int(wide.starts(STEPS, [0], step)) for step in range(3)] == [0, 0, 0]
 
 
-def test_the_policy_slides_by_the_step_it_is_told(lab):
+def test_a_sliding_window_of_a_policy_follows_the_training_step(lab):
     policy = lab.policy(steps=6, window={"kind": "sliding", "size": 2, "every": 2})
-    found = []
+    starts = []
     for step in (0, 1, 2, 5, 8, 0):
         policy.begin(step)
         rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
         assert len(rollouts.tensor("first").unique()) == 1
-        found.append(int(rollouts.tensor("first")[0]))
-    assert found == [0, 0, 1, 2, 0, 0]
+        starts.append(int(rollouts.tensor("first")[0]))
+    assert starts == [0, 0, 1, 2, 0, 0]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "message"),
     [
         ({"kind": "fixed"}, "kind: fixed needs a size"),
         ({"kind": "random"}, "kind: random needs a size"),
@@ -120,28 +120,28 @@ def test_the_policy_slides_by_the_step_it_is_told(lab):
         ({"length": 3}, "Extra inputs"),
     ],
 )
-def test_what_is_no_window(given, told):
-    with pytest.raises(ValidationError, match=told):
-        Window(**given)
+def test_invalid_windows_are_refused(options, message):
+    with pytest.raises(ValidationError, match=message):
+        Window(**options)
 
 
 @pytest.mark.parametrize(
-    ("given", "end"),
+    ("options", "end"),
     [
         ({"kind": "fixed", "size": 3, "start": 7}, 10),
         ({"kind": "sliding", "size": 10}, 10),
         ({"kind": "random", "size": 12}, 12),
     ],
 )
-def test_a_window_beyond_the_steps_is_refused(given, end):
-    told = f"ends at step {end}, and of 10 steps the first 9 can be decisions"
-    with pytest.raises(ValueError, match=told):
-        Window(**given).length(STEPS)
-    one_more = Window(**given)
-    assert one_more.length(end + 1) == given["size"]
+def test_a_window_beyond_the_steps_is_refused(options, end):
+    message = f"ends at step {end}, and of 10 steps the first 9 can be decisions"
+    with pytest.raises(ValueError, match=message):
+        Window(**options).length(STEPS)
+    window = Window(**options)
+    assert window.length(end + 1) == options["size"]
 
 
-def test_of_two_steps_one_is_a_decision_and_of_one_none():
+def test_two_steps_have_one_decision_and_one_step_has_none():
     assert Window().length(2) == 1
     with pytest.raises(ValueError, match="the first 0 can be"):
         Window().length(1)

@@ -10,7 +10,7 @@ COMMON = {
     "bos_token_id": None,
     "eos_token_id": 0,
     "pad_token_id": None,
-    # Strong enough that tokens differ in probability.
+    # Large enough that tokens differ in probability.
     "initializer_range": 0.2,
 }
 GATED = {**COMMON, "intermediate_size": 64, "num_key_value_heads": 2}
@@ -77,7 +77,7 @@ ATTENTION = {
     "stablelm": GATED,
     "starcoder2": {**GATED, "sliding_window": 4},
 }
-"""Whose whole memory is a cache of keys and values: everything can be shared and padded."""
+"""Their only state is a cache of keys and values, so prompts can be shared and rows padded."""
 
 RECURRENT = {
     "mamba": STATE,
@@ -163,4 +163,4 @@ RECURRENT = {
         "use_mamba_kernels": False,
     },
 }
-"""With states that a mask may not reach, or caches of a kind of their own."""
+"""They have recurrent states, which a mask may not affect, or caches of another kind."""

@@ -1,4 +1,4 @@
-"""Tiny models of real architectures with random weights, and a tokenizer, made from nothing."""
+"""Tiny models of real architectures with random weights, and a tokenizer, built from configs."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ COMMON = {
     "bos_token_id": None,
     "eos_token_id": 0,
     "pad_token_id": None,
-    # Strong enough that tokens differ in probability.
+    # Large enough that tokens differ in probability.
     "initializer_range": 0.2,
 }
 GATED = {**COMMON, "intermediate_size": 64, "num_key_value_heads": 2}
@@ -61,7 +61,7 @@ CONFIGS = {
 
 
 def make_tokenizer(template=TEMPLATE, pad=None):
-    """One token a byte; 0 ends a text, 1 ends a turn."""
+    """A token per byte; 0 ends a text, 1 ends a turn."""
     vocabulary = {END: 0, TURN: 1} | {letter: n + 2 for n, letter in enumerate(LETTERS)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -75,25 +75,25 @@ def make_tokenizer(template=TEMPLATE, pad=None):
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
     """saved(architecture, **configuration) -> a folder that from_pretrained reads."""
-    made = {}
+    folders = {}
 
     def save(architecture="qwen2", template=TEMPLATE, pad=None, **changes):
         key = (architecture, template, pad, repr(sorted(changes.items())))
-        if key not in made:
+        if key not in folders:
             folder = tmp_path_factory.mktemp(architecture)
             config = CONFIGS[architecture]()
             config.update(changes)
             with torch.random.fork_rng():
                 torch.manual_seed(7)
                 model = AutoModelForCausalLM.from_config(config)
-                # Zero biases would hide a forgotten one.
+                # Biases of zero would hide code that forgets a bias.
                 for name, parameter in model.named_parameters():
                     if name.endswith("bias"):
                         torch.nn.init.normal_(parameter, std=0.1)
             model.save_pretrained(folder)
             make_tokenizer(template, pad).save_pretrained(folder)
-            made[key] = folder
-        return made[key]
+            folders[key] = folder
+        return folders[key]
 
     return save
 
@@ -105,7 +105,7 @@ def placed(policy, device="cpu"):
 
 @pytest.fixture
 def make(saved):
-    """make(architecture, model={...}, **settings) -> a fresh policy."""
+    """make(architecture, model={...}, **settings) -> a new policy."""
 
     def policy(architecture="qwen2", model=None, device="cpu", **settings):
         folder = saved(architecture, **(model or {}))
@@ -133,36 +133,36 @@ def make_of(tmp_path):
 
 @pytest.fixture
 def allow():
-    """allow(policy, shared_training=..., **way): let this be what the model is found to allow."""
+    """allow(policy, shared_training=..., **decoding) overrides what the trial run has shown."""
 
-    def change(policy, shared_training=None, **way):
+    def change(policy, shared_training=None, **decoding):
         ability = policy.ability
         if shared_training is None:
             shared_training = ability.shared_training
         policy._ability = replace(
-            ability, decoding=replace(ability.decoding, **way), shared_training=shared_training
+            ability, decoding=replace(ability.decoding, **decoding), shared_training=shared_training
         )
 
     return change
 
 
 @pytest.fixture
-def plain():
-    """plain(policy, rollouts) -> log-probs [B, T] by transformers' forward, a rollout at a time."""
+def transformers_log_probs():
+    """transformers_log_probs(policy, rollouts) -> [B, T] by transformers' forward, row by row."""
 
     def log_probs(policy, rollouts):
-        filled = torch.zeros(rollouts.mask.shape)
+        result = torch.zeros(rollouts.mask.shape)
         for row in range(len(rollouts)):
             prompt = rollouts.trajectory["prompt_ids"][row].to(policy.device)
             tokens = rollouts.trajectory["attention"][row]
-            answer = rollouts.trajectory["completion_ids"][row, tokens].to(policy.device)
-            ids = torch.cat([prompt, answer]).unsqueeze(0)
+            completion = rollouts.trajectory["completion_ids"][row, tokens].to(policy.device)
+            ids = torch.cat([prompt, completion]).unsqueeze(0)
             logits = (
                 policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
             )
             scores = (logits / policy.config.temperature).log_softmax(-1)
-            filled[row, tokens] = scores.gather(1, answer.unsqueeze(1)).squeeze(1).cpu()
-        return filled * rollouts.mask.cpu()
+            result[row, tokens] = scores.gather(1, completion.unsqueeze(1)).squeeze(1).cpu()
+        return result * rollouts.mask.cpu()
 
     return log_probs
 

@@ -1,8 +1,8 @@
-"""One process of several that share models: it answers, trains, samples and saves each.
+"""One process of several: shards models, computes log-probs, trains, samples and saves each.
 
 python shard_job.py _ OUT: the folder of OUT has cases.json, with `models`, settings by name, and
-`runs`, arguments of groupwise.train. What comes out of a model is left in NAME-RANK.pt, and the
-saved model in NAME.
+`runs`, arguments of groupwise.train. The results of a model are written to NAME-RANK.pt, and the
+saved model to NAME.
 """
 
 import json
@@ -33,94 +33,96 @@ def rows(rank, processes):
 
 
 def loss(policy, rollouts):
-    answers = policy(rollouts)
-    return (answers.log_probs * rollouts.mask).sum() + (answers.entropy * rollouts.mask).sum() / 8
+    current = policy(rollouts)
+    return (current.log_probs * rollouts.mask).sum() + (current.entropy * rollouts.mask).sum() / 8
 
 
-def full(policy, of=lambda p: p):
-    """The trained weights, or what is `of` them, gathered."""
+def full(policy, attribute=lambda p: p):
+    """The trained weights, or an attribute of them such as the gradient, gathered."""
     trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
     return {
-        name: of(p).detach().full_tensor().clone()
+        name: attribute(p).detach().full_tensor().clone()
         for name, p in trained.items()
-        if of(p) is not None
+        if attribute(p) is not None
     }
 
 
 def placed(settings, mesh):
-    """The policy, and how many weights were whole at once while it was read."""
-    live, most, cut = [], [0], Share._cut
+    """The policy, and how many unsharded weights were in memory at once while it was loaded."""
+    references, largest, shard_parameter = [], [0], Share._cut
 
-    def watched(self, module, name, parameter):
+    def counted(self, module, name, parameter):
         if not hasattr(parameter, "placements") and not parameter.is_meta:
-            live.append(weakref.ref(parameter.untyped_storage()))
-            most[0] = max(most[0], sum(one() is not None for one in live))
-        return cut(self, module, name, parameter)
+            references.append(weakref.ref(parameter.untyped_storage()))
+            largest[0] = max(largest[0], sum(reference() is not None for reference in references))
+        return shard_parameter(self, module, name, parameter)
 
     torch.manual_seed(0)
     policy = LanguageModel(Settings(**settings))
     policy.shard(mesh)
-    with patch.object(Share, "_cut", watched):
+    with patch.object(Share, "_cut", counted):
         policy.place("cpu")
-    return policy, most[0]
+    return policy, largest[0]
 
 
 def forwards(policy, *arguments, **options):
-    """What `sample` gives, and how many passes it made."""
-    runs = []
-    hook = policy.causal.register_forward_hook(lambda *_: runs.append(1))
+    """The rollouts of `sample`, and the number of its forward passes."""
+    passes = []
+    hook = policy.causal.register_forward_hook(lambda *_: passes.append(1))
     rollouts = policy.sample(*arguments, **options)
     hook.remove()
-    return rollouts, len(runs)
+    return rollouts, len(passes)
 
 
 def run(settings, mesh, saved):
     rank, processes = mesh.get_rank(), mesh.size()
-    policy, whole = placed(settings, mesh)
+    policy, unsharded_at_once = placed(settings, mesh)
     prompts, seeds = rows(rank, processes)
-    out = {"notes": list(policy.notes), "whole": whole}
-    out["held"] = sum(p.to_local().untyped_storage().nbytes() for p in policy.parameters())
+    results = {"notes": list(policy.notes), "unsharded at once": unsharded_at_once}
+    results["local bytes"] = sum(
+        p.to_local().untyped_storage().nbytes() for p in policy.parameters()
+    )
     rollouts = policy.sample(prompts, group_size=PER_PROMPT, seeds=seeds)
-    out["tokens"] = rollouts.facts["completion_ids"]
-    out["sampled"] = rollouts.sampler_log_probs
-    out["greedy"] = policy.sample(
+    results["tokens"] = rollouts.facts["completion_ids"]
+    results["sampled"] = rollouts.sampler_log_probs
+    results["greedy"] = policy.sample(
         prompts, group_size=1, seeds=seeds[::2], purpose="greedy"
     ).completions
     policy.train()
     policy.keep("reference")
-    out["kept"] = sorted(policy.kept("reference"))
+    results["kept"] = sorted(policy.kept("reference"))
     policy.keep("average")
     with torch.no_grad():
-        answers = policy(rollouts)
-    out["log_probs"], out["entropy"] = answers.log_probs, answers.entropy
-    # The mean over processes of this is the sum over all rows.
+        current = policy(rollouts)
+    results["log_probs"], results["entropy"] = current.log_probs, current.entropy
+    # Gradients are averaged over processes, hence the factor: the result is that of all rows.
     optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-2)
     (processes * loss(policy, rollouts)).backward()
-    out["gradient"] = full(policy, lambda p: p.grad)
+    results["gradient"] = full(policy, lambda p: p.grad)
     optimizer.step()
     optimizer.zero_grad()
-    out["weights"] = full(policy)
+    results["weights"] = full(policy)
     policy.blend("average", 0.75)
     with torch.no_grad():
-        out["after"] = policy(rollouts).log_probs
+        results["after"] = policy(rollouts).log_probs
         with policy.using("reference"):
-            out["reference"] = policy(rollouts).log_probs
+            results["reference"] = policy(rollouts).log_probs
         with policy.using("average"):
-            out["average"] = policy(rollouts).log_probs
-            out["average sampled"] = policy.sample(
+            results["average"] = policy(rollouts).log_probs
+            results["average sampled"] = policy.sample(
                 prompts, group_size=PER_PROMPT, seeds=seeds
             ).completions
-        assert torch.equal(policy(rollouts).log_probs, out["after"])
-        out["moved"] = policy.distance("reference")
+        assert torch.equal(policy(rollouts).log_probs, results["after"])
+        results["moved"] = policy.distance("reference")
         policy.blend("reference", 0.75)
         with policy.using("reference"):
-            out["mixed"] = policy(rollouts).log_probs
-    # One process is done at its first token, the other goes on to the last.
+            results["mixed"] = policy(rollouts).log_probs
+    # The completions of one process end at their first token, those of the other at the last.
     ends, policy.ends = policy.ends, list(range(1000)) if rank else [-1]
-    _, out["passes"] = forwards(policy, prompts, group_size=1, seeds=seeds[::2])
+    _, results["passes"] = forwards(policy, prompts, group_size=1, seeds=seeds[::2])
     policy.ends = ends
     policy.save_pretrained(saved)
-    return out
+    return results
 
 
 def main(out):

@@ -1,11 +1,13 @@
-"""By which kernels attention is computed."""
+"""Which kernels compute attention."""
 
 import pytest
 import torch
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(make, rows, monkeypatch, recomputed):
+def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
+    make, rows, monkeypatch, recomputed
+):
     allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
 
     def watched(*inputs, **options):
@@ -17,9 +19,9 @@ def test_cudnn_is_left_out_of_all_passes_and_of_nothing_else(make, rows, monkeyp
     assert before
     policy = make("qwen2", gradient_checkpointing=recomputed)
     rollouts = policy.sample(rows, group_size=2, seeds=range(2 * len(rows)))
-    answers = policy(rollouts)
-    passed = len(allowed)
-    answers.log_probs.sum().backward()
-    assert (len(allowed) > passed) == recomputed
+    current = policy(rollouts)
+    forward_count = len(allowed)
+    current.log_probs.sum().backward()
+    assert (len(allowed) > forward_count) == recomputed
     assert set(allowed) == {False}
     assert torch.backends.cuda.cudnn_sdp_enabled() == before

@@ -1,4 +1,4 @@
-"""Which characters a token has written: for tokenizers of each kind, against their definition."""
+"""`ends`: where in the text the characters of each token end, for all kinds of tokenizers."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,7 +22,7 @@ CORPUS = [
 
 
 def byte_level():
-    """Byte-level BPE, as of GPT and Qwen: tokens may end within a character."""
+    """Byte-level BPE, as GPT's and Qwen's: tokens may end within a character."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -37,7 +37,7 @@ def byte_level():
 
 
 def unigram():
-    """As of T5: the space before the first word is not written."""
+    """As T5's: the space before the first word is not part of the text."""
     raw = Tokenizer(models.Unigram())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     raw.train_from_iterator(
@@ -50,7 +50,7 @@ def unigram():
 
 
 def byte_fallback():
-    """As of Llama 2: characters out of bytes, which are all unknown where some of them are."""
+    """As Llama 2's: characters from bytes; incomplete sequences of bytes decode as unknown."""
     pieces = [END, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", "a", "b", "8", "=", "\n", "+", "1", "▁a", "▁b", "11"]
     raw = Tokenizer(
@@ -75,7 +75,7 @@ def byte_fallback():
 
 
 def words():
-    """One token a word: spaces stand between tokens and belong to none."""
+    """A token per word; the spaces between belong to no token."""
     names = [END, "<unk>", "the", "red", "disk", ".", ",", "8", "+", "3", "=", "11"]
     raw = Tokenizer(models.WordLevel({n: i for i, n in enumerate(names)}, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -84,7 +84,7 @@ def words():
 
 
 def pieces():
-    """As of BERT: written anew before marks and apostrophes."""
+    """As BERT's: later tokens remove spaces before punctuation and apostrophes."""
     names = [END, "[UNK]", "the", "red", ".", "n't", "do", "##ing", "##s", "11", "'", "t"]
     raw = Tokenizer(models.WordPiece({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece(cleanup=True)
@@ -93,7 +93,7 @@ def pieces():
 
 
 KINDS = [byte_level, unigram, byte_fallback, words, pieces]
-MADE = {
+TOKENIZERS = {
     kind: PreTrainedTokenizerFast(
         tokenizer_object=kind(), eos_token=END, clean_up_tokenization_spaces=kind is pieces
     )
@@ -102,18 +102,18 @@ MADE = {
 
 
 def by_definition(tokenizer, ids, text):
-    """What the tokens up to each decode to, as far as the text begins with it; quadratic."""
-    places, most = [], 0
+    """By token, the longest common prefix of `text` and the tokens decoded so far; quadratic."""
+    result, length = [], 0
     for stop in range(1, len(ids) + 1):
-        so_far = decoded(tokenizer, ids[:stop])
-        most = max(n for n in range(len(text) + 1) if n <= most or so_far[:n] == text[:n])
-        places.append(most)
-    return places
+        prefix = decoded(tokenizer, ids[:stop])
+        length = max(n for n in range(len(text) + 1) if n <= length or prefix[:n] == text[:n])
+        result.append(length)
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_tokens(kind):
-    tokenizer = MADE[kind]
+def test_ends_of_any_tokens_match_the_definition(kind):
+    tokenizer = TOKENIZERS[kind]
 
     @settings(max_examples=150, deadline=None, derandomize=True, database=None)
     @given(st.lists(st.integers(0, len(tokenizer) - 1), max_size=14))
@@ -130,8 +130,8 @@ def test_any_tokens(kind):
 
 
 @pytest.mark.parametrize("kind", [byte_level, byte_fallback])
-def test_any_text(kind):
-    tokenizer = MADE[kind]
+def test_ends_of_any_text_match_the_definition(kind):
+    tokenizer = TOKENIZERS[kind]
 
     @settings(max_examples=100, deadline=None, derandomize=True, database=None)
     @given(st.text(st.sampled_from("ab 8=\n+1üé語🙂\ufffd"), max_size=30))
@@ -143,8 +143,8 @@ def test_any_text(kind):
     check()
 
 
-def test_a_token_across_a_boundary_and_what_writes_nothing():
-    tokenizer = MADE[byte_level]
+def test_tokens_of_several_characters_and_of_none():
+    tokenizer = TOKENIZERS[byte_level]
     vocabulary = tokenizer.get_vocab()
     one = [vocabulary[piece] for piece in ("1", "=", "11", "Ċ", "1", END)]
     assert ends(tokenizer, one, decoded(tokenizer, one)) == [1, 2, 4, 5, 6, 6]
@@ -152,29 +152,29 @@ def test_a_token_across_a_boundary_and_what_writes_nothing():
     assert ends(tokenizer, smile, "🙂a") == [0, 0, 0, 1, 2]
 
 
-def test_the_tokens_decoded_grow_with_the_tokens_alone(monkeypatch):
-    """And not with their square."""
+def test_the_number_of_decoded_tokens_is_linear_in_the_length(monkeypatch):
+    """Decoding each prefix anew would be quadratic."""
     from groupwise_llm import characters
 
     counts = {}
-    tokenizer = MADE[byte_level]
+    tokenizer = TOKENIZERS[byte_level]
     for repeats in (10, 40):
         ids = tokenizer("8+3=11\nné 🙂 the red disk" * repeats)["input_ids"]
         text = decoded(tokenizer, ids)
-        read = []
+        decoded_lengths = []
         monkeypatch.setattr(
             characters,
             "decoded",
-            lambda t, part, read=read: read.append(len(part)) or decoded(t, part),
+            lambda t, part, lengths=decoded_lengths: lengths.append(len(part)) or decoded(t, part),
         )
         ends(tokenizer, ids, text)
-        counts[repeats] = sum(read) / len(ids)
+        counts[repeats] = sum(decoded_lengths) / len(ids)
     assert counts[40] < 1.1 * counts[10]
 
 
 @pytest.mark.parametrize("prompt", ["ab", [{"role": "user", "content": "ab"}]])
-def test_a_policy_states_them_where_a_reward_asks(make, prompt):
-    """Of every token that was drawn; and not where nobody asks."""
+def test_a_policy_states_character_ends_if_a_reward_needs_them(make, prompt):
+    """For every sampled token; without such a reward they are not computed."""
     policy = make(temperature=4.0, stop=list("aeiou0123456789"), max_new_tokens=40)
     rows = [{"prompt": prompt}]
     draw = {"group_size": 8, "seeds": range(8)}
@@ -191,8 +191,8 @@ def test_a_policy_states_them_where_a_reward_asks(make, prompt):
         assert stated == by_definition(policy.tokenizer, ids, text)
 
 
-def test_a_function_of_steps_judges_what_a_model_wrote(make):
-    """Steps that a letter closes: each is judged where the token stands that wrote the letter."""
+def test_a_reward_of_steps_scores_the_completions_of_a_model(make):
+    """The letter e ends a step, whose score stands at the token of that letter."""
 
     @stepwise(separator="e")
     def length(prompts, steps):
@@ -203,11 +203,11 @@ def test_a_function_of_steps_judges_what_a_model_wrote(make):
     rollouts = policy.sample([{"prompt": "ab"}], group_size=16, seeds=range(16))
     scores = Scorer([Reward(name="length", function=length)])(rollouts)
     (letter,) = policy.tokenizer("e")["input_ids"]
-    closed = 0
+    count = 0
     for row, ids in enumerate(rollouts.facts["completion_ids"]):
-        places = set((~scores.steps[row].isnan()).nonzero().flatten().tolist())
+        scored = set((~scores.steps[row].isnan()).nonzero().flatten().tolist())
         last = len(ids) - 1
         letters = {place for place, token in enumerate(ids) if token == letter}
-        assert places - {last} <= letters
-        closed += len(places & letters)
-    assert closed > 0
+        assert scored - {last} <= letters
+        count += len(scored & letters)
+    assert count > 0

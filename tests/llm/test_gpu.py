@@ -1,4 +1,4 @@
-"""The same on a CUDA device, in float32 and under bf16 autocast."""
+"""Sampling, log-probs and gradients on a CUDA device, in float32 and bf16."""
 
 import pytest
 import torch
@@ -34,18 +34,20 @@ def test_sampling_on_the_device(policy, rollouts, rows):
 
 def test_greedy_is_generate(make, rows):
     policy = make("llama", device="cuda")
-    ours = policy.sample(rows, group_size=1, seeds=range(3), purpose="greedy")
-    for row, got in zip(rows, ours.facts["completion_ids"], strict=True):
+    rollouts = policy.sample(rows, group_size=1, seeds=range(3), purpose="greedy")
+    for row, tokens in zip(rows, rollouts.facts["completion_ids"], strict=True):
         prompt = policy.tokenizer(row["prompt"], return_tensors="pt").to("cuda")
-        theirs = policy.model.generate(**prompt, do_sample=False, max_new_tokens=12, pad_token_id=0)
-        assert got == theirs[0, prompt["input_ids"].shape[1] :].tolist()
+        output = policy.model.generate(**prompt, do_sample=False, max_new_tokens=12, pad_token_id=0)
+        assert tokens == output[0, prompt["input_ids"].shape[1] :].tolist()
 
 
-def test_log_probs_are_those_of_the_plain_path(policy, rollouts, plain, precision):
+def test_log_probs_are_those_of_transformers_forward(
+    policy, rollouts, transformers_log_probs, precision
+):
     numerics = policy.ability.numerics
     with torch.no_grad(), policy.causal.copies.swapped_in(numerics):  # both in bf16
         ours = policy(rollouts).log_probs.cpu()
-        gap = (ours - plain(policy, rollouts))[rollouts.mask.cpu()].abs().max()
+        gap = (ours - transformers_log_probs(policy, rollouts))[rollouts.mask.cpu()].abs().max()
     assert gap < PRECISIONS[precision]
 
 

@@ -1,4 +1,4 @@
-"""Rollouts with tokens that are not the model's own: attended to, and never trained on."""
+"""Rollouts with tokens of a tool: later tokens attend to them, and they are never trained on."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from groupwise import Sampler, train
 
 TURNS = [(2, 3, 1), (1, 7, 2), (4, 1, 3), (3, 0, 0), (1, 2, 4), (2, 5, 2)]
-"""Of each rollout how many tokens of its own, of a tool's, and of its own again."""
+"""For each rollout the numbers of tokens: sampled, of a tool, sampled again."""
 ROWS = [{"prompt": "a longer prompt: 12+34="}, {"prompt": "Hi"}, {"prompt": "7-5"}]
 
 
@@ -18,9 +18,8 @@ def policy(request, make):
     return make(getattr(request, "param", "qwen2"), max_new_tokens=10)
 
 
-def answered(policy, gap=0):
-    """What a policy sampled, with a tool's answer in the middle of each rollout, from `gap` places
-    of nothing on."""
+def with_tool_answers(policy, gap=0):
+    """Sampled rollouts with a tool's answer in the middle of each, after `gap` unused positions."""
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
     width = 12 + gap
     ids = torch.randint(2, 200, (6, width), generator=torch.Generator().manual_seed(3))
@@ -54,26 +53,28 @@ def close(ours, theirs):
 @pytest.mark.parametrize("gap", [0, 2])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("policy", ["qwen2", "gpt2", "gemma2", "gemma3"], indirect=True)
-def test_decisions_are_scored_after_all_that_came_before(policy, plain, allow, share, gap):
+def test_log_probs_are_conditioned_on_tool_tokens(
+    policy, transformers_log_probs, allow, share, gap
+):
     allow(policy, shared_training=share)
-    rollouts = answered(policy, gap)
-    ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+    rollouts = with_tool_answers(policy, gap)
+    ours, theirs = policy(rollouts).log_probs, transformers_log_probs(policy, rollouts)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert (ours[rollouts.mask] < 0).all()
     assert not ours[~rollouts.mask].any()
-    # Without regard to the mask: what no decision is adds no gradient.
+    # The sum ignores the mask: positions without a decision add no gradient.
     weights = slopes(rollouts)
     close(gradient(policy, (weights * ours).sum()), gradient(policy, (weights * theirs).sum()))
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_no_split_changes_the_gradient(make, share):
+def test_no_split_into_microbatches_changes_the_gradient(make, share):
     policy = make(share_prompt=share, temperature=0.7)
-    rollouts, gradients = answered(policy), []
+    rollouts, gradients = with_tool_answers(policy), []
     splits = [policy.microbatches(rollouts, n, cut_decisions=True) for n in (1, 24, 40, 10_000)]
     for parts in splits:
         assert sorted(row for rows, _ in parts for row in rows.tolist()) == list(range(6))
-    # Through a tool's answer and behind a row's end, too.
+    # Also splits within a tool's answer and after the end of a row.
     cuts = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 12)]
     splits.append([(rows, cut) for rows in torch.tensor([[5, 0, 2], [1, 4, 3]]) for cut in cuts])
     for parts in splits:
@@ -88,8 +89,8 @@ def test_no_split_changes_the_gradient(make, share):
         close(other, gradients[-1])
 
 
-def test_the_budget_counts_a_tools_tokens(policy):
-    rollouts = answered(policy)
+def test_the_budget_counts_tool_tokens(policy):
+    rollouts = with_tool_answers(policy)
     prompts = [len(ids) for ids in rollouts.trajectory["prompt_ids"]]
     parts = policy.microbatches(rollouts, 40, cut_decisions=True)
     for rows, decisions in parts:
@@ -100,7 +101,7 @@ def test_the_budget_counts_a_tools_tokens(policy):
     assert len(parts) > 2
 
 
-def test_what_was_sampled_alone_attends_to_its_decisions(policy):
+def test_without_tools_attention_is_the_mask_of_decisions(policy):
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(6))
     assert torch.equal(rollouts.trajectory["attention"], rollouts.mask)
     assert rollouts.facts["completion_ids"] == [
@@ -110,7 +111,7 @@ def test_what_was_sampled_alone_attends_to_its_decisions(policy):
 
 
 class WithTool(Sampler):
-    """The policy's own words, with a tool's answer after the first of them."""
+    """Inserts a tool's answer of 4 tokens after the first sampled token."""
 
     def __init__(self, policy):
         self.policy, self.version = policy, -1
@@ -141,7 +142,7 @@ class WithTool(Sampler):
         return replace(rollouts, sampler_log_probs=self.policy(rollouts).log_probs)
 
 
-def test_a_run_trains_on_what_is_the_models_own(policy, tmp_path):
+def test_a_run_trains_only_on_sampled_tokens(policy, tmp_path):
     train(
         policy=policy,
         sampler=WithTool(policy),

@@ -1,4 +1,4 @@
-"""The laws of `groupwise.testing`, kept by the language model."""
+"""The language model passes the checks of `groupwise.testing`."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_settings(make, settings):
 
 
 def loaded(policy):
-    """Makes a policy of what another has saved."""
+    """load(path) -> a policy of the saved model, with the same settings."""
 
     def load(path: Path) -> LanguageModel:
         settings = policy.config.model_copy(update={"model": str(path)})

@@ -1,4 +1,4 @@
-"""Chunked log-probs and entropy against autograd of the plain log-softmax."""
+"""Log-probs and entropy computed in blocks, against autograd of `log_softmax` in float64."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from groupwise_llm.model import likelihood
 N, H, V = 23, 8, 37
 
 
-def parts(dtype=torch.float32, *, bias=True):
+def problem(dtype=torch.float32, *, bias=True):
     generator = torch.Generator().manual_seed(3)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
     inputs = [draw(N, H), draw(V, H), draw(V)] if bias else [draw(N, H), draw(V, H)]
@@ -20,7 +20,7 @@ def parts(dtype=torch.float32, *, bias=True):
     return leaves + ([] if bias else [None]), tokens, slopes
 
 
-def oracle(leaves, tokens, temperature):
+def exact_values(leaves, tokens, temperature):
     hidden, weight, bias = [
         None if x is None else x.detach().double().requires_grad_() for x in leaves
     ]
@@ -38,80 +38,83 @@ def small_blocks(monkeypatch):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("share", [(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)])
-def test_values_and_gradients_are_those_of_the_plain_log_softmax(temperature, bias, share):
-    leaves, tokens, slopes = parts(bias=bias)
+@pytest.mark.parametrize("scale", [(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)])
+def test_values_and_gradients_are_those_of_log_softmax(temperature, bias, scale):
+    leaves, tokens, slopes = problem(bias=bias)
     log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens, temperature=temperature)
-    exact, right, right_entropy = oracle(leaves, tokens, temperature)
-    torch.testing.assert_close(log_probs.double(), right, rtol=1e-6, atol=5e-6)
-    torch.testing.assert_close(entropy.double(), right_entropy, rtol=1e-6, atol=5e-6)
-    weights = slopes * torch.tensor(share, dtype=torch.float64).unsqueeze(1)
+    exact_leaves, expected, expected_entropy = exact_values(leaves, tokens, temperature)
+    torch.testing.assert_close(log_probs.double(), expected, rtol=1e-6, atol=5e-6)
+    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-6, atol=5e-6)
+    weights = slopes * torch.tensor(scale, dtype=torch.float64).unsqueeze(1)
     (weights[0].float() @ log_probs + weights[1].float() @ entropy).backward()
-    (weights[0] @ right + weights[1] @ right_entropy).backward()
-    for ours, theirs in zip(leaves, exact, strict=True):
-        if ours is not None:
-            gap = (ours.grad.double() - theirs.grad).norm() / theirs.grad.norm()
+    (weights[0] @ expected + weights[1] @ expected_entropy).backward()
+    for leaf, exact_leaf in zip(leaves, exact_leaves, strict=True):
+        if leaf is not None:
+            gap = (leaf.grad.double() - exact_leaf.grad).norm() / exact_leaf.grad.norm()
             assert gap < 1e-5
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_tokens_that_a_bias_excludes_leave_all_else_as_without_them():
-    """Some of a block, and whole blocks, the first among them."""
-    (hidden, weight, bias), tokens, slopes = parts()
+def test_tokens_with_a_bias_of_minus_infinity_count_as_removed_from_the_vocabulary():
+    """Tokens within a block and whole blocks, including the first."""
+    (hidden, weight, bias), tokens, slopes = problem()
     excluded = [torch.arange(V) < 9, torch.arange(V) == 20, torch.arange(V) > 30]
-    left = ~torch.stack(excluded).any(dim=0)
-    tokens = tokens % int(left.sum())
-    answers = []
-    for kept, ids in ((left.new_ones(V), left.nonzero().flatten()[tokens]), (left, tokens)):
-        leaves = [x.detach().clone().requires_grad_() for x in (hidden, weight[kept])]
-        own = bias.detach().masked_fill(~left, -torch.inf)[kept]
-        values = likelihood.log_probs_and_entropy(*leaves, own, ids, temperature=0.6)
+    allowed = ~torch.stack(excluded).any(dim=0)
+    tokens = tokens % int(allowed.sum())
+    results = []
+    for vocabulary, ids in (
+        (allowed.new_ones(V), allowed.nonzero().flatten()[tokens]),
+        (allowed, tokens),
+    ):
+        leaves = [x.detach().clone().requires_grad_() for x in (hidden, weight[vocabulary])]
+        masked_bias = bias.detach().masked_fill(~allowed, -torch.inf)[vocabulary]
+        values = likelihood.log_probs_and_entropy(*leaves, masked_bias, ids, temperature=0.6)
         (slopes[0].float() @ values[0] + slopes[1].float() @ values[1]).backward()
-        answers.append([*values, leaves[0].grad, leaves[1].grad[left[kept]]])
-    for ours, right in zip(*answers, strict=True):
-        torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
+        results.append([*values, leaves[0].grad, leaves[1].grad[allowed[vocabulary]]])
+    for masked, removed in zip(*results, strict=True):
+        torch.testing.assert_close(masked, removed, rtol=1e-5, atol=1e-5)
 
 
-def test_blocks_change_nothing(monkeypatch):
-    answers = []
+def test_the_size_of_blocks_does_not_change_the_result(monkeypatch):
+    results = []
     for block in [(1, 1), (N, V), (7, 36), (1000, 1000)]:
         monkeypatch.setattr(likelihood, "CACHED", block)
-        leaves, tokens, _ = parts()
+        leaves, tokens, _ = problem()
         log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens)
         (log_probs.sum() + entropy.sum()).backward()
-        answers.append(torch.cat([log_probs, entropy, *(x.grad.flatten() for x in leaves)]))
-    for answer in answers[1:]:
-        torch.testing.assert_close(answer, answers[0], rtol=1e-5, atol=1e-5)
+        results.append(torch.cat([log_probs, entropy, *(x.grad.flatten() for x in leaves)]))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_large_logits_neither_overflow_nor_vanish():
-    leaves, tokens, _ = parts()
+def test_large_logits_neither_overflow_nor_underflow():
+    leaves, tokens, _ = problem()
     with torch.no_grad():
         leaves[0].mul_(200)
     log_probs, entropy = likelihood.log_probs_and_entropy(*leaves, tokens)
-    _, right, right_entropy = oracle(leaves, tokens, 1.0)
-    torch.testing.assert_close(log_probs.double(), right, rtol=1e-5, atol=1e-3)
-    torch.testing.assert_close(entropy.double(), right_entropy, rtol=1e-3, atol=1e-3)
+    _, expected, expected_entropy = exact_values(leaves, tokens, 1.0)
+    torch.testing.assert_close(log_probs.double(), expected, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-3, atol=1e-3)
     (log_probs.sum() + entropy.sum()).backward()
     assert all(torch.isfinite(x.grad).all() for x in leaves)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_bf16_hidden_states_meet_a_float32_head():
-    (hidden, weight, bias), tokens, slopes = parts()
+def test_bf16_hidden_states_with_a_float32_head():
+    (hidden, weight, bias), tokens, slopes = problem()
     rounded = hidden.detach().bfloat16().requires_grad_()
     log_probs, entropy = likelihood.log_probs_and_entropy(rounded, weight, bias, tokens)
     assert log_probs.dtype == entropy.dtype == torch.float32
-    _, right, _ = oracle((hidden, weight, bias), tokens, 1.0)
-    torch.testing.assert_close(log_probs.double(), right, rtol=0.02, atol=0.1)
+    _, expected, _ = exact_values((hidden, weight, bias), tokens, 1.0)
+    torch.testing.assert_close(log_probs.double(), expected, rtol=0.02, atol=0.1)
     (slopes[0].float() @ log_probs).backward()
     assert rounded.grad.dtype == torch.bfloat16
     assert weight.grad.dtype == torch.float32
 
 
 def test_no_tokens_at_all():
-    (hidden, weight, bias), tokens, _ = parts()
+    (hidden, weight, bias), tokens, _ = problem()
     log_probs, entropy = likelihood.log_probs_and_entropy(hidden[:0], weight, bias, tokens[:0])
     (log_probs.sum() + entropy.sum()).backward()
     assert log_probs.shape == entropy.shape == (0,)
@@ -119,7 +122,7 @@ def test_no_tokens_at_all():
 
 
 class LargestTensor(TorchDispatchMode):
-    """The most elements any operation's result had."""
+    """Records the largest number of elements of a result."""
 
     def __init__(self):
         super().__init__()
@@ -133,7 +136,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def test_tokens_by_vocabulary_never_exist(monkeypatch):
+def test_logits_of_all_tokens_are_never_in_memory(monkeypatch):
     monkeypatch.setattr(likelihood, "CACHED", (16, 64))
     hidden = torch.randn(256, 4, requires_grad=True)
     weight = torch.randn(512, 4, requires_grad=True)
@@ -146,7 +149,7 @@ def test_tokens_by_vocabulary_never_exist(monkeypatch):
 
 
 class Passes(TorchDispatchMode):
-    """How many operations gave a tensor of the size of a block of logits, or changed one."""
+    """Counts the operations that write a tensor of the shape of a block of logits."""
 
     def __init__(self, block):
         super().__init__()
@@ -160,20 +163,20 @@ class Passes(TorchDispatchMode):
         return result
 
 
-def test_a_block_is_written_as_seldom_as_can_be(monkeypatch):
+def test_a_block_of_logits_is_written_four_times_per_pass(monkeypatch):
     monkeypatch.setattr(likelihood, "CACHED", (16, 64))
     hidden = torch.randn(16, 4, requires_grad=True)
     weight = torch.randn(64, 4, requires_grad=True)
     counts = []
-    for entropy_counts in (False, True):
+    for with_entropy in (False, True):
         with Passes((16, 64)) as forward:
-            answers = likelihood.log_probs_and_entropy(
+            outputs = likelihood.log_probs_and_entropy(
                 hidden, weight, None, torch.randint(64, (16,))
             )
         with Passes((16, 64)) as backward:
-            sum(x.sum() for x in answers[: 1 + entropy_counts]).backward()
+            sum(x.sum() for x in outputs[: 1 + with_entropy]).backward()
         counts.append((forward.count, backward.count))
-    # The product, minus the peak, exp, times the logits; the product, minus logsumexp, exp, times
-    # the slope.
+    # Forward: the product, minus the maximum, exp, times the logits. Backward: the product, minus
+    # logsumexp, exp, times the gradient.
     assert counts[0] == (4, 4)
     assert counts[1][1] > 4

@@ -1,4 +1,4 @@
-"""What is trained of a model and how it is held, what is switched off, and how it is saved."""
+"""Loading: which weights are trained, their dtypes, dropout off, saving, and refused settings."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ LORA = {"rank": 4}
 # ---- precision
 
 
-def test_what_is_trained_is_held_in_float32(make, rows):
+def test_trained_weights_are_float32(make, rows):
     policy = make(loading={"dtype": "bfloat16"})
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
     assert any("to compute in bf16 set precision: bf16" in note for note in policy.notes)
@@ -40,16 +40,16 @@ def test_what_is_trained_is_held_in_float32(make, rows):
     assert (after != before)[touched].float().mean() > 0.9
 
 
-def test_under_adapters_the_base_stays_as_it_is_loaded(make, rows):
+def test_the_base_under_adapters_keeps_its_dtype(make, rows):
     policy = make(loading={"dtype": "bfloat16"}, lora=LORA)
-    kinds = {p.requires_grad: p.dtype for p in policy.parameters()}
-    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    dtypes = {p.requires_grad: p.dtype for p in policy.parameters()}
+    assert dtypes == {True: torch.float32, False: torch.bfloat16}
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
     gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs()
     assert gap.max() < 0.1
 
 
-def test_whole_layers_trained_beside_adapters_need_bf16(make):
+def test_full_layers_beside_adapters_need_precision_bf16(make):
     settings = {"loading": {"dtype": "bfloat16"}, "model": {"tie_word_embeddings": False}}
     lora = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
     with pytest.raises(UserError, match=r"set precision: bf16, or leave loading\.dtype unset"):
@@ -61,7 +61,7 @@ def test_whole_layers_trained_beside_adapters_need_bf16(make):
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_float16_says_that_gradients_may_underflow(make, lora):
+def test_adapters_on_a_float16_base_scale_the_loss(make, lora):
     assert make(loading={"dtype": "float16"}, lora=lora).scale_loss == (lora is not None)
     assert not make(lora=lora).scale_loss
 
@@ -72,7 +72,7 @@ def test_float16_says_that_gradients_may_underflow(make, lora):
 @pytest.mark.parametrize(
     "options", [{"targets": ["lm_head"]}, {"options": {"modules_to_save": ["lm_head"]}}], ids=str
 )
-def test_what_wraps_the_head_counts(make, plain, options):
+def test_adapters_of_the_head_take_effect(make, transformers_log_probs, options):
     policy = make(model={"tie_word_embeddings": False}, lora={**LORA, **options})
     assert any("own logits" in note for note in policy.notes)
     with torch.no_grad():
@@ -80,12 +80,16 @@ def test_what_wraps_the_head_counts(make, plain, options):
             if parameter.requires_grad and "lm_head" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
-    answers = policy(rollouts).log_probs
-    torch.testing.assert_close(answers, plain(policy, rollouts), rtol=0, atol=1e-4)
-    answers.sum().backward()
-    of_head = [p for n, p in policy.named_parameters() if p.requires_grad and "lm_head" in n]
-    assert of_head
-    assert all(p.grad.any() for p in of_head)
+    log_probs = policy(rollouts).log_probs
+    torch.testing.assert_close(
+        log_probs, transformers_log_probs(policy, rollouts), rtol=0, atol=1e-4
+    )
+    log_probs.sum().backward()
+    head_parameters = [
+        p for n, p in policy.named_parameters() if p.requires_grad and "lm_head" in n
+    ]
+    assert head_parameters
+    assert all(p.grad.any() for p in head_parameters)
 
 
 def hooked(head):
@@ -101,7 +105,9 @@ def parametrised(head):
 
 
 @pytest.mark.parametrize("change", [hooked, parametrised])
-def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
+def test_hooks_and_parametrizations_of_the_head_take_effect(
+    make, transformers_log_probs, change, monkeypatch
+):
     load = loading.AutoModelForCausalLM.from_pretrained
 
     def changed(*args, **options):
@@ -114,19 +120,19 @@ def test_a_changed_head_is_not_read_past(make, plain, change, monkeypatch):
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     assert not policy.ability.numerics.plain_head
     torch.testing.assert_close(
-        rollouts.sampler_log_probs, plain(policy, rollouts), rtol=0, atol=1e-4
+        rollouts.sampler_log_probs, transformers_log_probs(policy, rollouts), rtol=0, atol=1e-4
     )
 
 
 @pytest.mark.parametrize("cap", [10.0, None])
-def test_a_head_that_caps_shows_under_rounded_weights(make, cap):
-    # Off by 0.1 nats, less than bf16 may change in a pass.
+def test_softcapping_is_detected_with_bf16_weights(make, cap):
+    # The difference of 0.1 nats is below the rounding errors of bf16.
     model = {"final_logit_softcapping": cap}
     policy = make("gemma2", model=model, lora=LORA, loading={"dtype": "bfloat16"})
     assert any("own logits" in note for note in policy.notes) == (cap is not None)
 
 
-def test_adapters_that_have_no_effect_are_refused(make_of):
+def test_adapters_without_effect_are_refused(make_of):
     config = CONFIG_MAPPING["jamba"](**TABLES["RECURRENT"]["jamba"])
     with pytest.raises(UserError, match=r"exclude_modules: \[dt_proj\]"):
         make_of(config, lora=LORA).sample(ROWS, group_size=1, seeds=[1, 2])
@@ -151,8 +157,8 @@ def test_modules_that_peft_refuses_can_be_left_out(make_of):
 
 
 @pytest.fixture
-def seeing(make_of):
-    """A model with a vision tower that no text reaches."""
+def multimodal(make_of):
+    """multimodal(**settings) -> a policy with a vision tower, which text prompts do not use."""
     vision = {
         "hidden_size": 16,
         "intermediate_size": 32,
@@ -171,8 +177,8 @@ def seeing(make_of):
 @pytest.mark.parametrize(
     "settings", [{}, {"lora": LORA}, {"gradient_checkpointing": True}], ids=str
 )
-def test_what_no_text_reaches_is_not_trained(seeing, settings):
-    policy = seeing(**settings).train()
+def test_a_vision_tower_is_not_trained(multimodal, settings):
+    policy = multimodal(**settings).train()
     assert any("model.vision_tower, model.multi_modal" in note for note in policy.notes)
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     torch.testing.assert_close(
@@ -185,12 +191,12 @@ def test_what_no_text_reaches_is_not_trained(seeing, settings):
     assert not any("vision" in name for name in trained)
 
 
-def test_experts_that_no_token_chose_are_trained(make_of):
+def test_experts_that_no_token_was_routed_to_are_trained(make_of):
     config = CONFIG_MAPPING["mixtral"](**TABLES["ATTENTION"]["mixtral"])
     assert all(p.requires_grad for p in make_of(config).parameters())
 
 
-# ---- nothing drawn at random
+# ---- dropout
 
 
 @pytest.mark.parametrize(
@@ -218,19 +224,19 @@ def test_dropout_stays_off_under_gradient_checkpointing(make_of, name, dropout, 
 
 
 def run_elsewhere(code, folder):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert not process.returncode, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_the_card_says_how_to_load_from_any_folder(saved, lora, tmp_path, monkeypatch):
+def test_the_code_of_the_card_loads_the_model_from_any_folder(saved, lora, tmp_path, monkeypatch):
     base = saved("llama")
     monkeypatch.chdir(base.parent)
     settings = Settings(model=base.name, lora=lora, loading={"dtype": "float32"}, max_new_tokens=12)
@@ -253,14 +259,14 @@ logits = model.eval()(input_ids=torch.arange(20).unsqueeze(0)).logits[0, -1].tol
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     if lora:
-        theirs = run_elsewhere(code + "import json; print(json.dumps(logits))", elsewhere)
+        loaded = run_elsewhere(code + "import json; print(json.dumps(logits))", elsewhere)
     else:
         monkeypatch.chdir(elsewhere)
         names = {}
         exec(code, names)
-        theirs = names["logits"]
-    ours = policy.model(input_ids=torch.arange(20).unsqueeze(0)).logits[0, -1]
-    torch.testing.assert_close(torch.tensor(theirs), ours)
+        loaded = names["logits"]
+    expected = policy.model(input_ids=torch.arange(20).unsqueeze(0)).logits[0, -1]
+    torch.testing.assert_close(torch.tensor(loaded), expected)
 
 
 def test_an_adapter_names_its_base_and_revision(saved, tmp_path, monkeypatch):
@@ -282,7 +288,7 @@ def test_an_adapter_names_its_base_and_revision(saved, tmp_path, monkeypatch):
         AutoPeftModelForCausalLM.from_pretrained("model")
 
 
-def test_the_card_names_what_the_base_was_loaded_with(tmp_path):
+def test_the_card_names_the_loading_options_but_no_token(tmp_path):
     from groupwise_llm.card import card_of
 
     options = {"gguf_file": "model.gguf", "token": "secret", "subfolder": "q8"}
@@ -291,7 +297,7 @@ def test_the_card_names_what_the_base_was_loaded_with(tmp_path):
     assert "secret" not in usage
 
 
-def test_quantised_weights_are_not_trained(make, monkeypatch):
+def test_training_quantised_weights_is_refused(make, monkeypatch):
     load = AutoModelForCausalLM.from_pretrained
 
     def quantised(*args, **options):
@@ -304,7 +310,7 @@ def test_quantised_weights_are_not_trained(make, monkeypatch):
         make()
 
 
-# ---- settings that cannot be met: known before weights are read
+# ---- invalid settings: refused before weights are loaded
 
 LOADINGS = [
     ({"dtype": "flaot"}, r"policy\.loading\.dtype: expected a dtype of torch .* found 'flaot'"),
@@ -328,16 +334,16 @@ ADAPTERS = [
     + [({"lora": part}, text) for part, text in ADAPTERS],
     ids=str,
 )
-def test_check_refuses_what_a_run_refuses(saved, settings, message):
+def test_check_refuses_the_settings_that_a_run_refuses(saved, settings, message):
     settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
     run = partial(LanguageModel(settings).place, "cpu")
-    for refused in (run, partial(LanguageModel.examine, settings, ROWS)):
+    for call in (run, partial(LanguageModel.examine, settings, ROWS)):
         with pytest.raises(UserError, match=message) as raised:
-            refused()
+            call()
         assert ("exclude_modules" in str(raised.value)) == ("exclude_modules" in message)
 
 
-def test_check_refuses_whole_layers_beside_rounded_adapters(saved):
+def test_check_refuses_full_layers_beside_adapters_on_a_bf16_base(saved):
     lora = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
     settings = Settings(
         model=str(saved("llama")), lora=lora, max_new_tokens=12, loading={"dtype": "bfloat16"}
@@ -346,7 +352,7 @@ def test_check_refuses_whole_layers_beside_rounded_adapters(saved):
         LanguageModel.examine(settings, ROWS)
 
 
-def test_arguments_that_loading_knows_pass_check(saved):
+def test_check_accepts_known_loading_arguments(saved):
     known = {
         "attn_implementation": "eager",
         "dtype": "auto",

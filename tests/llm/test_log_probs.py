@@ -1,4 +1,4 @@
-"""forward(): the shared prompt against the plain path, and both against transformers."""
+"""`forward`: log-probs with and without shared prompts, against transformers."""
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ from groupwise_llm.model.copies import Numerics
 SHARING = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
 
 
-def hand_made(vocabulary=200):
-    """Three groups of two: prompts of different length, completions from 1 token to 9."""
+def random_rollouts(vocabulary=200):
+    """Three groups of two rollouts: prompts of different lengths, completions of 1 to 9 tokens."""
     generator = torch.Generator().manual_seed(5)
     draw = lambda n: torch.randint(2, vocabulary, (n,), generator=generator)  # noqa: E731
     prompts = [draw(n) for n in (7, 2, 11)]
@@ -38,13 +38,13 @@ def gradient(policy):
     return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]).double()
 
 
-def answer(policy, rollouts):
-    """(log-probs, gradient of a loss that treats every decision differently)."""
+def log_probs_and_gradient(policy, rollouts):
+    """Log-probs, and the gradient of a loss with another weight for every decision."""
     policy.zero_grad(set_to_none=True)
-    answered = policy(rollouts)
-    slopes = torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
-    (slopes * (answered.log_probs + 0.1 * answered.entropy) * rollouts.mask).sum().backward()
-    return answered.log_probs.detach(), gradient(policy)
+    current = policy(rollouts)
+    weights = torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
+    (weights * (current.log_probs + 0.1 * current.entropy) * rollouts.mask).sum().backward()
+    return current.log_probs.detach(), gradient(policy)
 
 
 def close(ours, theirs):
@@ -52,58 +52,60 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("architecture", SHARING)
-def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(make, plain, allow, architecture):
-    policy, rollouts = make(architecture), hand_made()
+def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(
+    make, transformers_log_probs, allow, architecture
+):
+    policy, rollouts = make(architecture), random_rollouts()
     assert policy.ability.shared_training, policy.notes
-    shared, shared_gradient = answer(policy, rollouts)
+    shared, shared_gradient = log_probs_and_gradient(policy, rollouts)
     allow(policy, shared_training=False)
-    alone, alone_gradient = answer(policy, rollouts)
-    torch.testing.assert_close(shared[rollouts.mask], alone[rollouts.mask], rtol=5e-6, atol=5e-6)
-    close(shared_gradient, alone_gradient)
+    separate, separate_gradient = log_probs_and_gradient(policy, rollouts)
+    torch.testing.assert_close(shared[rollouts.mask], separate[rollouts.mask], rtol=5e-6, atol=5e-6)
+    close(shared_gradient, separate_gradient)
     with torch.no_grad():
         torch.testing.assert_close(
-            shared * rollouts.mask, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+            shared * rollouts.mask, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
         )
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma2"])
 @pytest.mark.parametrize("share", [True, False])
 def test_micro_batches_do_not_change_the_gradient(make, architecture, share):
-    policy, rollouts = make(architecture, share_prompt=share, temperature=0.7), hand_made()
-    slopes = torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
-    answers = []
+    policy, rollouts = make(architecture, share_prompt=share, temperature=0.7), random_rollouts()
+    weights = torch.linspace(-1, 1, rollouts.mask.numel()).view(rollouts.mask.shape)
+    gradients = []
     for budget in (1, 12, 20, 10_000):
         policy.zero_grad(set_to_none=True)
-        seen = []
+        covered = []
         for rows, decisions in policy.microbatches(rollouts, budget, cut_decisions=True):
             piece = rollouts.select(rows)
             log_probs = policy(piece, decisions).log_probs
-            (slopes[rows, decisions] * log_probs * piece.mask[:, decisions]).sum().backward()
-            seen += rows.tolist()
-        assert sorted(seen) == list(range(6))
-        answers.append(gradient(policy))
-    for other in answers[:-1]:
-        close(other, answers[-1])
+            (weights[rows, decisions] * log_probs * piece.mask[:, decisions]).sum().backward()
+            covered += rows.tolist()
+        assert sorted(covered) == list(range(6))
+        gradients.append(gradient(policy))
+    for other in gradients[:-1]:
+        close(other, gradients[-1])
 
 
-def test_a_slice_of_the_decisions_is_that_slice_of_all(make):
-    policy, rollouts = make(), hand_made()
-    whole, part = policy(rollouts), policy(rollouts, slice(2, 5))
-    inside = rollouts.mask[:, 2:5]
-    torch.testing.assert_close(part.log_probs[inside], whole.log_probs[:, 2:5][inside])
+def test_a_slice_of_decisions_has_the_log_probs_of_all_decisions(make):
+    policy, rollouts = make(), random_rollouts()
+    complete, part = policy(rollouts), policy(rollouts, slice(2, 5))
+    mask = rollouts.mask[:, 2:5]
+    torch.testing.assert_close(part.log_probs[mask], complete.log_probs[:, 2:5][mask])
     assert part.log_probs.shape == part.entropy.shape == (6, 3)
 
 
-def test_padding_is_finite_and_without_gradient(make):
-    policy, rollouts = make(), hand_made()
+def test_log_probs_of_padding_are_zero(make):
+    policy, rollouts = make(), random_rollouts()
     log_probs = policy(rollouts).log_probs
     assert not log_probs[~rollouts.mask].any()
 
 
-def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, plain):
+def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, transformers_log_probs):
     policy = make(model={"pad": "<|end|>", "pad_token_id": 0})
     assert policy.tokenizer.pad_token_id in policy.ends
-    rollouts = hand_made()
+    rollouts = random_rollouts()
     ids = rollouts.trajectory["completion_ids"].clone()
     last = rollouts.lengths - 1
     ids[torch.arange(6), last] = policy.tokenizer.eos_token_id
@@ -112,45 +114,47 @@ def test_an_end_token_that_is_also_the_pad_token_is_a_decision(make, plain):
     )
     ours = policy(rollouts).log_probs
     assert (ours[torch.arange(6), last] < 0).all()
-    torch.testing.assert_close(ours, plain(policy, rollouts), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5)
 
 
-def test_only_rollouts_without_decisions(make):
-    policy, rollouts = make(), hand_made()
-    silent = Rollouts(**{**vars(rollouts), "mask": torch.zeros_like(rollouts.mask)})
-    for piece in (silent, silent.select([2, 3])):  # the second has no places at all
+def test_rollouts_without_any_decision(make):
+    policy, rollouts = make(), random_rollouts()
+    undecided = Rollouts(**{**vars(rollouts), "mask": torch.zeros_like(rollouts.mask)})
+    for piece in (undecided, undecided.select([2, 3])):  # the second has width 0
         log_probs = policy(piece).log_probs
         log_probs.sum().backward()
         assert log_probs.shape == piece.mask.shape
         assert not log_probs.any()
 
 
-def test_softcapped_logits_take_the_models_own_head(make):
+def test_softcapped_logits_are_computed_by_the_models_own_head(make):
     policy = make("gemma2")
     assert any("own logits" in note for note in policy.notes)
     assert not policy.ability.numerics.plain_head
     assert make("gemma3").notes == []
 
 
-def test_own_heads_make_logits_of_completions_only(make, monkeypatch):
-    policy, rollouts, kept = make("gemma2", share_prompt=False), hand_made(), []
+def test_own_heads_compute_logits_of_completions_only(make, monkeypatch):
+    policy, rollouts, shapes = make("gemma2", share_prompt=False), random_rollouts(), []
     monkeypatch.setattr(
-        policy.model.lm_head, "forward", lambda hidden: kept.append(hidden.shape) or hidden
+        policy.model.lm_head, "forward", lambda hidden: shapes.append(hidden.shape) or hidden
     )
-    with pytest.raises(IndexError):  # what is kept instead of logits are hidden states
+    with pytest.raises(IndexError):  # the replaced head returns hidden states instead of logits
         policy(rollouts)
     # The longest row has 11 + 9 tokens, of which the last predicts nothing; the shortest prompt 2.
-    assert kept[0][:2] == (6, 11 + 9 - 1 - (2 - 1))
+    assert shapes[0][:2] == (6, 11 + 9 - 1 - (2 - 1))
 
 
-def test_large_logits_in_bf16_still_take_the_plain_head(make):
+def test_large_logits_in_bf16_keep_the_plain_head(make):
     policy = make("llama", model={"initializer_range": 1.0}, precision="bf16")
     assert policy.notes == []
     assert policy.ability.numerics == Numerics(precision="bf16", plain_head=True)
 
 
 @pytest.mark.parametrize("error", [ValueError("no cache here"), None])
-def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, monkeypatch, error):
+def test_a_cache_that_fails_or_disagrees_is_reported_and_not_used(
+    make, transformers_log_probs, monkeypatch, error
+):
     class Bad(causal.MaskedCache):
         def reorder_cache(self, rows):
             if error:
@@ -162,12 +166,12 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
     training, sampling = policy.notes
     assert training.startswith("prompts are not shared in training: ")
     assert ("fails (no cache here)" if error else "log-probs differ by") in training
-    # Rows that have ended leave the batch by the same method.
+    # Decoding drops ended rows by the same method.
     assert sampling.startswith("completions are sampled without a cache, which is slow: ")
     assert not policy.ability.decoding.cached
-    rollouts = hand_made()
+    rollouts = random_rollouts()
     torch.testing.assert_close(
-        policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+        policy(rollouts).log_probs, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
     )
     sampled = policy.sample([{"prompt": "ab"}, {"prompt": "abc"}], group_size=2, seeds=range(4))
     torch.testing.assert_close(
@@ -175,7 +179,9 @@ def test_a_cache_that_refuses_or_disagrees_is_told_and_not_used(make, plain, mon
     )
 
 
-def test_a_head_that_cannot_be_had_apart_is_left_to_the_model(make, plain, monkeypatch):
+def test_a_head_that_cannot_be_separated_is_left_to_the_model(
+    make, transformers_log_probs, monkeypatch
+):
     original = CausalModel._layers
 
     def layers(self, ids, *, plain, **options):
@@ -186,9 +192,9 @@ def test_a_head_that_cannot_be_had_apart_is_left_to_the_model(make, plain, monke
     monkeypatch.setattr(CausalModel, "_layers", layers)
     policy = make()
     assert "own logits" in policy.notes[0]
-    rollouts = hand_made()
+    rollouts = random_rollouts()
     torch.testing.assert_close(
-        policy(rollouts).log_probs, plain(policy, rollouts), rtol=1e-5, atol=1e-5
+        policy(rollouts).log_probs, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
     )
 
 
@@ -198,16 +204,16 @@ SETTINGS = {"full": {}, "adapters": {"lora": {"rank": 4}}}
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 def test_gradient_checkpointing_keeps_the_shared_prompt(make, monkeypatch, architecture, settings):
-    rollouts = hand_made()
-    expected, expected_gradient = answer(make(architecture, **settings), rollouts)
+    rollouts = random_rollouts()
+    expected, expected_gradient = log_probs_and_gradient(make(architecture, **settings), rollouts)
     policy = make(architecture, gradient_checkpointing=True, **settings)
     assert policy.ability.shared_training
     assert policy.notes == []
     tokens = []
     embedding = policy.causal.causal.get_input_embeddings()
     embedding.register_forward_hook(lambda _, inputs, __: tokens.append(inputs[0].numel()))
-    ours, ours_gradient = answer(policy, rollouts)
-    # Each prompt once, then completions but for their last tokens.
+    ours, ours_gradient = log_probs_and_gradient(policy, rollouts)
+    # Each prompt once, then the completions without their last tokens.
     prompts = {tuple(ids.tolist()) for ids in rollouts.trajectory["prompt_ids"]}
     width = max(map(len, prompts))
     assert tokens == [len(prompts) * width, 6 * (rollouts.mask.shape[1] - 1)]
@@ -216,7 +222,7 @@ def test_gradient_checkpointing_keeps_the_shared_prompt(make, monkeypatch, archi
     close(ours_gradient, expected_gradient)
 
 
-def test_gradient_checkpointing_says_where_a_prompt_cannot_be_shared(make_of):
+def test_gradient_checkpointing_notes_that_prompts_cannot_be_shared(make_of):
     names = ["linear_attention", "full_attention"]
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "layer_types": names}
@@ -227,10 +233,10 @@ def test_gradient_checkpointing_says_where_a_prompt_cannot_be_shared(make_of):
     policy = make_of(config, gradient_checkpointing=True)
     (note,) = policy.notes
     assert "with gradient checkpointing only a cache of keys and values" in note
-    rollouts = hand_made()
+    rollouts = random_rollouts()
     with policy.causal.checkpoints.off():
-        expected, gradient = answer(policy, rollouts)
-    ours, recomputed = answer(policy, rollouts)
+        expected, gradient = log_probs_and_gradient(policy, rollouts)
+    ours, recomputed = log_probs_and_gradient(policy, rollouts)
     assert torch.equal(ours, expected)
     close(recomputed, gradient)
 
@@ -239,12 +245,12 @@ def test_checkpointing_recomputes_and_dropout_stays_off(make):
     policy = make(
         "gpt2", model={"resid_pdrop": 0.5, "attn_pdrop": 0.5}, gradient_checkpointing=True
     )
-    first, second = policy(hand_made()).log_probs, policy(hand_made()).log_probs
+    first, second = policy(random_rollouts()).log_probs, policy(random_rollouts()).log_probs
     assert torch.equal(first, second)
-    runs = []
-    policy.model.transformer.h[0].ln_1.register_forward_hook(lambda *_: runs.append(1))
-    policy(hand_made()).log_probs.sum().backward()
-    assert len(runs) == 4  # prompts, what follows them, and both again
+    passes = []
+    policy.model.transformer.h[0].ln_1.register_forward_hook(lambda *_: passes.append(1))
+    policy(random_rollouts()).log_probs.sum().backward()
+    assert len(passes) == 4  # prompts and completions, each recomputed once
     with policy.causal.checkpoints.off():
-        policy(hand_made()).log_probs.sum().backward()
-    assert len(runs) == 6
+        policy(random_rollouts()).log_probs.sum().backward()
+    assert len(passes) == 6

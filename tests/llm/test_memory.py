@@ -1,4 +1,4 @@
-"""What `check` says a micro-batch keeps, against what autograd keeps; and the sampler's cache."""
+"""Memory estimates: activations against what autograd saves, the cache, shards and copies."""
 
 import itertools
 from functools import partial
@@ -36,22 +36,22 @@ SHAPES = {
 }
 
 
-def built(name, settings):
+def model_of(name, settings):
     config = CONFIG_MAPPING[name](**TABLE[name])
     model = AutoModelForCausalLM.from_config(config, dtype=loading.dtype_of(settings))
     return with_adapters(model, settings.lora) if settings.lora else model
 
 
-def measured(model, numerics, shape):
-    """Bytes that autograd keeps in the passes of training, on real tensors."""
-    kept = {}
+def saved_bytes(model, numerics, shape):
+    """Bytes that autograd saves in the forward passes of training, with real tensors."""
+    storages = {}
 
     def pack(tensor):
         storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage
+        storages[storage._cdata] = storage
         return tensor
 
-    # One prompt is a token shorter, so that attention has something to mask.
+    # Every other prompt is a token shorter, so that attention needs a mask.
     prompts = [torch.full((shape.prompt - number % 2,), 7) for number in range(shape.prompts)]
     groups = torch.arange(shape.rows) % shape.prompts
     rows = [prompts[group] for group in groups.tolist()]
@@ -59,28 +59,28 @@ def measured(model, numerics, shape):
     mask = torch.ones_like(ids, dtype=torch.bool)
     sequences = Sequences.of(rows, ids, mask, mask.nonzero(as_tuple=True))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        answers = passes.likelihood(model, numerics, sequences, groups=groups, temperature=1.0)
-    del answers
+        outputs = passes.likelihood(model, numerics, sequences, groups=groups, temperature=1.0)
+    del outputs
     for weight in (*model.parameters(), *model.buffers(), *model.copies.tensors()):
-        kept.pop(weight.untyped_storage()._cdata, None)
-    return sum(storage.nbytes() for storage in kept.values())
+        storages.pop(weight.untyped_storage()._cdata, None)
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "qwen3_moe", "gemma2"])
-def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
+def test_the_estimate_of_saved_activations_matches_autograd(name, settings, shape):
     settings = Settings(model="m", **settings)
     checkpoints = settings.gradient_checkpointing
-    model = CausalModel(built(name, settings), recompute=checkpoints)
+    model = CausalModel(model_of(name, settings), recompute=checkpoints)
     numerics = Numerics(precision=settings.precision, plain_head=name != "gemma2")
-    truth = measured(model, numerics, shape)
+    expected = saved_bytes(model, numerics, shape)
     with torch.device("meta"):
-        model = built(name, settings)
+        model = model_of(name, settings)
     with counting.without_data(model, settings) as causal:
         assert counting.logits_are_the_product(causal) == numerics.plain_head
-        counted = counting.saved(causal, numerics, shape)
-    assert counted == pytest.approx(truth, rel=0.05 if checkpoints else 0.02)
+        estimated = counting.saved(causal, numerics, shape)
+    assert estimated == pytest.approx(expected, rel=0.05 if checkpoints else 0.02)
 
 
 @pytest.mark.parametrize(
@@ -98,30 +98,30 @@ def test_what_is_said_to_be_saved_is_what_is_saved(name, settings, shape):
     ],
     ids=str,
 )
-def test_logits_of_heads_that_do_more_than_multiply_are_counted(name, changes, plain):
+def test_logits_of_heads_beyond_a_product_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
     counts = {"budget": 860, "rollouts": 100, "group_size": 100, "sampled": 4}
     sizes = memory.estimate(config, settings, **counts, training=True, reference=False, averages=0)
     logits = 4 * 800 * config.vocab_size
     assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
-    # A body without layers to speak of: hidden states of 32, logits of 258.
+    # The layers are tiny: hidden states of 32, logits of 258.
     assert (sizes["activations"] > 3 * logits) or plain
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3_text"])
-def test_the_cache_is_that_of_decoding(name):
+def test_the_estimated_cache_is_that_of_decoding(name):
     settings = Settings(model="m")
-    causal, numerics = CausalModel(built(name, settings)).eval(), Numerics("float32", True)
+    causal, numerics = CausalModel(model_of(name, settings)).eval(), Numerics("float32", True)
     cache = causal.new_cache()
     with torch.no_grad():
         ids = torch.ones(3, 40, dtype=torch.int64)
         causal.hidden(lambda hidden: hidden(ids, cache=cache), numerics)
-    truth = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
+    expected = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
     with torch.device("meta"):
-        model = built(name, settings)
+        model = model_of(name, settings)
     with counting.without_data(model, settings) as causal:
-        assert 3 * counting.cached(causal, numerics, 40) == truth
+        assert 3 * counting.cached(causal, numerics, 40) == expected
 
 
 CONFIG = Qwen2Config(**TABLE["qwen2"])
@@ -144,7 +144,7 @@ def estimate(budget=1000, sampled=100, shards=1, kept=False, **settings):
 
 
 @pytest.mark.parametrize("lengths", [(20, 200), (400, 50), (1000, 16)], ids=str)
-def test_the_micro_batch_that_is_counted_is_one_that_is_packed(lengths):
+def test_the_estimate_is_for_the_largest_packed_micro_batch(lengths):
     prompt, completion = lengths
     size, budget = 64, 4096
     settings = Settings(model="m", max_prompt_tokens=prompt, max_new_tokens=completion)
@@ -163,25 +163,27 @@ def test_the_micro_batch_that_is_counted_is_one_that_is_packed(lengths):
     assert counted.prompts == -(-counted.rows // 8)
 
 
-def test_check_refuses_what_cannot_be_divided(saved):
+def test_check_refuses_to_shard_quantised_weights(saved):
     settings = Settings(model=str(saved()), quantize="4bit", lora={}, max_new_tokens=12)
     counts = {"decisions": 100, "rollouts": 8, "group_size": 4, "sampled": 8, "averages": 0}
-    ask = partial(LanguageModel.estimate, settings, **counts, training=True, reference=False)
-    assert ask(shards=1)
+    estimate_of = partial(
+        LanguageModel.estimate, settings, **counts, training=True, reference=False
+    )
+    assert estimate_of(shards=1)
     with pytest.raises(UserError, match=r"policy\.quantize: .* leave out train\.shard"):
-        ask(shards=2)
+        estimate_of(shards=2)
 
 
-def test_shards_divide_what_is_kept_of_every_weight():
-    whole, part = estimate(kept=True), estimate(kept=True, shards=3)
+def test_shards_divide_weights_gradients_optimizer_and_copies():
+    full, sharded = estimate(kept=True), estimate(kept=True, shards=3)
     for purpose in ("weights", "gradients", "optimizer", "reference", "moving average"):
-        assert part[purpose] == -(-whole[purpose] // 3)
+        assert sharded[purpose] == -(-full[purpose] // 3)
     for purpose in ("activations", "cache of the sampler", memory.LOGITS):
-        assert part[purpose] == whole[purpose]
-    assert part["weights gathered for sampling"] == whole["weights"]
+        assert sharded[purpose] == full[purpose]
+    assert sharded["weights gathered for sampling"] == full["weights"]
 
 
-def test_what_is_gathered_is_in_the_dtype_that_computes():
+def test_gathered_weights_are_counted_in_the_dtype_of_computation():
     lora = {"rank": 2}
     exact, half, adapters = (
         estimate(shards=3, precision=precision, lora=lora)
@@ -190,11 +192,11 @@ def test_what_is_gathered_is_in_the_dtype_that_computes():
     for purpose in ("gathered blocks", "weights gathered for sampling"):
         assert half[purpose] == exact[purpose] / 2
         assert half[purpose] < adapters[purpose] < 1.5 * half[purpose]
-    # Of a frozen model the adapters' alone.
+    # For a frozen model only the adapters have gradients.
     assert adapters["gradients of gathered blocks"] < half["gradients of gathered blocks"] / 4
 
 
-def test_what_only_sampling_or_only_an_update_takes():
+def test_memory_of_only_sampling_and_of_only_updating():
     sampling, updating = estimate(budget=0, shards=2), estimate(sampled=0, shards=2)
     assert sampling.keys() - updating.keys() == {
         "cache of the sampler",
@@ -207,7 +209,7 @@ def test_what_only_sampling_or_only_an_update_takes():
     }
 
 
-def test_the_dtype_of_loading_holds_for_what_is_frozen():
+def test_the_loading_dtype_applies_to_frozen_weights():
     full, rounded = estimate(), estimate(loading={"dtype": "bfloat16"})
     assert rounded["weights"] == full["weights"]
     lora = {"rank": 2}
@@ -217,29 +219,29 @@ def test_the_dtype_of_loading_holds_for_what_is_frozen():
     assert rounded["gradients"] == adapters
 
 
-def test_copies_are_counted():
+def test_copies_in_bf16_are_counted():
     lora, bf16 = {"rank": 2}, {"precision": "bf16"}
     full, half = estimate(), estimate(**bf16)
     assert half["copy in bf16"] == full["weights"] / 2
     assert half["weights"] == full["weights"]
     assert half["cache of the sampler"] == full["cache of the sampler"] / 2
     frozen = estimate(lora=lora, loading={"dtype": "bfloat16"}, **bf16)
-    assert frozen["copy in bf16"] == frozen["gradients"] / 2  # of adapters alone
+    assert frozen["copy in bf16"] == frozen["gradients"] / 2  # of the adapters only
     assert 0 < frozen["merged adapters while sampling"] < frozen["weights"]
     assert "merged adapters while sampling" not in estimate(lora={**lora, "merge": False})
 
 
-def test_the_cache_is_bounded_by_rollouts_and_by_its_setting():
-    of = [
+def test_the_cache_is_limited_by_rollouts_and_by_cache_tokens():
+    sizes = [
         estimate(sampled=n, cache_tokens=t)["cache of the sampler"]
         for n, t in itertools.product((10, 20), (1500, 10**6))
     ]
-    assert of[1] == of[0]
-    assert of[3] == 2 * of[1]
-    assert of[2] == 1.5 * of[0]
+    assert sizes[1] == sizes[0]
+    assert sizes[3] == 2 * sizes[1]
+    assert sizes[2] == 1.5 * sizes[0]
 
 
-def test_larger_micro_batches_keep_more():
+def test_activations_grow_with_the_budget():
     small, large = (estimate(budget=n)["activations"] for n in (1000, 4000))
     assert 3 * small < large < 5 * small
     checkpoints = estimate(budget=4000, gradient_checkpointing=True)
@@ -247,9 +249,9 @@ def test_larger_micro_batches_keep_more():
     assert checkpoints["activations of a layer"] > checkpoints["activations"]
 
 
-def test_a_model_that_does_not_run_without_data_is_said_not_to_be_counted(monkeypatch):
-    def looks(*_, **__):
-        raise RuntimeError("a value is looked at")
+def test_a_model_that_needs_data_is_reported_as_not_counted(monkeypatch):
+    def reads_a_value(*_, **__):
+        raise RuntimeError("a value is needed")
 
-    monkeypatch.setattr(CausalModel, "_layers", looks)
-    assert estimate()["activations and cache: not counted (a value is looked at)"] == 0
+    monkeypatch.setattr(CausalModel, "_layers", reads_a_value)
+    assert estimate()["activations and cache: not counted (a value is needed)"] == 0

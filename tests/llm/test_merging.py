@@ -1,4 +1,4 @@
-"""Adapters merged while completions are sampled: the same answers, and nothing that drifts."""
+"""Adapters merged for sampling: the log-probs stay the same, and the weights are unchanged."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ KINDS = {
 
 
 def trained(policy):
-    """Adapters as after a long training, large enough to change every answer."""
+    """Makes the adapters large enough to change every log-prob."""
     torch.manual_seed(3)
     with torch.no_grad():
         for weight in policy.keepable().values():
@@ -34,66 +34,68 @@ def state(policy):
 
 
 @pytest.mark.parametrize(("architecture", "options"), KINDS.values(), ids=KINDS)
-def test_what_is_sampled_is_what_is_trained(make, rows, monkeypatch, architecture, options):
+def test_sampling_with_merged_adapters_has_the_log_probs_of_training(
+    make, rows, monkeypatch, architecture, options
+):
     policy = trained(make(architecture, lora={**LORA, **options}))
-    before, made, merged = state(policy), [], merging.merged
-    monkeypatch.setattr(merging, "merged", lambda layer: made.append(layer) or merged(layer))
+    before, layers, merged = state(policy), [], merging.merged
+    monkeypatch.setattr(merging, "merged", lambda layer: layers.append(layer) or merged(layer))
     rollouts = policy.sample(rows, group_size=4, seeds=range(12))
-    assert made
-    assert len(made) == len(set(map(id, made))) == len(list(merging.adapted(policy.model)))
+    assert layers
+    assert len(layers) == len(set(map(id, layers))) == len(list(merging.adapted(policy.model)))
     with torch.no_grad():
-        answers = policy(rollouts).log_probs
-    gap = (answers - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
+        log_probs = policy(rollouts).log_probs
+    gap = (log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
     assert gap < 1e-4
     assert policy.exact
-    # Not a bit of the model is another, nor is any of it named otherwise.
+    # The model's parameters and their names are unchanged, bit for bit.
     after = state(policy)
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     with policy.model.disable_adapter(), torch.no_grad():
-        other = policy(rollouts).log_probs
-    assert (other - answers)[rollouts.mask].abs().max() > 0.01
+        without_adapters = policy(rollouts).log_probs
+    assert (without_adapters - log_probs)[rollouts.mask].abs().max() > 0.01
 
 
-def test_layers_are_merged_once_until_weights_change_and_let_go_for_training(
+def test_merged_layers_are_reused_until_weights_change_and_freed_for_training(
     make, rows, monkeypatch
 ):
-    policy, made, merged = trained(make(lora=LORA)), [], merging.merged
-    monkeypatch.setattr(merging, "merged", lambda layer: made.append(1) or merged(layer))
+    policy, merges, merged = trained(make(lora=LORA)), [], merging.merged
+    monkeypatch.setattr(merging, "merged", lambda layer: merges.append(1) or merged(layer))
     layers = len(list(merging.adapted(policy.model)))
 
     def sample():
-        made.clear()
+        merges.clear()
         return policy.sample(rows, group_size=2, seeds=range(6))
 
     rollouts = sample()
-    assert len(made) == layers
+    assert len(merges) == layers
     assert list(policy.causal.copies.tensors())
     sample()
-    assert not made
+    assert not merges
     policy.keep("before")
     trained(policy)
     sample()
-    assert len(made) == layers
+    assert len(merges) == layers
     with policy.using("before"):
         again = sample()
-        assert len(made) == layers
+        assert len(merges) == layers
     torch.testing.assert_close(again.sampler_log_probs, rollouts.sampler_log_probs)
     policy(rollouts).log_probs.sum().backward()
     assert not list(policy.causal.copies.tensors())
 
 
-def test_a_token_takes_no_product_for_adapters(make, rows):
-    """And with `merge: false` it does, of which the answers are the same."""
-    answers = []
+def test_merged_adapters_cost_no_product_per_token(make, rows):
+    """With `merge: false` they do, and the log-probs are the same."""
+    log_probs = []
     for merge in (True, False):
-        policy, passed = trained(make(lora={**LORA, "merge": merge})), []
+        policy, products = trained(make(lora={**LORA, "merge": merge})), []
         for name, module in policy.named_modules():
             if name.endswith("lora_A.default"):
-                module.register_forward_hook(lambda *_, passed=passed: passed.append(1))
-        answers.append(policy.sample(rows, group_size=2, seeds=range(6)).sampler_log_probs)
-        assert bool(passed) == (not merge)
-    torch.testing.assert_close(*answers, rtol=0, atol=1e-4)
+                module.register_forward_hook(lambda *_, products=products: products.append(1))
+        log_probs.append(policy.sample(rows, group_size=2, seeds=range(6)).sampler_log_probs)
+        assert bool(products) == (not merge)
+    torch.testing.assert_close(*log_probs, rtol=0, atol=1e-4)
 
 
 def test_a_reference_without_adapters_is_sampled_without_them(make, rows):

@@ -1,4 +1,4 @@
-"""Which rollouts share a pass: all of them once, within the budget, as cheaply as any other cut."""
+"""Packing rollouts into passes: each exactly once, within the budget, at the lowest cost."""
 
 import itertools
 
@@ -10,14 +10,14 @@ from groupwise_llm.training.packing import pack
 
 
 def tokens(rows, lengths, prompts, groups):
-    """What a pass over these rows computes, padding included."""
+    """The number of tokens in a pass over these rows, padding included."""
     if groups is None:
         return len(rows) * max(lengths[row] + prompts[row] for row in rows)
     heads = len({groups[row] for row in rows}) * max(prompts[row] for row in rows)
     return heads + len(rows) * max(1, *(lengths[row] for row in rows))
 
 
-def every_cut(order):
+def every_split(order):
     for flags in itertools.product([0, 1], repeat=len(order) - 1):
         edges = [0, *(n + 1 for n, flag in enumerate(flags) if flag), len(order)]
         yield [order[a:b] for a, b in itertools.pairwise(edges)]
@@ -25,51 +25,51 @@ def every_cut(order):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_cut_is_cheaper(seed, shared):
+def test_no_split_is_cheaper(seed, shared):
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 40, (9,), generator=generator)
     groups = torch.randint(0, 3, (9,), generator=generator)
     prompts = torch.randint(1, 30, (3,), generator=generator)[groups]
     columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
-    parts = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
-    parts = [part.tolist() for part in parts]
+    passes = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
+    passes = [rows.tolist() for rows in passes]
 
-    def cost(cut):
-        return sum(tokens(part, *columns) + 10 for part in cut)
+    def cost(split):
+        return sum(tokens(rows, *columns) + 10 for rows in split)
 
-    def allowed(cut):
-        return all(len(part) == 1 or tokens(part, *columns) <= 120 for part in cut)
+    def allowed(split):
+        return all(len(rows) == 1 or tokens(rows, *columns) <= 120 for rows in split)
 
-    own = lengths if shared else lengths + prompts
-    order = own.argsort(descending=True, stable=True).tolist()
-    assert allowed(parts)
-    assert [row for part in parts for row in part] == order
-    assert cost(parts) == min(cost(cut) for cut in every_cut(order) if allowed(cut))
+    keys = lengths if shared else lengths + prompts
+    order = keys.argsort(descending=True, stable=True).tolist()
+    assert allowed(passes)
+    assert [row for rows in passes for row in rows] == order
+    assert cost(passes) == min(cost(split) for split in every_split(order) if allowed(split))
 
 
 def test_the_budget_counts_prompts():
     lengths, prompts = torch.full((8,), 10), torch.full((8,), 100)
-    apart = pack(lengths, prompts, groups=None, budget=440, overhead=1)
-    assert [len(part) for part in apart] == [4, 4]
-    one = pack(lengths, prompts, groups=torch.zeros(8), budget=180, overhead=1)
-    assert [len(part) for part in one] == [8]
+    separate = pack(lengths, prompts, groups=None, budget=440, overhead=1)
+    assert [len(rows) for rows in separate] == [4, 4]
+    one_group = pack(lengths, prompts, groups=torch.zeros(8), budget=180, overhead=1)
+    assert [len(rows) for rows in one_group] == [8]
     several = pack(lengths, prompts, groups=torch.arange(8) // 4, budget=180, overhead=1)
-    assert [sorted(part.tolist()) for part in several] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [sorted(rows.tolist()) for rows in several] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_a_rollout_beyond_the_budget_goes_alone():
-    parts = pack(
+def test_a_rollout_beyond_the_budget_has_its_own_pass():
+    passes = pack(
         torch.tensor([4, 50, 4]), torch.tensor([1, 1, 1]), groups=None, budget=10, overhead=1
     )
-    assert [part.tolist() for part in parts] == [[1], [0, 2]]
+    assert [rows.tolist() for rows in passes] == [[1], [0, 2]]
 
 
-def test_nothing_to_pack():
+def test_no_rollouts_give_no_passes():
     empty = torch.zeros(0, dtype=torch.int64)
     assert pack(empty, empty, groups=None, budget=10, overhead=1) == []
 
 
-def test_a_pass_on_a_cpu_is_no_larger_than_keeps_it_busy(make, monkeypatch):
+def test_passes_on_a_cpu_are_limited_in_size(make, monkeypatch):
     policy = make(max_new_tokens=12)
     rollouts = policy.sample([{"prompt": "1+2"}], group_size=8, seeds=range(8))
     assert len(policy.microbatches(rollouts, 10_000, cut_decisions=True)) < 4
@@ -79,10 +79,11 @@ def test_a_pass_on_a_cpu_is_no_larger_than_keeps_it_busy(make, monkeypatch):
     assert len(parts) >= 4
 
 
-def test_a_long_prompt_on_a_cpu_is_not_computed_again_for_each_of_its_rollouts(make, monkeypatch):
+def test_a_long_prompt_on_a_cpu_is_shared_by_its_rollouts(make, monkeypatch):
     monkeypatch.setattr(llm_policy, "ENOUGH", 48)
     policy = make(max_new_tokens=12)
     rollouts = policy.sample([{"prompt": "1+2=" * 15}], group_size=8, seeds=range(8))
     parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)
     assert len(parts) <= 3
-    assert len(policy.microbatches(rollouts, 50, cut_decisions=True)) == 8  # what was set holds
+    # The budget still limits.
+    assert len(policy.microbatches(rollouts, 50, cut_decisions=True)) == 8

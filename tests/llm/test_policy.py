@@ -1,4 +1,4 @@
-"""The policy as users meet it: prompts, errors, saving, references, a step of training."""
+"""The policy: prompts, errors, saving, references, a step of training, and other samplers."""
 
 import warnings
 
@@ -33,8 +33,8 @@ def estimate(settings, training=True, **changes):
     return LanguageModel.estimate(settings, training=training, **{**ESTIMATE, **changes})
 
 
-def moved(policy):
-    """Change what is trained, as an update would."""
+def perturbed(policy):
+    """Adds noise to the trained weights, as an update would; returns the policy."""
     with torch.no_grad():
         for parameter in policy.parameters():
             if parameter.requires_grad:
@@ -60,18 +60,18 @@ def test_chat_template_arguments_reach_the_template(make):
     assert policy.tokenizer.decode(rollouts.trajectory["prompt_ids"][0]) == "user:3+4?<|turn|>"
 
 
-def test_messages_without_a_chat_template_are_a_users_error(make):
+def test_messages_without_a_chat_template_are_a_user_error(make):
     with pytest.raises(UserError, match="has no chat template; use plain text"):
         make(model={"template": None}).sample([{"prompt": MESSAGES}], group_size=1, seeds=[1])
 
 
-def test_a_template_that_refuses_is_a_users_error(make):
+def test_a_prompt_that_the_template_refuses_is_a_user_error(make):
     policy = make(model={"template": "{{ raise_exception('no system role') }}"})
     with pytest.raises(UserError, match="its chat template refuses the prompt: no system role"):
         policy.sample([{"prompt": MESSAGES}], group_size=1, seeds=[1])
 
 
-def test_a_prompt_that_does_not_fit_is_a_users_error(make):
+def test_a_prompt_that_leaves_no_room_for_a_completion_is_a_user_error(make):
     with pytest.raises(
         UserError,
         match=r"120 tokens is longer than the 116 that max_new_tokens=12 leaves of the 128",
@@ -80,24 +80,24 @@ def test_a_prompt_that_does_not_fit_is_a_users_error(make):
     make().sample([{"prompt": "x" * 116}], group_size=1, seeds=[1])
 
 
-def test_an_empty_prompt_is_a_users_error(make):
+def test_an_empty_prompt_is_a_user_error(make):
     with pytest.raises(UserError, match="no tokens"):
         make().sample([{"prompt": ""}], group_size=1, seeds=[1])
 
 
-def test_a_model_that_cannot_be_loaded_is_a_users_error(tmp_path):
+def test_a_model_that_cannot_be_loaded_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"policy\.model: cannot load a causal language model"):
         LanguageModel(Settings(model=str(tmp_path))).place("cpu")
     with pytest.raises(UserError, match=r"policy\.model: cannot read"):
         estimate(Settings(model=str(tmp_path)))
 
 
-def test_adapters_for_modules_that_are_not_there_are_a_users_error(make):
+def test_adapters_for_missing_modules_are_a_user_error(make):
     with pytest.raises(UserError, match=r"policy\.lora: .*nowhere"):
         make(lora={"targets": ["nowhere"]})
 
 
-def test_a_model_without_an_end_token_is_a_users_error(make, monkeypatch):
+def test_a_model_without_an_end_token_is_a_user_error(make, monkeypatch):
     from groupwise_llm.files import loading
 
     policy = make()
@@ -108,7 +108,7 @@ def test_a_model_without_an_end_token_is_a_users_error(make, monkeypatch):
 
 
 def test_full_training_saves_what_transformers_loads(make, tmp_path):
-    policy = moved(make())
+    policy = perturbed(make())
     policy.save_pretrained(tmp_path / "model")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     ids = torch.arange(20).unsqueeze(0)
@@ -118,7 +118,7 @@ def test_full_training_saves_what_transformers_loads(make, tmp_path):
 
 
 def test_adapters_save_what_peft_loads(make, saved, tmp_path):
-    policy = moved(make(lora=LORA))
+    policy = perturbed(make(lora=LORA))
     policy.save_pretrained(tmp_path / "model")
     base = AutoModelForCausalLM.from_pretrained(saved())
     with warnings.catch_warnings():
@@ -135,31 +135,31 @@ def test_only_adapters_are_trained(make):
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": LORA}], ids=["copy", "adapters off"])
-def test_the_reference_stays_where_training_began(make, rows, settings):
+def test_the_reference_keeps_the_weights_of_the_start_of_training(make, rows, settings):
     policy = make(**settings)
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
     start = policy(rollouts).log_probs.detach()
     policy.keep("reference")
-    moved(policy)
+    perturbed(policy)
     with policy.using("reference"):
         torch.testing.assert_close(policy(rollouts).log_probs, start)
     assert (policy(rollouts).log_probs - start).abs().max() > 0.01
     assert all("reference" not in name for name, _ in policy.named_parameters())
-    # Only what is trained still needs a gradient.
+    # As before, only trained weights get a gradient.
     policy(rollouts).log_probs.sum().backward()
     assert all((p.grad is not None) == p.requires_grad for p in policy.parameters())
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": LORA}], ids=["full", "adapters"])
 def test_weights_are_kept_under_any_name(make, rows, settings):
-    policy = moved(make(**settings))
+    policy = perturbed(make(**settings))
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     start = policy(rollouts).log_probs.detach()
     policy.keep("average")
     assert set(policy.kept("average")) == {
         n for n, p in policy.named_parameters() if p.requires_grad
     }
-    moved(policy)
+    perturbed(policy)
     present = policy(rollouts).log_probs.detach()
     with policy.using("average"):
         torch.testing.assert_close(policy(rollouts).log_probs, start, rtol=0, atol=0)
@@ -168,29 +168,29 @@ def test_weights_are_kept_under_any_name(make, rows, settings):
         pass
 
 
-NOT_OFF = {
+COPIED = {
     "full": None,
-    "begun elsewhere": {**LORA, "options": {"init_lora_weights": False}},
+    "not initialised to zero": {**LORA, "options": {"init_lora_weights": False}},
     "biases of the model": {**LORA, "options": {"bias": "all"}},
 }
 
 
-@pytest.mark.parametrize("lora", [*NOT_OFF.values(), LORA], ids=[*NOT_OFF, "adapters"])
-def test_a_reference_is_a_copy_unless_adapters_switched_off_are_it(make, rows, lora):
+@pytest.mark.parametrize("lora", [*COPIED.values(), LORA], ids=[*COPIED, "adapters"])
+def test_a_reference_is_copied_unless_it_is_the_model_without_adapters(make, rows, lora):
     policy = make("gpt2", lora=lora)
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     start = policy(rollouts).log_probs.detach()
     policy.keep("reference")
     assert bool(policy.kept("reference")) == (lora is not LORA)
-    moved(policy)
+    perturbed(policy)
     with policy.using("reference"):
         torch.testing.assert_close(policy(rollouts).log_probs, start)
 
 
-def test_a_reference_that_moved_comes_back_from_a_checkpoint(make, rows):
+def test_a_changed_reference_is_restored_from_a_checkpoint(make, rows):
     policy, resumed = make(lora=LORA), make(lora=LORA)
     policy.keep("reference")
-    moved(policy).keep("reference")
+    perturbed(policy).keep("reference")
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     resumed.keep("reference")
     resumed.restore("reference", policy.kept("reference"))
@@ -203,30 +203,30 @@ SAVES_NORM = {**LORA, "options": {"modules_to_save": ["norm"]}}
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}], ids=["float32", "bf16"])
 @pytest.mark.parametrize("lora", [LORA, SAVES_NORM], ids=["adapters", "and a module"])
-def test_the_model_without_adapters_is_a_reference_that_can_move(make, rows, lora, settings):
+def test_a_reference_without_adapters_can_be_blended_with_the_policy(make, rows, lora, settings):
     policy = make(lora=lora, **settings)
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     policy.keep("reference")
-    moved(policy)
+    perturbed(policy)
     assert policy.distance("reference") > 0
     policy.blend("reference", 0.75)
     with torch.no_grad():
         with policy.using("reference"):
-            mixed = policy(rollouts).log_probs
-        # A quarter of what the adapters add, and of what the module has moved.
+            blended = policy(rollouts).log_probs
+        # Blended by 0.75: a quarter of the adapters and of the module's change remains.
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:
                 parameter.mul_(0.25)
             elif "modules_to_save" in name:
-                begun = policy.get_parameter(
+                original = policy.get_parameter(
                     name.replace("modules_to_save.default", "original_module")
                 )
-                parameter.copy_(torch.lerp(begun, parameter, 0.25))
-        torch.testing.assert_close(mixed, policy(rollouts).log_probs, rtol=0, atol=1e-5)
+                parameter.copy_(torch.lerp(original, parameter, 0.25))
+        torch.testing.assert_close(blended, policy(rollouts).log_probs, rtol=0, atol=1e-5)
         policy.blend("reference", 0.0)
         with policy.using("reference"):
-            now = policy(rollouts).log_probs
-        torch.testing.assert_close(now, policy(rollouts).log_probs, rtol=0, atol=0)
+            current = policy(rollouts).log_probs
+        torch.testing.assert_close(current, policy(rollouts).log_probs, rtol=0, atol=0)
     assert policy.distance("reference") == 0
     policy.keep("reference")
     assert policy.kept("reference")
@@ -234,7 +234,7 @@ def test_the_model_without_adapters_is_a_reference_that_can_move(make, rows, lor
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_the_estimate_counts_the_parameters_that_there_are(make, architecture, lora):
+def test_the_estimate_counts_the_parameters_exactly(make, architecture, lora):
     policy = make(architecture, lora=lora)
     sizes = estimate(policy.config)
     assert sizes["weights"] == sum(p.numel() * 4 for p in policy.parameters())
@@ -260,19 +260,19 @@ def test_an_update_makes_the_rewarded_completion_likelier(make, rows, settings):
         values=values.double(),
         failed=torch.zeros(4, dtype=torch.bool),
     )
-    before = rewarded(policy, rollouts)
+    before = rewarded_log_prob(policy, rollouts)
     optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-3)
     updater = Updater(
         policy=policy, model=policy, algorithm=GRPO(), accelerator=Accelerator(cpu=True), budget=100
     )
-    measured = updater.backward(rollouts, scores, {})
+    metrics = updater.backward(rollouts, scores, {})
     optimizer.step()
-    assert measured["mismatch/max"] < (0.1 if settings.get("precision") else 1e-4)
-    assert rewarded(policy, rollouts) > before
+    assert metrics["mismatch/max"] < (0.1 if settings.get("precision") else 1e-4)
+    assert rewarded_log_prob(policy, rollouts) > before
 
 
 @torch.no_grad()
-def rewarded(policy, rollouts):
+def rewarded_log_prob(policy, rollouts):
     return float(policy(rollouts).log_probs[0].sum())
 
 
@@ -285,24 +285,24 @@ def test_training_mode_keeps_dropout_off(make):
     )
 
 
-def test_what_a_model_allows_is_tried_once_where_it_lies(make, saved, rows, monkeypatch):
-    tried, original = [], probes.ability
+def test_the_trial_run_of_a_model_is_made_once_on_its_device(make, saved, rows, monkeypatch):
+    devices, original = [], probes.ability
 
     def ability(model, **options):
-        tried.append(model.device)
+        devices.append(model.device)
         return original(model, **options)
 
     monkeypatch.setattr(probes, "ability", ability)
     policy = LanguageModel(Settings(model=str(saved()), max_new_tokens=12)).train()
     with pytest.raises(RuntimeError, match=r"place\(device\) comes before"):
         policy.sample(rows, group_size=1, seeds=range(3))
-    # A kernel may run on the device alone that the policy is yet to move to.
-    assert not tried
+    # Some kernels run only on the device that the policy has yet to be moved to.
+    assert not devices
     policy.place("cpu")
     assert policy.training
     policy(policy.sample(rows, group_size=1, seeds=range(3)))
     assert policy.notes == []
-    assert tried == [torch.device("cpu")]
+    assert devices == [torch.device("cpu")]
 
 
 def test_only_float32_is_exact(make):
@@ -325,18 +325,20 @@ class Engine(Sampler):
 
 
 @pytest.mark.parametrize(
-    "cut", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"repetition_penalty": 1.2}], ids=str
+    "filtering",
+    [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"repetition_penalty": 1.2}],
+    ids=str,
 )
-def test_another_sampler_must_draw_of_the_full_distribution(make, cut):
-    policy = make(**cut)
+def test_another_sampler_must_draw_from_the_full_distribution(make, filtering):
+    policy = make(**filtering)
     policy.check_sampler(policy)
-    ((name, value),) = cut.items()
+    ((name, value),) = filtering.items()
     with pytest.raises(UserError, match=rf"policy\.{name} {value}: Engine states log-probs of"):
         policy.check_sampler(Engine())
-    make(evaluation=cut).check_sampler(Engine())
+    make(evaluation=filtering).check_sampler(Engine())
 
 
-def test_a_model_that_does_not_run_is_a_users_error(make, monkeypatch):
+def test_a_model_that_does_not_run_is_a_user_error(make, monkeypatch):
     def broken(**_):
         raise IndexError("no such layer")
 
@@ -346,7 +348,7 @@ def test_a_model_that_does_not_run_is_a_users_error(make, monkeypatch):
         policy.place("cpu")
 
 
-def test_a_model_that_looks_ahead_is_refused(make):
+def test_a_model_that_attends_to_later_tokens_is_refused(make):
     policy = make()
     embed = policy.model.model.embed_tokens
     embed.register_forward_hook(lambda _, __, output: output + output.mean(dim=1, keepdim=True))

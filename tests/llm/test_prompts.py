@@ -1,4 +1,4 @@
-"""Prompts: how long they may be, what is done about those that are longer, and chat prefixes."""
+"""Prompts: their length limit, longer ones skipped or cut, chat prefixes, messages in parts."""
 
 import time
 
@@ -30,28 +30,28 @@ def test_a_prompt_that_is_too_long_ends_the_run_before_it_starts(make, saved, ro
     policy = make()
     with pytest.raises(UserError) as raised:
         policy.check_prompts(iter([SHORT, row]))
-    text = str(raised.value)
+    message = str(raised.value)
     length = len(policy.tokenizer("user:" + "x" * 110 + "<|turn|>assistant:")["input_ids"])
     expected = {
         "text": f"a prompt of {17 + 110} tokens is longer than the 116 that max_new_tokens=12 "
         "leaves of the 128 positions",
         "chat": f"a prompt of {length} tokens",
     }["text" if row is LONG else "chat"]
-    assert text.startswith(expected)
-    for part in ("policy.long_prompts: skip", "policy.long_prompts: cut", "max_new_tokens"):
-        assert part in text
-    assert str(row["prompt"])[:20].strip("[]{'") in text
-    # The same from the tokenizer and the configuration alone.
+    assert message.startswith(expected)
+    for option in ("policy.long_prompts: skip", "policy.long_prompts: cut", "max_new_tokens"):
+        assert option in message
+    assert str(row["prompt"])[:20].strip("[]{'") in message
+    # `examine` gives the same error from the tokenizer and the configuration.
     with pytest.raises(UserError) as examined:
         LanguageModel.examine(policy.config, [SHORT, row])
-    assert str(examined.value) == text
+    assert str(examined.value) == message
 
 
-@pytest.mark.parametrize(("kind", "done"), [("skip", "left out"), ("cut", "cut to their last")])
-def test_rows_that_are_skipped_or_cut_are_counted(make, kind, done):
+@pytest.mark.parametrize(("kind", "action"), [("skip", "left out"), ("cut", "cut to their last")])
+def test_rows_that_are_skipped_or_cut_are_counted(make, kind, action):
     policy = make(long_prompts=kind)
     rows = [SHORT, LONG, chat("x" * 110), SHORT]
-    expected = f"2 of 4 prompts are longer than 116 tokens and are {done}"
+    expected = f"2 of 4 prompts are longer than 116 tokens and are {action}"
     policy.check_prompts(rows)
     assert any(note.startswith(expected) for note in policy.notes)
     assert LanguageModel.examine(policy.config, rows)[0].startswith(expected)
@@ -61,33 +61,33 @@ def test_rows_that_are_skipped_or_cut_are_counted(make, kind, done):
 def test_a_prompt_that_is_cut_keeps_its_last_tokens(make):
     policy = make(long_prompts="cut", max_prompt_tokens=20)
     rollouts = policy.sample([LONG, SHORT], group_size=1, seeds=[1, 2])
-    whole = policy.tokenizer(LONG["prompt"])["input_ids"]
+    complete = policy.tokenizer(LONG["prompt"])["input_ids"]
     ids = [ids.tolist() for ids in rollouts.trajectory["prompt_ids"]]
-    assert ids == [whole[-20:], policy.tokenizer("Hi")["input_ids"]]
+    assert ids == [complete[-20:], policy.tokenizer("Hi")["input_ids"]]
 
 
-def test_a_limit_of_ones_own_is_named(make):
+def test_the_error_names_max_prompt_tokens(make):
     with pytest.raises(UserError, match=r"127 tokens is longer than policy.max_prompt_tokens: 100"):
         make(max_prompt_tokens=100).check_prompts([LONG])
 
 
-def test_completions_that_leave_no_room_are_refused_at_once(make):
+def test_max_new_tokens_that_leave_no_room_for_prompts_are_refused(make):
     with pytest.raises(UserError, match=r"leaves no room for a prompt: .* has 128 positions"):
         make(max_new_tokens=128)
 
 
-def test_an_empty_prompt_is_seen_before_the_run(make):
+def test_an_empty_prompt_is_refused_before_the_run(make):
     with pytest.raises(UserError, match="a prompt has no tokens"):
         make().check_prompts([SHORT, {"prompt": ""}])
 
 
 @pytest.mark.parametrize("prompt", [None, 7, ["Hi"]])
-def test_a_prompt_that_is_neither_text_nor_messages_is_named(make, prompt):
+def test_a_prompt_that_is_neither_text_nor_messages_is_refused(make, prompt):
     with pytest.raises(UserError, match="a text or a list of messages, found"):
         make().check_prompts([SHORT, {"prompt": prompt}])
 
 
-def test_looking_at_many_rows_is_quick(make):
+def test_checking_many_short_prompts_needs_no_tokenizer(make):
     tokenizer = make().tokenizer
     prompts = Prompts(tokenizer, Settings(model="m", max_new_tokens=8), positions=4096)
     calls = []
@@ -102,27 +102,27 @@ def test_looking_at_many_rows_is_quick(make):
     rows += [{"prompt": "word " * 500} for _ in range(5)]
     started = time.process_time()
     assert prompts.check(rows) == []
-    # Short ones fit whatever the tokenizer says.
+    # Prompts with few characters fit in any case, so only the long ones are tokenized.
     assert sum(calls) == 5
     assert time.process_time() - started < 2.0
 
 
-# ---- a prefix to go on from
+# ---- a chat prefix to continue
 
 
-def test_a_last_message_of_the_assistant_is_gone_on_with(make):
+def test_a_final_assistant_message_is_continued(make):
     policy = make()
     rollouts = policy.sample([chat("3+4?", reply="The sum")], group_size=2, seeds=[1, 2])
     ids = rollouts.trajectory["prompt_ids"][0].tolist()
     assert ids == policy.tokenizer("user:3+4?<|turn|>assistant:The sum")["input_ids"]
-    # Rewards see what was written, as in TRL: without the prefix.
+    # Rewards get the sampled text without the prefix, as in TRL.
     (message,) = rollouts.completions[0]
     written = rollouts.facts["completion_ids"][0]
     assert message["role"] == "assistant"
     assert message["content"] == policy.tokenizer.decode(written, skip_special_tokens=True)
 
 
-def test_templates_may_be_told_otherwise(make):
+def test_chat_template_options_can_start_a_new_message_instead(make):
     options = {"continue_final_message": False, "add_generation_prompt": True}
     policy = make(chat_template=options)
     rollouts = policy.sample([chat("3+4?", reply="No.")], group_size=1, seeds=[1])
@@ -142,7 +142,7 @@ PARTS = [{"type": "text", "text": "3+"}, {"type": "text", "text": "4?"}]
 
 
 @pytest.mark.parametrize("template", [JOINED, PRINTED, IN_PARTS])
-def test_messages_in_parts_of_text_are_one_text(make, template):
+def test_text_parts_of_a_message_are_joined(make, template):
     policy = make(model={"template": template})
     row = {"prompt": [{"role": "user", "content": PARTS}]}
     policy.check_prompts([row])
@@ -152,18 +152,18 @@ def test_messages_in_parts_of_text_are_one_text(make, template):
 
 
 @pytest.mark.parametrize("template", [JOINED, IN_PARTS])
-def test_parts_that_are_not_text_are_refused_by_name(make, template):
+def test_parts_that_are_not_text_are_refused(make, template):
     row = {"prompt": [{"role": "user", "content": [*PARTS, {"type": "image", "url": "a.png"}]}]}
     with pytest.raises(UserError, match=r"reads text alone: .*found {'type': 'image'"):
         make(model={"template": template}).check_prompts([row])
 
 
-def test_a_template_that_breaks_is_a_users_error(make):
+def test_a_template_that_fails_is_a_user_error(make):
     with pytest.raises(UserError, match="its chat template refuses the prompt: "):
         make(model={"template": "{{ messages[0]['content'] + 1 }}"}).check_prompts([chat("Hi")])
 
 
-def test_a_chat_is_rendered_once_to_be_counted(make, monkeypatch):
+def test_counting_the_tokens_of_a_chat_renders_it_once(make, monkeypatch):
     policy, rendered = make(), []
     render = policy.tokenizer.apply_chat_template
 

@@ -1,4 +1,4 @@
-"""Adapters on weights that bitsandbytes holds in 4 or 8 bits, for real on the CPU."""
+"""Adapters on weights that bitsandbytes quantises to 4 or 8 bits, computed on the CPU."""
 
 import importlib.util
 from functools import partial
@@ -24,8 +24,8 @@ needs = pytest.mark.skipif(
 )
 def test_adapters_learn_on_quantised_weights(make, rows, bits, precision):
     policy = make("llama", quantize=bits, lora=LORA, precision=precision)
-    held = {p.dtype for n, p in policy.named_parameters() if n.endswith("proj.base_layer.weight")}
-    assert held == {torch.uint8 if bits == "4bit" else torch.int8}
+    dtypes = {p.dtype for n, p in policy.named_parameters() if n.endswith("proj.base_layer.weight")}
+    assert dtypes == {torch.uint8 if bits == "4bit" else torch.int8}
     base = policy.model.model.model.layers[0].mlp.up_proj.base_layer
     if bits == "4bit":
         assert base.weight.quant_type == "nf4"
@@ -40,11 +40,11 @@ def test_adapters_learn_on_quantised_weights(make, rows, bits, precision):
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     values = []
     for _ in range(3):
-        answers = policy(rollouts).log_probs
-        gap = (answers.detach() - rollouts.sampler_log_probs)[rollouts.mask].abs()
-        values.append(float((answers.detach() * rollouts.mask).sum()))
+        log_probs = policy(rollouts).log_probs
+        gap = (log_probs.detach() - rollouts.sampler_log_probs)[rollouts.mask].abs()
+        values.append(float((log_probs.detach() * rollouts.mask).sum()))
         assert values[1:] or gap.mean() < 0.02
-        (-answers * rollouts.mask).sum().backward()
+        (-log_probs * rollouts.mask).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
     assert values[2] > values[0]
@@ -52,7 +52,7 @@ def test_adapters_learn_on_quantised_weights(make, rows, bits, precision):
 
 
 @needs
-def test_recomputed_layers_pass_gradients_through_quantised_ones(make, rows):
+def test_gradient_checkpointing_through_quantised_layers(make, rows):
     gradients = []
     for recompute in (False, True):
         settings = {"quantize": "4bit", "lora": LORA, "gradient_checkpointing": recompute}
@@ -64,7 +64,7 @@ def test_recomputed_layers_pass_gradients_through_quantised_ones(make, rows):
 
 
 @needs
-def test_what_is_quantised_is_counted_so(saved):
+def test_the_estimate_counts_quantised_weights(saved):
     config = partial(Settings, model=str(saved("llama")), max_new_tokens=12, lora=LORA)
     sizes = {}
     for bits in (None, "8bit", "4bit"):
@@ -73,8 +73,8 @@ def test_what_is_quantised_is_counted_so(saved):
         sizes[bits] = LanguageModel.estimate(config(quantize=bits), **options)["weights"]
     made = LanguageModel(config(quantize="4bit"))
     made.place("cpu")
-    truth = sum(p.nbytes for p in made.parameters())
-    assert sizes["4bit"] == pytest.approx(truth, rel=0.02)
+    expected = sum(p.nbytes for p in made.parameters())
+    assert sizes["4bit"] == pytest.approx(expected, rel=0.02)
     assert sizes["4bit"] < sizes["8bit"] < sizes[None]
 
 
@@ -88,17 +88,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED)
-def test_what_cannot_be_quantised_is_refused_before_weights_are_read(saved, settings, message):
+def test_invalid_quantisation_is_refused_before_weights_are_loaded(saved, settings, message):
     settings = Settings(model=str(saved()), max_new_tokens=12, **settings)
-    for refused in (
+    for call in (
         lambda: LanguageModel(settings).place("cpu"),
         lambda: LanguageModel.examine(settings, []),
     ):
         with pytest.raises(UserError, match=message):
-            refused()
+            call()
 
 
-def test_without_the_package_the_command_is_said(saved, monkeypatch):
+def test_without_bitsandbytes_the_error_names_the_pip_command(saved, monkeypatch):
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
     settings = Settings(model=str(saved()), max_new_tokens=12, quantize="8bit", lora=LORA)
     with pytest.raises(UserError, match=r"not installed: pip install 'groupwise\[quantized\]'"):

@@ -1,4 +1,4 @@
-"""A real model: SmolLM2-135M-Instruct, as `examples/get_smollm.py` fetches it.
+"""A real model: SmolLM2-135M-Instruct, downloaded by `examples/get_smollm.py`.
 
 The model is kept in a folder of the system's temporary files, so that it is downloaded once.
 """
@@ -51,7 +51,7 @@ def rollouts(policy):
     return policy.sample(ROWS, group_size=3, seeds=range(6))
 
 
-def test_it_is_used_as_intended(policy):
+def test_it_shares_prompts_and_uses_the_plain_head(policy):
     assert policy.notes == []
     assert policy.ability.numerics.plain_head
     assert policy.ability.shared_training
@@ -64,9 +64,11 @@ def test_chat_template_and_end_tokens(policy, rollouts):
     assert policy.tokenizer.convert_tokens_to_ids("<|im_end|>") in policy.ends
 
 
-def test_shared_prompts_give_transformers_log_probs(policy, rollouts, plain):
+def test_shared_prompts_give_the_log_probs_of_transformers(
+    policy, rollouts, transformers_log_probs
+):
     with torch.no_grad():
-        ours, theirs = policy(rollouts).log_probs, plain(policy, rollouts)
+        ours, theirs = policy(rollouts).log_probs, transformers_log_probs(policy, rollouts)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-4)
 
 
@@ -77,19 +79,21 @@ def test_the_ratio_is_one(policy, rollouts):
 
 
 def test_greedy_is_generate(policy):
-    ours = policy.sample(ROWS, group_size=1, seeds=[0, 1], purpose="greedy")
-    for prompt, got in zip(
-        ours.trajectory["prompt_ids"], ours.facts["completion_ids"], strict=True
+    rollouts = policy.sample(ROWS, group_size=1, seeds=[0, 1], purpose="greedy")
+    for prompt, tokens in zip(
+        rollouts.trajectory["prompt_ids"], rollouts.facts["completion_ids"], strict=True
     ):
         ids = prompt.unsqueeze(0)
-        theirs = policy.model.generate(
+        output = policy.model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16,
             eos_token_id=policy.ends, pad_token_id=policy.ends[0],
         )  # fmt: skip
-        assert got == theirs[0, len(prompt) :].tolist()
+        assert tokens == output[0, len(prompt) :].tolist()
 
 
-def test_an_update_rewards_and_peft_reloads_it(policy, rollouts, folder, tmp_path):
+def test_an_update_raises_the_rewarded_log_prob_and_peft_loads_the_result(
+    policy, rollouts, folder, tmp_path
+):
     rewarded = rollouts.select([0])
     trained = [p for p in policy.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=2e-4)
@@ -100,7 +104,7 @@ def test_an_update_rewards_and_peft_reloads_it(policy, rollouts, folder, tmp_pat
         after = policy(rewarded).log_probs.sum()
     assert after > before.detach()
 
-    # What the card says loads it, from any folder.
+    # The code of the card loads it, from any folder.
     policy.save_pretrained(tmp_path / "adapter")
     ids = rollouts.trajectory["prompt_ids"][0].unsqueeze(0)
     code = policy.card["usage"].replace("{path}", str(tmp_path / "adapter"))
@@ -110,9 +114,9 @@ with torch.no_grad():
     print(json.dumps(model(input_ids=torch.tensor({ids.tolist()})).logits[0, -1].tolist()))
 """
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    theirs = torch.tensor(json.loads(done.stdout.splitlines()[-1]))
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert not process.returncode, process.stderr
+    loaded = torch.tensor(json.loads(process.stdout.splitlines()[-1]))
     with torch.no_grad():
-        ours = policy.model(input_ids=ids).logits[0, -1]
-    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+        expected = policy.model(input_ids=ids).logits[0, -1]
+    torch.testing.assert_close(loaded, expected, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""A replayed completion, also one out of a checkpoint, has the log-probs that it had."""
+"""The log-probs of a replayed completion are its own, also after a checkpoint is loaded."""
 
 import json
 from dataclasses import replace
@@ -24,23 +24,23 @@ def scores_of(values):
 def test_a_replayed_completion_has_its_own_log_probs(make):
     policy = make()
     judge = Judge(EvaluationSection(), Reward(name="r", function=len))
-    replay, again = (Replay(ReplaySection(), judge) for _ in range(2))
+    replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
 
     def sampled(seeds, version):
-        drawn = policy.sample(ROWS, group_size=3, seeds=seeds)
-        return replace(drawn, versions=torch.full((6,), version))
+        rollouts = policy.sample(ROWS, group_size=3, seeds=seeds)
+        return replace(rollouts, versions=torch.full((6,), version))
 
     first = sampled(range(6), 0)
     replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]))
     state, tensors = encode(replay.state_dict(), "replay")
-    again.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
-    filled = again.fill(sampled(range(6, 12), 1), scores_of([0] * 6))
+    loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6))
     assert filled.replayed.tolist() == [False, False, True] * 2
     with torch.no_grad():
-        before, now = policy(first).log_probs, policy(filled.rollouts).log_probs
-    for row, came_from in ((2, 1), (5, 5)):
-        length = int(first.extents[came_from])
+        original, replayed = policy(first).log_probs, policy(filled.rollouts).log_probs
+    for row, source in ((2, 1), (5, 5)):
+        length = int(first.extents[source])
         assert int(filled.rollouts.extents[row]) == length
-        torch.testing.assert_close(now[row, :length], before[came_from, :length])
+        torch.testing.assert_close(replayed[row, :length], original[source, :length])
         sampler = filled.rollouts.sampler_log_probs[row, :length]
-        assert torch.equal(sampler, first.sampler_log_probs[came_from, :length])
+        assert torch.equal(sampler, first.sampler_log_probs[source, :length])

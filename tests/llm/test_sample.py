@@ -1,4 +1,4 @@
-"""`groupwise sample` on a language model: the command, and that TRL and `datasets` read the set."""
+"""`groupwise sample` with a language model, and that TRL and `datasets` read its output."""
 
 import json
 
@@ -16,7 +16,7 @@ ROWS = [{"prompt": f"{a} and {b}", "answer": a} for a in "abcdef" for b in "xyz"
 
 @pytest.fixture(scope="module")
 def trained(saved, tmp_path_factory):
-    """trained(rows) -> the folder of a run of one step, by a configuration file."""
+    """trained(rows) -> the folder of a run of one step."""
 
     def make(rows):
         folder = tmp_path_factory.mktemp("run")
@@ -43,7 +43,7 @@ def call(*arguments):
     return CliRunner().invoke(app, ["sample", *map(str, arguments)])
 
 
-def test_the_command_writes_a_set(trained):
+def test_the_command_writes_a_file_of_samples(trained):
     run = trained(ROWS)
     result = call(run, "--per-prompt", 3, "--prompts", 4, "--keep", "all")
     assert result.exit_code == 0, result.output
@@ -64,17 +64,17 @@ def test_the_command_writes_a_set(trained):
     assert f"note: there are no more than {count} such prompts" in fewer.output
 
 
-def test_a_signal_says_how_much_is_there(trained, monkeypatch):
+def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeypatch):
     from groupwise.run import sample
 
     run = trained(ROWS)
     answers = sample.answers
 
     def interrupted(*arguments):
-        for number, answered in enumerate(answers(*arguments)):
+        for number, answer in enumerate(answers(*arguments)):
             if number == 2:
                 raise KeyboardInterrupt
-            yield answered
+            yield answer
 
     monkeypatch.setattr(sample, "answers", interrupted)
     result = call(run, "--per-prompt", 2, "--keep", "all")
@@ -84,7 +84,7 @@ def test_a_signal_says_how_much_is_there(trained, monkeypatch):
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_trl_and_datasets_read_the_set(trained, chat):
+def test_trl_and_datasets_read_the_file(trained, chat):
     from datasets import load_dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -100,7 +100,7 @@ def test_trl_and_datasets_read_the_set(trained, chat):
         report_to="none",
         use_cpu=True,
         bf16=False,
-        gradient_checkpointing=None,  # the older name of a setting, which TRL sets all the same
+        gradient_checkpointing=None,  # a deprecated setting, which TRL would set otherwise
     )
     trainer = SFTTrainer(str(run / "model"), args=arguments, train_dataset=data)
     tokens = trainer.train_dataset[0]

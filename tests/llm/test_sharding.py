@@ -1,4 +1,4 @@
-"""A model divided among processes answers, trains, samples and saves as it does in one."""
+"""A sharded model computes log-probs, trains, samples and saves as an unsharded one."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ IMPORTS = ["groupwise_llm.policy"]
 LORA = {"rank": 4, "alpha": 8}
 HEAD = {**LORA, "targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
 MODELS = {
-    "full": ("qwen2", {}),  # its embedding is its head
+    "full": ("qwen2", {}),  # with tied embeddings
     "untied": ("llama", {"gradient_checkpointing": True}),
     "lora": ("qwen2", {"lora": LORA}),
 }
@@ -66,7 +66,7 @@ def config_of(folder, model, settings):
 
 @pytest.fixture(scope="module")
 def shared(saved, tmp_path_factory):
-    """The folder that two processes left: of models, and of runs beside those of one process."""
+    """The folder with the results of two processes and of the same runs by one process."""
     folder = tmp_path_factory.mktemp("shared")
     models = {
         name: {"model": str(saved(of)), "max_new_tokens": 12, **more}
@@ -95,7 +95,7 @@ def resumed(folder):
 
 
 class Pair:
-    """What processes left of a model, and the policy that one process makes of it."""
+    """The results of several processes for a model, and the policy of one process."""
 
     def __init__(self, folder, name, settings, count):
         self.parts = [torch.load(folder / f"{name}-{rank}.pt") for rank in range(count)]
@@ -109,7 +109,7 @@ class Pair:
         self.trained = {k: p for k, p in self.alone.named_parameters() if p.requires_grad}
 
     def check(self, name, expected, tolerance=1e-5):
-        """Of all rows [B, T], which the processes have a part each of."""
+        """Compares the rows of all processes with `expected` [B, T]."""
         rows = [row for part in self.parts for row in part[name]]
         for ours, theirs in zip(rows, expected, strict=True):
             torch.testing.assert_close(ours, theirs[: len(ours)], rtol=0, atol=tolerance)
@@ -117,20 +117,20 @@ class Pair:
 
 @pytest.fixture
 def pair(shared):
-    """pair(name) -> the model of that name."""
+    """pair(name) -> the `Pair` of the model of that name."""
     cases = json.loads((shared / "cases.json").read_text())["models"]
     return lambda name: Pair(shared, name, cases[name], 2)
 
 
 def check_trained(pair):
-    """Log-probs, a gradient, a step, and weights that were kept: as one process has them."""
+    """Log-probs, gradient, a step of the optimizer and kept weights are those of one process."""
     policy, rollouts = pair.alone, pair.rollouts
     policy.train()
     policy.keep("reference")
     policy.keep("average")
-    answers = policy(rollouts)
-    pair.check("log_probs", answers.log_probs)
-    pair.check("entropy", answers.entropy)
+    current = policy(rollouts)
+    pair.check("log_probs", current.log_probs)
+    pair.check("entropy", current.entropy)
     optimizer = torch.optim.AdamW(pair.trained.values(), lr=1e-2)
     shard_job.loss(policy, rollouts).backward()
     gradient, weights = pair.parts[0]["gradient"], pair.parts[0]["weights"]
@@ -154,20 +154,20 @@ def check_trained(pair):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_two_processes_answer_and_train_as_one(pair, name):
+def test_two_processes_have_the_log_probs_and_updates_of_one(pair, name):
     pair = pair(name)
-    whole = sum(p.numel() * p.element_size() for p in pair.alone.parameters())
+    size = sum(p.numel() * p.element_size() for p in pair.alone.parameters())
     for part in pair.parts:
-        assert part["held"] == whole / 2
-        assert part["whole"] == 1  # weight at a time, while they were read
+        assert part["local bytes"] == size / 2
+        assert part["unsharded at once"] == 1  # while the weights were loaded
         assert part["notes"] == pair.alone.notes
     check_trained(pair)
-    # Where the reference is the model without its adapters nothing is copied for it.
+    # With LoRA the reference is the model without adapters, so nothing is copied.
     assert bool(pair.parts[0]["kept"]) == (name != "lora")
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_two_processes_sample_as_one(pair, name):
+def test_two_processes_draw_the_completions_of_one(pair, name):
     pair = pair(name)
     parts = pair.parts
     tokens = [row for part in parts for row in part["tokens"]]
@@ -177,12 +177,12 @@ def test_two_processes_sample_as_one(pair, name):
         pair.prompts, group_size=1, seeds=pair.seeds[::2], purpose="greedy"
     ).completions
     assert [text for part in parts for text in part["greedy"]] == greedy
-    # Where the one decodes 12 tokens and the other one, they do not wait for each other.
+    # One process decodes 12 tokens, the other 1: neither waits for the other.
     assert [part["passes"] for part in parts] == [12, 1]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_first_saves_the_whole(shared, pair, name):
+def test_the_first_process_saves_the_full_model(shared, pair, name):
     pair = pair(name)
     weights = pair.parts[0]["weights"]
     with warnings.catch_warnings():
@@ -198,8 +198,8 @@ def test_the_first_saves_the_whole(shared, pair, name):
     assert not (shared / f"{name} of another").exists()
 
 
-def test_sizes_that_do_not_divide_and_weights_that_are_fused(tmp_path):
-    """32 and 64 rows among three processes; and four experts, which are read one by one."""
+def test_three_processes_with_uneven_shards_and_fused_experts(tmp_path):
+    """32 and 64 rows among three processes; four experts, which files hold one by one."""
     torch.manual_seed(7)
     config = Qwen3MoeConfig(**ATTENTION["qwen3_moe"], tie_word_embeddings=True)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "experts")
@@ -227,7 +227,7 @@ def after(folder):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_on_two_processes_is_the_run_on_one(shared, name):
+def test_a_run_on_two_processes_has_the_metrics_of_one(shared, name):
     home = shared / f"run {name}"
     alone, two = steps(home / "one"), steps(home / "two")
     assert (len(alone), len(two)) == (4, 2)
@@ -236,7 +236,7 @@ def test_a_run_on_two_processes_is_the_run_on_one(shared, name):
         assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
 
 
-def test_a_run_goes_on_with_another_number_of_processes(shared):
+def test_a_run_resumes_with_another_number_of_processes(shared):
     home = shared / "run full"
     groupwise.train(**resumed(home / "two"), **{"train.shard": False}, quiet=True)
     alone = steps(home / "one")
@@ -245,13 +245,13 @@ def test_a_run_goes_on_with_another_number_of_processes(shared):
         for one, other in zip(alone, steps(folder), strict=True):
             assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
         assert after(folder)["reward"] == pytest.approx(after(home / "one")["reward"], abs=1e-3)
-    # The averaged weights are those that are saved.
+    # The saved weights are the moving average.
     models = [AutoModelForCausalLM.from_pretrained(home / of / "model") for of in ("one", "to two")]
     ids = torch.arange(20).unsqueeze(0)
     torch.testing.assert_close(models[0](ids).logits, models[1](ids).logits, rtol=1e-3, atol=1e-3)
 
 
-# ---- a mesh of one process: what needs no other
+# ---- a mesh of one process
 
 
 @pytest.fixture
@@ -262,8 +262,8 @@ def mesh():
 
 
 @pytest.fixture
-def divided(saved, mesh):
-    """divided(architecture, **settings) -> a policy that was sharded among one process."""
+def sharded_policy(saved, mesh):
+    """sharded_policy(architecture, **settings) -> a policy sharded on a mesh of one process."""
 
     def policy(architecture="qwen2", **settings):
         settings = {"model": str(saved(architecture)), "max_new_tokens": 12, **settings}
@@ -281,8 +281,10 @@ def divided(saved, mesh):
     [{}, {"lora": LORA}, {"share_prompt": False}, {"lora": HEAD, "architecture": "llama"}],
     ids=str,
 )
-def test_every_weight_is_read_inside_the_forward_of_what_answers(make, divided, rows, settings):
-    plain, policy = make(**settings), divided(**settings)
+def test_a_sharded_policy_of_one_process_has_the_gradients_of_an_unsharded_one(
+    make, sharded_policy, rows, settings
+):
+    plain, policy = make(**settings), sharded_policy(**settings)
     assert policy.notes == plain.notes
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
     for each in (policy, plain):
@@ -293,7 +295,7 @@ def test_every_weight_is_read_inside_the_forward_of_what_answers(make, divided, 
             torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
 
 
-def test_a_cache_that_refuses_leaves_nothing_behind(mesh, make_of, tmp_path, rows):
+def test_a_failed_trial_of_the_cache_leaves_no_state_behind(mesh, make_of, tmp_path, rows):
     """The backward pass over shared prompts fails in these recurrent layers."""
     plain = make_of(Qwen3_5TextConfig(**RECURRENT["qwen3_5_text"]))
     policy = LanguageModel(Settings(model=str(tmp_path / "model"), max_new_tokens=12))
@@ -309,37 +311,37 @@ def test_a_cache_that_refuses_leaves_nothing_behind(mesh, make_of, tmp_path, row
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_bf16_computes_in_bf16_and_trains_float32(make, divided, rows, lora):
+def test_bf16_computes_in_bf16_and_trains_float32(make, sharded_policy, rows, lora):
     settings = {"precision": "bf16", "lora": lora}
     settings["loading"] = {"dtype": "bfloat16"} if lora else {}
-    plain, policy = make(**settings), divided(**settings)
+    plain, policy = make(**settings), sharded_policy(**settings)
     assert not policy.exact
-    kinds = set()
+    dtypes = set()
     layer = policy.causal.causal.model.layers[0].mlp
-    layer.register_forward_pre_hook(lambda _, inputs: kinds.add(inputs[0].dtype))
+    layer.register_forward_pre_hook(lambda _, inputs: dtypes.add(inputs[0].dtype))
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
-    answers = policy(rollouts)
-    assert kinds == {torch.bfloat16}
-    assert (answers.log_probs - plain(rollouts).log_probs).abs().max() < 0.2
+    current = policy(rollouts)
+    assert dtypes == {torch.bfloat16}
+    assert (current.log_probs - plain(rollouts).log_probs).abs().max() < 0.2
     torch.testing.assert_close(
-        answers.log_probs * rollouts.mask, rollouts.sampler_log_probs, rtol=0, atol=0.1
+        current.log_probs * rollouts.mask, rollouts.sampler_log_probs, rtol=0, atol=0.1
     )
-    answers.log_probs.sum().backward()
+    current.log_probs.sum().backward()
     trained = [p for p in policy.parameters() if p.requires_grad]
     assert {(p.dtype, p.grad.dtype) for p in trained} == {(torch.float32, torch.float32)}
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_after_a_pass_nothing_whole_is_left(divided, rows, lora):
-    """Adapters are merged with gathered weights, and the head in float32 is a copy of them."""
-    policy = divided(precision="bf16", head_precision="float32", lora=lora)
+def test_no_gathered_copies_remain_after_a_pass(sharded_policy, rows, lora):
+    """Merged adapters and the float32 copy of the head are made from gathered weights."""
+    policy = sharded_policy(precision="bf16", head_precision="float32", lora=lora)
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
     assert not [*policy.causal.copies.tensors()]
     policy(rollouts).log_probs.sum().backward()
     assert not [*policy.causal.copies.tensors()]
 
 
-def test_weights_that_are_in_no_file_begin_as_those_of_one_process(make_of, mesh, tmp_path):
+def test_weights_missing_in_the_files_are_initialised_as_in_one_process(make_of, mesh, tmp_path):
     from safetensors.torch import load_file, save_file
     from tests.llm.conftest import CONFIGS
 
@@ -360,8 +362,8 @@ def test_weights_that_are_in_no_file_begin_as_those_of_one_process(make_of, mesh
     assert torch.equal(*heads)
 
 
-def test_weights_that_do_not_fit_are_for_an_engine(divided, rows, monkeypatch):
-    policy = divided()
+def test_weights_that_do_not_fit_when_gathered_point_to_vllm(sharded_policy, rows, monkeypatch):
+    policy = sharded_policy()
 
     def full(self):
         raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
@@ -387,31 +389,31 @@ def test_weights_that_do_not_fit_are_for_an_engine(divided, rows, monkeypatch):
         ),
     ],
 )
-def test_what_cannot_be_read_in_parts_is_refused(divided, settings, message):
+def test_options_that_prevent_sharded_loading_are_refused(sharded_policy, settings, message):
     with pytest.raises(UserError, match=rf"{message}(.|\n)*leave out train\.shard"):
-        divided(**settings)
+        sharded_policy(**settings)
 
 
-def test_pickled_and_quantised_weights_are_refused(divided, tmp_path, saved):
+def test_pickled_and_quantised_weights_are_refused(sharded_policy, tmp_path, saved):
     folder = tmp_path / "model"
     shutil.copytree(saved(), folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"model\.safetensors(.|\n)*train\.shard"):
-        divided(model=str(folder))
+        sharded_policy(model=str(folder))
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="quantised weights cannot be sharded"):
-        divided(model=str(folder))
+        sharded_policy(model=str(folder))
     with pytest.raises(UserError, match=r"policy\.quantize: .* leave out train\.shard"):
-        divided(model=str(saved()), quantize="4bit", lora={"rank": 2})
+        sharded_policy(model=str(saved()), quantize="4bit", lora={"rank": 2})
 
 
 @pytest.mark.parametrize(
     ("layers", "message"),
     [([], "has no list of layers"), (["same", "same"], "has layers that share weights")],
 )
-def test_a_model_that_cannot_be_cut_by_its_layers_is_refused(make, mesh, layers, message):
+def test_a_model_without_separate_layers_is_refused(make, mesh, layers, message):
     causal = make().causal
     layer = torch.nn.Linear(2, 2)
     causal.model = torch.nn.Sequential(torch.nn.ModuleList(layer for _ in layers))

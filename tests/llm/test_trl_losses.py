@@ -1,4 +1,4 @@
-"""Our losses against those of TRL's own code, on the same tensors: values and gradients."""
+"""Losses and their gradients against TRL's code, on the same tensors."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -72,11 +72,11 @@ def tensors():
     generator = torch.Generator().manual_seed(0)
     shape = (len(REWARDS), max(LENGTHS))
     mask = torch.arange(shape[1]) < torch.tensor(LENGTHS).unsqueeze(1)
-    old, apart, reference = (
+    old, change, reference = (
         torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)
     )
     old = old - 3
-    return old, old + 0.4 * apart, old + 0.3 * reference, mask
+    return old, old + 0.4 * change, old + 0.3 * reference, mask
 
 
 def scores():
@@ -106,7 +106,7 @@ def ours(algorithm, old, new, reference, mask):
 
 
 def trainer(new, **settings):
-    """What TRL's losses read of a trainer."""
+    """A trainer with the attributes that TRL's losses read."""
     arguments = {**ARGUMENTS, **{k: v for k, v in settings.items() if k in ARGUMENTS}}
     state = {**TRL, **{k: v for k, v in settings.items() if k not in ARGUMENTS}}
     alone = SimpleNamespace(
@@ -157,7 +157,7 @@ def test_a_loss_is_that_of_trl(form, tensors):
 
 
 def test_advantages_of_rloo_are_those_of_trl(tensors):
-    """TRL's in one expression: its own stand in the middle of a method that generates."""
+    """TRL's formula, written here, as its code is within a method that also generates."""
     old, new, reference, mask = tensors
     grouped = torch.tensor(REWARDS, dtype=torch.float64).view(2, 3)
     others = (grouped.sum(dim=1, keepdim=True) - grouped) / 2
@@ -166,7 +166,7 @@ def test_advantages_of_rloo_are_those_of_trl(tensors):
 
 
 def test_the_first_gradient_of_rloo_is_that_of_trl(tensors):
-    """Later ones are not: TRL has one ratio for a completion."""
+    """Later gradients differ: TRL has one ratio for a whole completion."""
     old, _, reference, mask = tensors
     _, gradient, advantages = ours(RLOO(RLOO.Config(length=1)), old, old, reference, mask)
     theirs = old.clone().requires_grad_()

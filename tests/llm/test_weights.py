@@ -1,4 +1,4 @@
-"""What an engine gets is what the model's own checkpoint holds, with adapters merged."""
+"""`plain_weights`: the tensors of the model's checkpoint, with adapters merged, for an engine."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def untied():
 
 
 def adapted(model, targets="all-linear", **options):
-    """With adapters that begin as something, on all linear layers but the head."""
+    """With random adapters, on all linear layers but the head unless `targets` is set."""
     wrapped = with_adapters(model, Lora(rank=2, targets=targets, options=options))
     generator = torch.Generator().manual_seed(1)
     for p in wrapped.parameters():
@@ -47,7 +47,7 @@ def adapted(model, targets="all-linear", **options):
     Qwen2Config(**SMALL, tie_word_embeddings=False),
     MixtralConfig(**SMALL, num_local_experts=3),  # whose experts are fused in memory
 ])  # fmt: skip
-def test_they_are_those_of_a_checkpoint(config, tmp_path):
+def test_weights_are_those_of_a_checkpoint(config, tmp_path):
     model = model_of(config)
     model.save_pretrained(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
@@ -64,7 +64,7 @@ def test_they_are_those_of_a_checkpoint(config, tmp_path):
     {"modules_to_save": ["lm_head"]},
     {"targets": ["embed_tokens", "q_proj"]},
 ])  # fmt: skip
-def test_adapters_are_merged_and_stay(options):
+def test_adapters_are_merged_into_copies(options):
     wrapped, ids = adapted(untied(), **options), torch.arange(8).unsqueeze(0)
     before = {name: p.detach().clone() for name, p in wrapped.state_dict().items()}
     plain = untied()
@@ -75,7 +75,7 @@ def test_adapters_are_merged_and_stay(options):
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_adapters_that_are_switched_off_are_left_out():
+def test_disabled_adapters_are_left_out():
     wrapped, base = adapted(untied()), untied().state_dict()
     with wrapped.disable_adapter():
         weights = dict(plain_weights(wrapped.get_base_model(), None))
@@ -84,7 +84,7 @@ def test_adapters_that_are_switched_off_are_left_out():
 
 @pytest.mark.filterwarnings("ignore:.*tied:UserWarning", "ignore:.*tie:UserWarning")
 @pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
-def test_adapters_on_one_of_two_tied_layers(target):
+def test_adapters_on_one_of_two_tied_layers_are_refused(target):
     tied = model_of(Qwen2Config(**SMALL, tie_word_embeddings=True))
     wrapped = adapted(tied, [target])
     with pytest.raises(
@@ -94,7 +94,7 @@ def test_adapters_on_one_of_two_tied_layers(target):
 
 
 @pytest.mark.filterwarnings("ignore::peft.PeftWarning", "ignore:.*lora_bias:UserWarning")
-def test_adapters_that_cannot_be_merged():
+def test_adapters_that_cannot_be_merged_are_refused():
     wrapped = adapted(untied(), lora_bias=True)
     with pytest.raises(UserError, match="cannot be merged: Impossible to merge LoRA"):
         dict(plain_weights(wrapped.get_base_model(), None))
@@ -102,8 +102,8 @@ def test_adapters_that_cannot_be_merged():
 
 def test_sharded_weights_are_gathered(tmp_path):
     wrapped = adapted(untied(), use_rslora=True)
-    whole = dict(plain_weights(wrapped.get_base_model(), None))
-    whole = {name: tensor.clone() for name, tensor in whole.items()}
+    expected = dict(plain_weights(wrapped.get_base_model(), None))
+    expected = {name: tensor.clone() for name, tensor in expected.items()}
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
     )
@@ -117,12 +117,12 @@ def test_sharded_weights_are_gathered(tmp_path):
         assert all(isinstance(p, DTensor) for p in wrapped.parameters())
     finally:
         torch.distributed.destroy_process_group()
-    assert weights.keys() == whole.keys()
+    assert weights.keys() == expected.keys()
     assert not any(isinstance(tensor, DTensor) for tensor in weights.values())
-    assert all(torch.equal(weights[name], whole[name]) for name in whole)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_a_policy_yields_them_in_its_precision(make):
+def test_a_policy_yields_weights_in_its_precision(make):
     policy = make("llama", precision="bf16", lora=Lora(rank=2))
     weights = dict(policy.weights())
     assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}

@@ -1,4 +1,4 @@
-"""What workers are given in the tests: functions they must import by name."""
+"""A function for workers that hangs, crashes or raises; workers import it by name."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import time
 
 
 class UnpicklableError(Exception):
-    """Cannot be rebuilt from its arguments, as exceptions sent between processes are."""
+    """An exception that cannot be rebuilt from its arguments, as pickle would."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first + second)
 
 
-def behave(what: str) -> str:
-    """Does what it is told, or answers."""
-    if what == "hang":
+def behave(action: str) -> str:
+    """Performs `action` if it is one of the names below, else returns it in capitals."""
+    if action == "hang":
         time.sleep(600)
-    if what == "hang in C":
+    if action == "hang in C":
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
         pow(7, 7**9, 10**200_000)
-    if what == "exit":
+    if action == "exit":
         os._exit(7)
-    if what == "memory":
+    if action == "memory":
         return str(len(bytearray(6 * 1024**3)))
-    if what == "raise":
+    if action == "raise":
         raise UnpicklableError("bad ", "item")
-    if what == "modules":
+    if action == "modules":
         return ",".join(name for name in ("torch", "groupwise", "pydantic") if name in sys.modules)
-    return what.upper()
+    return action.upper()

@@ -1,4 +1,4 @@
-"""Draws what the detector of shapes is tried on: large, then averaged down, so edges are soft."""
+"""Draws test pictures for the detector of shapes: large, then scaled down for soft edges."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _box(left: float, top: float, right: float, bottom: float) -> Part:
 
 
 def _around(radius: float, power: float = 1.0) -> list[tuple[float, float]]:
-    """Points of a circle; powers below 1 make it more of a square."""
+    """Points of a circle; powers below 1 give a rounded square."""
     turns = [2 * math.pi * step / 64 for step in range(65)]
     return [
         tuple(math.copysign(radius * abs(v) ** power, v) for v in (math.cos(turn), math.sin(turn)))
@@ -46,7 +46,8 @@ def _around(radius: float, power: float = 1.0) -> list[tuple[float, float]]:
     ]
 
 
-# Slices of the disk, from and to degrees clockwise from the right, and polygons, in radii.
+# Parts of each shape: slices of a disk (start, end), in degrees clockwise from the right, or
+# polygons, in units of the radius.
 PARTS: dict[str, list[Part]] = {
     "disk": [(0, 360)],
     "square": [_box(-1, -1, 1, 1)],
@@ -86,9 +87,9 @@ def picture(
     background: tuple[int, int, int] = BACKGROUNDS["white"],
     blur: float = 0.0,
     noise: float = 0.0,
-    chance: np.random.Generator | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Image.Image:
-    """An image of `size`, blurred by a Gaussian of so many pixels, then noisy by that deviation."""
+    """An image of `size`; blur: radius of the Gaussian in pixels; noise: its standard deviation."""
     large = Image.new("RGB", (size[0] * FINE, size[1] * FINE), background)
     canvas = ImageDraw.Draw(large)
     for drawn in objects:
@@ -98,9 +99,9 @@ def picture(
         image = image.filter(ImageFilter.GaussianBlur(blur))
     if not noise:
         return image
-    assert chance is not None
+    assert rng is not None
     values = np.asarray(image) / 255
-    values = values + chance.normal(0, noise, values.shape)
+    values = values + rng.normal(0, noise, values.shape)
     return Image.fromarray(np.round(values.clip(0, 1) * 255).astype(np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""Exact and numeric answers."""
+"""`exact_answer` and `numeric_answer`: extraction, comparison, tolerances, truncation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numeric(
     return reward([prompt], [completion], answer=[gold])[0]
 
 
-def test_exact_answer_folds_white_space_only() -> None:
+def test_exact_answer_normalises_only_white_space() -> None:
     assert exact(" New \n York ", "New York") == 1.0
     assert exact("new york", "New York") == 0.0
     assert exact("new york", "New York", ignore_case=True) == 1.0
@@ -34,7 +34,7 @@ def test_exact_answer_folds_white_space_only() -> None:
     assert exact("", " \n") is None
 
 
-def test_a_letter_equals_itself_in_other_forms() -> None:
+def test_unicode_forms_of_a_letter_are_equal() -> None:
     assert exact("caf\u00e9", "cafe\u0301") == 1.0
     assert exact("cafe\u0301", "caf\u00e9") == 1.0
     assert exact("CAFE\u0301", "caf\u00e9", ignore_case=True) == 1.0
@@ -42,7 +42,7 @@ def test_a_letter_equals_itself_in_other_forms() -> None:
     assert exact("\ufb01t", "fit") == 0.0  # a ligature is another text
 
 
-def test_exact_answer_extracts() -> None:
+def test_exact_answer_can_extract_a_tag_or_the_last_line() -> None:
     assert exact("so <answer>B</answer> it is", "B", extract="tag") == 1.0
     assert exact("B", "B", extract="tag") == 0.0
     assert exact("<final>B</final>", "B", extract="tag", tag="final") == 1.0
@@ -60,7 +60,7 @@ def test_numeric_answer_takes_the_last_number() -> None:
     assert numeric("42", "forty-two") is None
 
 
-def test_numeric_answer_elsewhere() -> None:
+def test_numeric_answer_can_extract_a_tag_or_the_whole_text() -> None:
     assert numeric("<answer>42</answer> of 50", 42, extract="tag") == 1.0
     assert numeric("<answer>42 of 50</answer>", 42, extract="tag") == 0.0
     assert numeric("42", 42, extract="tag") == 0.0
@@ -68,7 +68,7 @@ def test_numeric_answer_elsewhere() -> None:
     assert numeric("= 42", 42, extract="whole") == 0.0
 
 
-def test_a_fraction_is_an_answer_where_nothing_is_left_to_compute() -> None:
+def test_a_fraction_is_right_only_if_reduced_and_not_copied_from_the_prompt() -> None:
     assert numeric("10/2", 5) == 0.0
     assert numeric("<answer>10 / 2</answer>", 5, extract="tag") == 0.0
     assert numeric("6/8", 0.75) == 0.0
@@ -76,19 +76,19 @@ def test_a_fraction_is_an_answer_where_nothing_is_left_to_compute() -> None:
     assert numeric("12/5", 2.4, "What is 12 / 5?") == 0.0
     assert numeric("12/5", 2.4, [{"role": "user", "content": "What is 12/5?"}]) == 0.0
     assert numeric("2.4", 2.4, "What is 12/5?") == 1.0
-    # Where a fraction is asked for, it may be among the prompt's.
+    # If the gold answer is a fraction, it may stand in the prompt.
     assert numeric("3/4", "3/4", "Which is larger, 3/4 or 2/3?") == 1.0
     assert numeric("6/8", "3/4") == 1.0
 
 
-def test_what_was_only_thought_is_no_answer() -> None:
+def test_answers_within_thinking_do_not_count() -> None:
     assert numeric("<think>42</think>", 42) == 0.0
     assert numeric("<think>42", 42) == 0.0
     assert numeric("41</think> so 42", 42) == 1.0
     assert numeric("<think><answer>42</answer></think>", 42, extract="tag") == 0.0
 
 
-def test_tolerances_are_decimal_and_their_edges_count() -> None:
+def test_tolerances_are_exact_decimals_and_include_their_bounds() -> None:
     assert numeric("1.1", 1) == 0.0
     assert numeric("1.1", 1, absolute=0.1) == 1.0
     assert numeric("1.1000001", 1, absolute=0.1) == 0.0
@@ -96,13 +96,13 @@ def test_tolerances_are_decimal_and_their_edges_count() -> None:
     assert numeric("-111", -100, relative=0.1) == 0.0
 
 
-def test_a_completion_that_was_cut_off_is_wrong_unless_a_tag_ends_its_answer() -> None:
+def test_a_truncated_completion_is_wrong_unless_a_tag_closes_its_answer() -> None:
     columns: dict[str, Sequence[Any]] = {"answer": [42, 42], "truncated": [True, False]}
     texts = ["42", "42"]
     assert NumericAnswer()(["p"] * 2, texts, **columns) == [0.0, 1.0]
     assert NumericAnswer()(["p"] * 2, texts, answer=[42, 42]) == [1.0, 1.0]
-    either = NumericAnswer(NumericAnswer.Config(ended=False))
-    assert either(["p"] * 2, texts, **columns) == [1.0, 1.0]
+    lenient = NumericAnswer(NumericAnswer.Config(ended=False))
+    assert lenient(["p"] * 2, texts, **columns) == [1.0, 1.0]
     tags = ["<answer>42</answer>"] * 2
     tagged = NumericAnswer(NumericAnswer.Config(extract="tag"))
     assert tagged(["p"] * 2, tags, **columns) == [1.0, 1.0]

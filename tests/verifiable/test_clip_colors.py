@@ -1,4 +1,4 @@
-"""Colours that a CLIP names on boxes, by a tiny one of random weights."""
+"""Colours of detected objects, named by a tiny CLIP with random weights."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MODEL = {
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A CLIP in open_clip's format, whose features differ from image to image."""
     folder = tmp_path_factory.mktemp("clip")
-    said = {"model_cfg": MODEL, "preprocess_cfg": {}}
-    (folder / "open_clip_config.json").write_text(json.dumps(said))
+    config = {"model_cfg": MODEL, "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     model = open_clip.model.CLIP(**MODEL)
     with torch.no_grad():
@@ -42,7 +42,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def image() -> Pixels:
-    """Six areas [60, 80, 3] of a colour each."""
+    """An image [60, 80, 3] of six areas, each of one colour."""
     areas = np.random.default_rng(0).random((2, 3, 3), np.float32)
     return areas.repeat(30, axis=0).repeat(27, axis=1)[:, :80]
 
@@ -55,15 +55,17 @@ BOXES = [(0.0, 0.0, 20.0, 20.0), (20.2, 10.7, 60.0, 55.0), (50.0, 0.0, 95.0, 30.
 
 
 def test_the_names_are_those_of_the_nearest_texts(tiny: str, image: Pixels) -> None:
-    """GenEval's classifier, restated: crops against the mean of three phrases for each colour."""
+    """GenEval's classifier: crops against the mean features of three phrases per colour."""
     model, _, preprocess = open_clip.create_model_and_transforms(tiny)
     tokenizer = open_clip.get_tokenizer(tiny)
-    whole = Image.fromarray(np.round(image * 255).astype(np.uint8))
+    full_image = Image.fromarray(np.round(image * 255).astype(np.uint8))
     edges = [(0, 0, 20, 20), (20, 11, 60, 55), (50, 0, 80, 30)]  # within the image
     names = []
     with torch.no_grad():
         for edge, label in zip(edges, ("cup", "dog", "cup"), strict=True):
-            crop = model.eval().encode_image(preprocess(whole.crop(edge))[None], normalize=True)
+            crop = model.eval().encode_image(
+                preprocess(full_image.crop(edge))[None], normalize=True
+            )
             texts = []
             for color in COLORS:
                 phrases = [
@@ -79,21 +81,21 @@ def test_the_names_are_those_of_the_nearest_texts(tiny: str, image: Pixels) -> N
     assert colors(image, objects) == names
     assert len(set(names)) > 1
     assert colors(image, []) == []
-    assert set(colors._classifiers) == {"cup", "dog"}  # a class's texts are computed once
+    assert set(colors._classifiers) == {"cup", "dog"}  # the texts of a class are computed once
 
 
-def test_ten_colours_are_genevals() -> None:
+def test_the_ten_colours_of_geneval() -> None:
     assert len(COLORS) == 10
     assert {"gray", "cyan"}.isdisjoint(COLORS)
 
 
-def test_boxes_outside_of_the_image_are_a_pixel_of_it(tiny: str, image: Pixels) -> None:
+def test_boxes_outside_of_the_image_are_clamped_to_a_pixel(tiny: str, image: Pixels) -> None:
     colors = ClipColors(tiny, None, "cpu")
     outside = [cup((90.0, 70.0, 95.0, 75.0)), cup((-9.0, -9.0, -5.0, -5.0)), cup((5, 5, 5, 5))]
     assert set(colors(image, outside)) <= set(COLORS)
 
 
-def test_a_clip_is_asked_where_a_clause_has_a_colour(
+def test_clip_names_the_colours_of_objects_in_a_reward(
     tiny: str, image: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"detector": "some/model", "colors": "clip", "mode": "geneval", "device": "cpu"}
@@ -129,7 +131,7 @@ def test_a_clip_is_asked_where_a_clause_has_a_colour(
         ({"detector": "/no/where"}, "`detector`: the folder '/no/where' does not exist"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_before_anything_is_loaded(
+def test_invalid_settings_are_refused_before_loading(
     settings: dict[str, str | None], message: str
 ) -> None:
     config = {"detector": "some/model", "colors": "clip", **settings}
@@ -137,11 +139,9 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_loaded(
         ImageContents(ImageContents.Config.model_validate(config))
 
 
-def test_models_are_loaded_by_load_and_a_failure_names_the_setting(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    said = {"model_cfg": MODEL, "preprocess_cfg": {}}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(said))
+def test_errors_of_load_name_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = {"model_cfg": MODEL, "preprocess_cfg": {}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(settings))
     (tmp_path / "open_clip_model.safetensors").write_bytes(b"nothing")
     config = {"detector": "some/model", "colors": "clip"}
     reward = ImageContents(ImageContents.Config.model_validate(config))  # ViT-L-14 of openai

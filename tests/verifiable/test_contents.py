@@ -1,4 +1,4 @@
-"""What a picture is to contain, and whether it does."""
+"""`image_contents`: objects, counts, colours and positions that a picture must have or must not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def thing(
 
 def share(
     include: Any,
-    found: list[Detection],
+    detections: list[Detection],
     exclude: Any = None,
     *,
     unexpected: bool = False,
@@ -52,13 +52,13 @@ def share(
     return fulfilment(
         included(include, "test"),
         excluded(exclude, "test"),
-        found,
+        detections,
         unexpected=unexpected,
         margin=0.1,
     )
 
 
-def test_a_picture_that_is_right_and_what_may_be_wrong_with_it() -> None:
+def test_values_of_a_right_picture_and_of_each_mistake() -> None:
     right = scene(("disk", "red", 8, 16), ("square", "blue", 24, 16))
     wrong = {
         "shape": scene(("triangle", "red", 8, 16), ("square", "blue", 24, 16)),
@@ -81,7 +81,8 @@ def test_a_picture_that_is_right_and_what_may_be_wrong_with_it() -> None:
     }
     # Five checks: two counts, two colours, one position.
     assert partial == {
-        "shape": pytest.approx(2 / 6),  # no disk, so no colour or place of it; and a triangle
+        # No disk, hence neither its colour nor its position, and an extra triangle.
+        "shape": pytest.approx(2 / 6),
         "colour": pytest.approx(4 / 5),
         "place": pytest.approx(4 / 5),
         "missing": pytest.approx(2 / 5),
@@ -102,14 +103,14 @@ def test_colours() -> None:
     two = [{"class": "disk", "count": 2, "color": "red"}]
     assert share(two, [thing("disk"), thing("disk")]) == 1.0
     assert share(two, [thing("disk"), thing("disk", "blue")]) == pytest.approx((1 + 1 / 2) / 2)
-    # Of more than were asked for, the surest ones are looked at.
+    # Of more objects than required, those with the highest scores count.
     three = [thing("disk", score=0.9), thing("disk", score=0.8), thing("disk", "blue", score=0.7)]
     assert share(two, three) == pytest.approx((1 / 2 + 1) / 2)
     unsure = [thing("disk", score=0.5), thing("disk", score=0.8), thing("disk", "blue", score=0.7)]
     assert share(two, unsure) == pytest.approx((1 / 2 + 1 / 2) / 2)
 
 
-def test_objects_of_one_class_go_to_the_clause_of_their_colour() -> None:
+def test_objects_of_one_class_are_matched_to_clauses_by_colour() -> None:
     either = [
         {"class": "disk", "color": "blue", "position": ["left of", 1]},
         {"class": "disk", "color": "red"},
@@ -135,18 +136,20 @@ def test_positions() -> None:
         clauses = [{"class": "disk"}, {"class": "square", "position": [relation, 0]}]
         for other in ("left of", "right of", "above", "below"):
             clauses[1]["position"] = [other, 0]
-            found = [thing("disk", x=30, y=30), thing("square", x=x, y=y)]
-            assert share(clauses, found) == (1.0 if other == relation else pytest.approx(2 / 3))
+            detections = [thing("disk", x=30, y=30), thing("square", x=x, y=y)]
+            assert share(clauses, detections) == (
+                1.0 if other == relation else pytest.approx(2 / 3)
+            )
 
 
-def test_positions_of_several_are_those_of_all_pairs() -> None:
+def test_positions_of_several_objects_are_checked_for_all_pairs() -> None:
     clauses = [{"class": "disk", "count": 2}, {"class": "square", "position": ["above", 0]}]
     square, disks = thing("square", y=20), [thing("disk", y=50), thing("disk", y=0)]
     assert share(clauses, [square, *disks]) == pytest.approx((1 + 1 + 1 / 2) / 3)
     assert share(clauses, [square, disks[0]]) == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
 
 
-def test_exclude_forbids_as_many_or_more() -> None:
+def test_exclude_forbids_count_or_more_objects() -> None:
     only, forbidden = [{"class": "disk"}], [{"class": "square", "count": 2}]
     one, two = [thing("disk"), thing("square")], [thing("disk"), thing("square"), thing("square")]
     assert share(only, one, forbidden) == 1.0
@@ -155,13 +158,13 @@ def test_exclude_forbids_as_many_or_more() -> None:
     assert share([], two, forbidden) == 0.0
 
 
-def test_unexpected_objects_are_those_of_classes_that_no_clause_names() -> None:
+def test_unexpected_objects_are_of_classes_that_no_clause_names() -> None:
     only = [{"class": "disk"}]
-    found = [thing("disk"), thing("square"), thing("?")]
-    assert share(only, found) == 1.0
-    assert share(only, found, unexpected=True) == pytest.approx(1 / 3)
+    detections = [thing("disk"), thing("square"), thing("?")]
+    assert share(only, detections) == 1.0
+    assert share(only, detections, unexpected=True) == pytest.approx(1 / 3)
     tolerated = [{"class": "square", "count": 2}]
-    assert share(only, found[:2], tolerated, unexpected=True) == 1.0
+    assert share(only, detections[:2], tolerated, unexpected=True) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -172,23 +175,24 @@ def test_unexpected_objects_are_those_of_classes_that_no_clause_names() -> None:
         ((30, 0, 40, 5), {"above"}),
         ((30, 60, 40, 70), {"below"}),
         ((0, 60, 10, 70), {"left of", "below"}),
-        ((31, 21, 41, 31), set()),  # nearly the same place
-        ((27.9, 20, 37.9, 30), set()),  # 2.1 left of it; the margin takes 2, half of 2.1 is needed
-        ((20, 20, 30, 30), {"left of"}),  # 10, less 2, is more than 5
+        ((31, 21, 41, 31), set()),  # nearly the same position
+        # 2.1 to the left, less the margin of 2, is not over half of 2.1.
+        ((27.9, 20, 37.9, 30), set()),
+        ((20, 20, 30, 30), {"left of"}),  # 10 less 2 is over half of 10
     ],
 )
 def test_relations(first: Box, expected: set[Relation]) -> None:
     assert relations(first, (30, 20, 40, 30), 0.1) == expected
 
 
-def test_the_margin_is_a_share_of_both_sizes() -> None:
+def test_the_margin_is_relative_to_both_sizes() -> None:
     wide, narrow = (0.0, 0.0, 100.0, 10.0), (60.0, 0.0, 70.0, 10.0)  # centres 15 apart
     assert relations(wide, narrow, 0.0) == {"left of"}
     assert relations(wide, narrow, 0.06) == {"left of"}  # 15 - 6.6 > 7.5
     assert relations(wide, narrow, 0.07) == set()  # 15 - 7.7 < 7.5
 
 
-def test_strongest_keeps_the_surer_of_two_that_overlap() -> None:
+def test_strongest_keeps_the_higher_score_of_two_overlapping_boxes() -> None:
     weak, strong = thing("cat", x=1, score=0.4), thing("cat", x=0, score=0.8)  # 90 of 110 shared
     dog, far = thing("dog", x=0, score=0.5), thing("cat", x=50, score=0.1)
     assert strongest([weak, dog, strong, far], 0.8) == [strong, dog, far]
@@ -220,7 +224,7 @@ def test_exclude_may_be_missing_and_columns_may_have_other_names() -> None:
         reward(["p"], [image], must=[[RED_DISK]], mustnt=[[{"class": "disk"}]])
 
 
-def test_settings_reach_the_checks() -> None:
+def test_settings_change_the_checks() -> None:
     two = scene(("disk", "red", 8, 16), ("disk", "red", 24, 16))
     assert value(two, [RED_DISK]) == 0.0
     assert value(two, [RED_DISK], mode="geneval") == 1.0
@@ -235,7 +239,7 @@ def test_settings_reach_the_checks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("include", "complaint"),
+    ("include", "message"),
     [
         ([{"class": "cat"}], "unknown class for 'shapes' 'cat'; it knows: disk, square"),
         ([{"class": "disk", "color": "mauve"}], "unknown colour 'mauve'; it knows: red"),
@@ -248,18 +252,18 @@ def test_settings_reach_the_checks() -> None:
         (["disk"], "found 'disk'"),
     ],
 )
-def test_mistakes_in_rows_are_named(include: Any, complaint: str) -> None:
+def test_invalid_clauses_are_refused(include: Any, message: str) -> None:
     with pytest.raises(ValueError, match="'image_contents', sample 0, column 'include'") as caught:
         value(scene(), include)
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_mistakes_in_exclude_are_named_there() -> None:
+def test_invalid_clauses_of_exclude_are_refused() -> None:
     with pytest.raises(ValueError, match="column 'exclude': unknown class for 'shapes' 'cat'"):
         value(scene(), [RED_DISK], [{"class": "cat"}])
 
 
-def test_mistakes_in_settings() -> None:
+def test_invalid_settings_are_refused_by_image_contents() -> None:
     with pytest.raises(ValidationError, match="extra"):
         ImageContents.Config.model_validate({"detecter": "shapes"})
     with pytest.raises(ValueError, match="by the detector 'shapes' alone, found 'some/owl'"):
@@ -268,13 +272,13 @@ def test_mistakes_in_settings() -> None:
         ImageContents()(["p"], ["a red disk"], include=[[RED_DISK]])
 
 
-def test_a_detector_that_finds_nothing_is_told_once() -> None:
+def test_a_detector_that_finds_nothing_warns_once() -> None:
     reward = ImageContents()
     empty, include = [scene(), scene()], [[RED_DISK]] * 2
     with pytest.warns(UserWarning, match="'shapes' found nothing in any of 2 pictures"):
         assert reward(["p"] * 2, empty, include=include) == [0.0, 0.0]
     assert reward(["p"] * 2, empty, include=include) == [0.0, 0.0]
-    # Not where something is seen, nor where nothing was asked for.
-    seen = [scene(), scene(("square", "green", 10, 10))]
-    assert ImageContents()(["p"] * 2, seen, include=include) == [0.0, 0.0]
+    # No warning where any object is detected, or where no object is required.
+    detected = [scene(), scene(("square", "green", 10, 10))]
+    assert ImageContents()(["p"] * 2, detected, include=include) == [0.0, 0.0]
     assert ImageContents()(["p"] * 2, empty, include=[None] * 2) == [None, None]

@@ -1,4 +1,4 @@
-"""The form of completions."""
+"""`think_answer_format`, `think_format` and `tag_count`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD = "<think>\nreasons\n</think>\n<answer>\n42\n</answer>"
         (GOOD + " junk", 0.0),
         ("junk" + GOOD, 0.0),
         (GOOD.replace("\n</think>", "</think>"), 0.0),
-        ("<think>\n</think>\n<answer>\n\n</answer>", 0.0),  # the line of thought is missing
+        ("<think>\n</think>\n<answer>\n\n</answer>", 0.0),  # without a line between the tags
         ("<think>\na\n</think>\n<answer>\n</answer>", 0.0),
         (GOOD.replace("<answer>", ""), 0.0),
         ("", 0.0),
@@ -41,13 +41,13 @@ def test_think_answer_format(text: str, value: float) -> None:
     [
         ("<think>a</think>b", 1.0),
         ("<think></think>b", 1.0),
-        ("<think></think>", 0.0),  # 1.0 by TRL's
-        ("<think>a</think> \n", 0.0),  # 1.0 by TRL's
+        ("<think></think>", 0.0),  # 1.0 by TRL
+        ("<think>a</think> \n", 0.0),  # 1.0 by TRL
         ("<think>a<think>b</think>", 0.0),
         ("<think>a", 0.0),
         (" <think>a</think>", 0.0),
         ("</think><think>", 0.0),
-        ("<think>a</think>b</think>c", 0.0),  # 1.0 by TRL's
+        ("<think>a</think>b</think>c", 0.0),  # 1.0 by TRL
     ],
 )
 def test_think_format(text: str, value: float) -> None:
@@ -69,7 +69,7 @@ def test_tag_count(text: str, value: float) -> None:
     assert TagCount()(["p"], [text], answer=["ignored"]) == [value]
 
 
-def test_hostile_forms_take_linear_time() -> None:
+def test_formats_are_checked_in_linear_time() -> None:
     text = "<think>\n" + "\n</think>\n<answer>\n" * 10_000
     started = time.process_time()
     for reward in (ThinkAnswerFormat(), ThinkFormat(), TagCount()):

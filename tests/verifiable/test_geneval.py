@@ -1,4 +1,4 @@
-"""GenEval's rule and Flow-GRPO's training reward, each beside a restatement of its own."""
+"""GenEval's rule and Flow-GRPO's training reward, against reimplementations of the originals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from groupwise_verifiable.images.detection import Box, Detection
 from groupwise_verifiable.images.geneval import flow_grpo, geneval
 
 Clause = dict[str, Any]
-Objects = list[tuple[str, str, Box]]  # class, colour, box; the surest first
+Objects = list[tuple[str, str, Box]]  # class, colour, box; in the order of falling scores
 
 
-def stands(first: Box, second: Box, relation: str) -> bool:
-    """What a tenth of both sizes leaves of the centres' offset is over half its length."""
+def in_relation(first: Box, second: Box, relation: str) -> bool:
+    """The centres' offset less a tenth of both sizes is over half the offset's length."""
     a, b = np.array(first).reshape(2, 2), np.array(second).reshape(2, 2)
     offset = a.mean(0) - b.mean(0)
     left = np.sign(offset) * np.clip(abs(offset) - 0.1 * (np.ptp(a, 0) + np.ptp(b, 0)), 0, None)
@@ -29,8 +29,8 @@ def stands(first: Box, second: Box, relation: str) -> bool:
     return bool(sign * left[axis] > 0.5 * np.linalg.norm(offset))
 
 
-def benchmark(include: list[Clause], exclude: list[Clause], objects: Objects) -> float:
-    """GenEval's `evaluate`: at least n of a class; the n surest have the colour and the place."""
+def expected_geneval(include: list[Clause], exclude: list[Clause], objects: Objects) -> float:
+    """GenEval's `evaluate`: n or more of a class; the n best have the colour and the position."""
     right: list[Objects] = []
     for clause in include:
         own = [each for each in objects if each[0] == clause["class"]][: clause["count"]]
@@ -39,77 +39,81 @@ def benchmark(include: list[Clause], exclude: list[Clause], objects: Objects) ->
         if good and "position" in clause:
             relation, other = clause["position"]
             pairs = [(each[2], target[2]) for each in own for target in right[other]]
-            good = bool(pairs) and all(stands(*pair, relation) for pair in pairs)
+            good = bool(pairs) and all(in_relation(*pair, relation) for pair in pairs)
         right.append(own if good else [])
     labels = [each[0] for each in objects]
     return float(all(right) and all(labels.count(c["class"]) < c["count"] for c in exclude))
 
 
-def trained(include: list[Clause], objects: Objects) -> float:
+def expected_flow_grpo(include: list[Clause], objects: Objects) -> float:
     """`evaluate_reward` of Flow-GRPO's reward server."""
     scores: list[float] = []
     right: list[Objects] = []
     for clause in include:
-        wanted = clause["count"]
+        count = clause["count"]
         own = [each for each in objects if each[0] == clause["class"]]
-        scores.append(1 - abs(wanted - len(own)) / wanted)
-        good = len(own) == wanted
+        scores.append(1 - abs(count - len(own)) / count)
+        good = len(own) == count
         if not good and ("color" in clause or "position" in clause):
             scores.append(0)
         if good and "color" in clause:
-            named = sum(each[1] == clause["color"] for each in own)
-            scores.append(named / wanted)
-            good = named == wanted
+            right_colors = sum(each[1] == clause["color"] for each in own)
+            scores.append(right_colors / count)
+            good = right_colors == count
         if good and "position" in clause:
             relation, other = clause["position"]
             pairs = [(each[2], target[2]) for each in own for target in right[other]]
-            good = bool(pairs) and all(stands(*pair, relation) for pair in pairs)
+            good = bool(pairs) and all(in_relation(*pair, relation) for pair in pairs)
             scores += [1] if good else [0, 1] if pairs else [0]
         right.append(own if good else [])
     return sum(scores) / len(scores)
 
 
-def drawn(chance: random.Random) -> tuple[list[Clause], list[Clause], Objects]:
-    """Clauses, and objects that meet them more often than pure chance would."""
+def drawn(rng: random.Random) -> tuple[list[Clause], list[Clause], Objects]:
+    """Random clauses, and objects that often meet them."""
     labels, colors = ["cat", "dog", "cup"], ["red", "blue"]
     include: list[Clause] = []
-    for number in range(chance.randint(1, 3)):
-        clause: Clause = {"class": chance.choice(labels), "count": chance.choice([1, 1, 2, 3])}
-        if chance.random() < 0.4:
-            clause["color"] = chance.choice(colors)
-        if number and chance.random() < 0.6:
-            relation = chance.choice(["left of", "right of", "above", "below"])
-            clause["position"] = [relation, chance.randrange(number)]
+    for number in range(rng.randint(1, 3)):
+        clause: Clause = {"class": rng.choice(labels), "count": rng.choice([1, 1, 2, 3])}
+        if rng.random() < 0.4:
+            clause["color"] = rng.choice(colors)
+        if number and rng.random() < 0.6:
+            relation = rng.choice(["left of", "right of", "above", "below"])
+            clause["position"] = [relation, rng.randrange(number)]
         include.append(clause)
-    exclude = [{"class": chance.choice(labels), "count": chance.randint(1, 4)}]
+    exclude = [{"class": rng.choice(labels), "count": rng.randint(1, 4)}]
     objects: Objects = []
     for clause in include:
-        for _ in range(clause["count"] + chance.choice([0, 0, 0, 0, 1, -1, 2])):
-            x, y = chance.uniform(0, 60), chance.uniform(0, 60)
-            box = (x, y, x + chance.uniform(1, 30), y + chance.uniform(1, 30))
-            color = clause.get("color", "red") if chance.random() < 0.8 else "blue"
+        for _ in range(clause["count"] + rng.choice([0, 0, 0, 0, 1, -1, 2])):
+            x, y = rng.uniform(0, 60), rng.uniform(0, 60)
+            box = (x, y, x + rng.uniform(1, 30), y + rng.uniform(1, 30))
+            color = clause.get("color", "red") if rng.random() < 0.8 else "blue"
             objects.append((clause["class"], color, box))
-    chance.shuffle(objects)
-    return include, exclude if chance.random() < 0.3 else [], objects
+    rng.shuffle(objects)
+    return include, exclude if rng.random() < 0.3 else [], objects
 
 
-def test_both_rules_are_those_of_the_published_code() -> None:
-    chance, values = random.Random(0), []
+def test_both_rules_give_the_values_of_the_published_code() -> None:
+    rng, values = random.Random(0), []
     for _ in range(3000):
-        include, exclude, objects = drawn(chance)
+        include, exclude, objects = drawn(rng)
         clauses, forbidden = included(include, "here"), excluded(exclude, "here")
-        surest = [Detection(*each, 1 - at / 100) for at, each in enumerate(objects)]
-        chance.shuffle(surest)  # the order is that of the scores
-        said = (
-            geneval(clauses, forbidden, surest, margin=0.1),
-            flow_grpo(clauses, surest, margin=0.1),
+        detections = [Detection(*each, 1 - rank / 100) for rank, each in enumerate(objects)]
+        rng.shuffle(detections)  # the rules must sort by score
+        rewards = (
+            geneval(clauses, forbidden, detections, margin=0.1),
+            flow_grpo(clauses, detections, margin=0.1),
         )
-        assert said[0] == benchmark(include, exclude, objects), (include, exclude, objects)
-        assert said[1] == pytest.approx(trained(include, objects)), (include, objects)
-        values.append(said)
+        assert rewards[0] == expected_geneval(include, exclude, objects), (
+            include,
+            exclude,
+            objects,
+        )
+        assert rewards[1] == pytest.approx(expected_flow_grpo(include, objects)), (include, objects)
+        values.append(rewards)
     right = [first for first, _ in values]
     assert 200 < sum(right) < 2000
-    # Neither implies the other, and duplicates cost more than all there is to earn.
+    # Neither value implies the other, and duplicates can cost more than the largest reward.
     assert {(1.0, True), (1.0, False), (0.0, True)} <= {(a, b == 1.0) for a, b in values}
     assert min(second for _, second in values) < 0
 
@@ -127,7 +131,7 @@ def test_duplicates_cost_in_training_and_not_in_the_benchmark() -> None:
     ]
 
 
-def test_a_position_that_is_wrong_is_half_a_position() -> None:
+def test_a_wrong_position_scores_half_of_a_clause() -> None:
     clauses = included([{"class": "cup"}, {"class": "dog", "position": ["left of", 0]}], "here")
     right = [thing("dog", x=0), thing("cup", x=50)]
     wrong = [thing("dog", x=50), thing("cup", x=0)]
@@ -138,7 +142,7 @@ def test_a_position_that_is_wrong_is_half_a_position() -> None:
 
 
 class Stub:
-    """A detector of three cups, each less sure than the one before."""
+    """A detector of three cups with falling scores."""
 
     def __init__(self) -> None:
         self.thresholds: list[float] = []
@@ -154,18 +158,18 @@ class Stub:
 
 
 def reward(**settings: object) -> tuple[ImageContents, Stub]:
-    """Of a detector that is never loaded."""
-    made = ImageContents(
+    """The reward with a stub as detector, and the stub."""
+    contents = ImageContents(
         ImageContents.Config.model_validate({"detector": "some/model", **settings})
     )
-    made._detector = stub = Stub()  # type: ignore[assignment]
-    return made, stub
+    contents._detector = stub = Stub()  # type: ignore[assignment]
+    return contents, stub
 
 
 GRAY = Image.new("RGB", (16, 16), "gray")
 
 
-def test_the_modes_reach_the_rules_and_rows_without_include_have_no_training_reward() -> None:
+def test_modes_select_the_rule_and_flow_grpo_needs_include() -> None:
     rows = [[{"class": "cup"}], [{"class": "cup", "count": 3}], None]
     exclude = [None, None, [{"class": "cup", "count": 4}]]
     for mode, expected in (
@@ -173,30 +177,30 @@ def test_the_modes_reach_the_rules_and_rows_without_include_have_no_training_rew
         ("flow_grpo", [-1.0, 1.0, None]),
         ("strict", [0.0, 1.0, 1.0]),
     ):
-        made, _ = reward(mode=mode)
-        assert made(["p"] * 3, [GRAY] * 3, include=rows, exclude=exclude) == expected
+        contents, _ = reward(mode=mode)
+        assert contents(["p"] * 3, [GRAY] * 3, include=rows, exclude=exclude) == expected
 
 
-def test_counting_has_a_threshold_of_its_own() -> None:
-    made, stub = reward(mode="geneval", threshold=0.3, counting_threshold=0.9)
+def test_rows_of_counting_have_their_own_threshold() -> None:
+    contents, stub = reward(mode="geneval", threshold=0.3, counting_threshold=0.9)
     rows = {"include": [[{"class": "cup", "count": 2}]] * 2, "tag": ["counting", "two_object"]}
-    assert made(["p"] * 2, [GRAY] * 2, **rows) == [0.0, 1.0]
+    assert contents(["p"] * 2, [GRAY] * 2, **rows) == [0.0, 1.0]
     assert stub.thresholds == [0.9, 0.3]
     with pytest.raises(ValueError, match="'image_contents' needs the column 'tag'"):
-        made(["p"], [GRAY], include=[[{"class": "cup"}]])
+        contents(["p"], [GRAY], include=[[{"class": "cup"}]])
     plain, stub = reward(mode="geneval")
     assert plain(["p"] * 2, [GRAY] * 2, **rows) == [1.0, 1.0]
     assert stub.thresholds == [0.3, 0.3]
 
 
-def test_what_the_rules_cannot_judge_is_refused() -> None:
+def test_clauses_that_a_rule_cannot_check_are_refused() -> None:
     later = [{"class": "cup", "position": ["above", 1]}, {"class": "dog"}]
     for mode in ("geneval", "flow_grpo"):
-        made, _ = reward(mode=mode)
+        contents, _ = reward(mode=mode)
         with pytest.raises(ValueError, match=r"clause 0: position .* must refer to an earlier"):
-            made(["p"], [GRAY], include=[later])
-    made, _ = reward(max_objects=5)
+            contents(["p"], [GRAY], include=[later])
+    contents, _ = reward(max_objects=5)
     with pytest.raises(ValueError, match=r"about 6 of 'cup', but no more than 5 .* `max_objects`"):
-        made(["p"], [GRAY], include=[[{"class": "cup", "count": 6}]])
+        contents(["p"], [GRAY], include=[[{"class": "cup", "count": 6}]])
     with pytest.raises(ValueError, match="geneval ignores other classes"):
         ImageContents(ImageContents.Config(mode="geneval", unexpected=True))

@@ -1,4 +1,4 @@
-"""Images as arrays, as files, and how different they are."""
+"""Images as arrays, `jpeg_size` and `image_diversity`."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def noise(side: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(values)
 
 
-def test_every_kind_of_image_is_the_same_array() -> None:
-    bytes_ = np.random.default_rng(0).integers(0, 256, (4, 8, 3), dtype=np.uint8)
-    floats = (bytes_ / 255).astype(np.float32)
-    image = Image.fromarray(bytes_)
+def test_every_kind_of_image_gives_the_same_array() -> None:
+    integers = np.random.default_rng(0).integers(0, 256, (4, 8, 3), dtype=np.uint8)
+    floats = (integers / 255).astype(np.float32)
+    image = Image.fromarray(integers)
     tensor = torch.from_numpy(floats).permute(2, 0, 1)
     transparent = image.convert("RGBA")
-    of_bytes = torch.from_numpy(bytes_).permute(2, 0, 1)
-    images = [image, transparent, bytes_, floats, tensor, tensor.double(), of_bytes]
-    read = pixels(images, reward="r")
-    for each in read:
+    integer_tensor = torch.from_numpy(integers).permute(2, 0, 1)
+    images = [image, transparent, integers, floats, tensor, tensor.double(), integer_tensor]
+    arrays = pixels(images, reward="r")
+    for each in arrays:
         assert each.dtype == np.float32
         np.testing.assert_allclose(each, floats, atol=1e-6)
-    (rough,) = pixels([tensor.bfloat16()], reward="r")
-    np.testing.assert_allclose(rough, floats, atol=2**-8)
+    (rounded,) = pixels([tensor.bfloat16()], reward="r")
+    np.testing.assert_allclose(rounded, floats, atol=2**-8)
     grey = pixels([image.convert("L")], reward="r")[0]
     assert grey.shape == (4, 8, 3)
-    assert np.asarray(picture(read[0])).tolist() == bytes_.tolist()
+    assert np.asarray(picture(arrays[0])).tolist() == integers.tolist()
 
 
 @pytest.mark.parametrize(
-    ("image", "complaint"),
+    ("image", "message"),
     [
         ("a picture", "expected an image .*, found str"),
         ([{"role": "assistant", "content": "a picture"}], "found list"),
@@ -65,8 +65,8 @@ def test_every_kind_of_image_is_the_same_array() -> None:
         (np.full((4, 8, 3), "a"), "expected bytes or floats, found <U1"),
     ],
 )
-def test_what_is_no_image_is_named(image: Any, complaint: str) -> None:
-    with pytest.raises(ValueError, match=f"reward 'r', completion 1: .*{complaint}"):
+def test_invalid_images_are_refused_by_completion(image: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"reward 'r', completion 1: .*{message}"):
         pixels([flat(0), image], reward="r")
 
 
@@ -99,22 +99,21 @@ def test_diversity_is_the_mean_distance_within_a_group() -> None:
     assert values[3:] == [0.0, 0.0, None]
 
 
-def test_a_distance_is_the_root_of_the_mean_square() -> None:
+def test_the_distance_is_the_root_mean_square_difference() -> None:
     half = np.zeros((2, 4, 3), np.uint8)
     half[:, :2] = 255
     values = ImageDiversity()(["p"] * 2, [flat(0, (4, 2)), half])
     assert values == pytest.approx([np.sqrt(0.5)] * 2)
 
 
-def test_distances_are_taken_two_at_a_time() -> None:
+def test_distances_are_computed_for_two_images_at_a_time() -> None:
     group = [np.full((256, 256, 3), shade, np.uint8) for shade in range(0, 240, 10)]
     ImageDiversity()(["p"] * 2, group[:2])
     tracemalloc.start()
-    held = 24 * 256 * 256 * 3 * 4  # the images themselves, as float32
+    size = 24 * 256 * 256 * 3 * 4  # the images themselves, as float32
     ImageDiversity()(["p"] * len(group), group)
-    assert (
-        tracemalloc.get_traced_memory()[1] < 1.5 * held
-    )  # 6 times as much in float64, all at once
+    # All distances at once in float64 would take 6 times as much.
+    assert tracemalloc.get_traced_memory()[1] < 1.5 * size
     tracemalloc.stop()
 
 
@@ -124,7 +123,7 @@ def test_equal_prompts_that_are_not_adjacent_are_two_groups() -> None:
     assert ImageDiversity()(chat, [flat(0), flat(255)]) == [1.0, 1.0]
 
 
-def test_images_of_a_group_have_one_size() -> None:
+def test_images_of_a_group_must_have_one_size() -> None:
     with pytest.raises(ValueError, match="a group must have one size, found 4x4 and 8x4"):
         ImageDiversity()(["p"] * 2, [flat(0), flat(0, (4, 4))])
     assert ImageDiversity()(["a", "b"], [flat(0), flat(0, (4, 4))]) == [None, None]

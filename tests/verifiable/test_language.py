@@ -1,4 +1,4 @@
-"""The share of the target language."""
+"""`language_consistency`: the share of letters in the target language."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from groupwise_verifiable.text.language import LanguageConsistency
 
 ENGLISH = "First we add the two numbers, and then we divide their sum by three."
 GERMAN = "Zuerst addieren wir die beiden Zahlen, und dann teilen wir durch drei."
-CHINESE = "首先我们把两个数字加起来，然后把它们的总和除以三，最后得到答案。"  # noqa: RUF001 - its own comma
+CHINESE = "首先我们把两个数字加起来，然后把它们的总和除以三，最后得到答案。"  # noqa: RUF001 - Chinese comma
 JAPANESE = "まず二つの数を足してから、その合計を三で割ります。"
 RUSSIAN = "Сначала сложим два числа, а затем разделим сумму на три."  # noqa: RUF001 - Cyrillic
 
@@ -26,7 +26,7 @@ def share(text: str, language: str) -> float | None:
     ("language", "text"),
     [("en", ENGLISH), ("de", GERMAN), ("zh", CHINESE), ("ja", JAPANESE), ("ru", RUSSIAN)],
 )
-def test_one_language(language: str, text: str) -> None:
+def test_a_text_in_one_language(language: str, text: str) -> None:
     assert share(text, language) == 1.0
     others = {"en", "de", "zh", "ja", "ru"} - {language}
     assert [share(text, other) for other in sorted(others)] == [0.0] * 4
@@ -35,12 +35,12 @@ def test_one_language(language: str, text: str) -> None:
 def test_mixed_sentences_and_mixed_words() -> None:
     letters = [sum(character.isalpha() for character in text) for text in (ENGLISH, GERMAN)]
     assert share(ENGLISH + "\n" + GERMAN, "en") == letters[0] / sum(letters)
-    # Four Chinese letters inside an English sentence; too few to detect, the script tells.
+    # Four Chinese letters inside an English sentence: too few to detect, but the script decides.
     mixed = share(ENGLISH.replace("numbers", "numbers 这个数字"), "en")
     assert mixed == letters[0] / (letters[0] + 4)
 
 
-def test_what_is_no_language_does_not_count() -> None:
+def test_mathematics_code_and_tags_do_not_count() -> None:
     assert share(ENGLISH + " $\\text{и}$ ```print('да')``` \\alpha <think>", "en") == 1.0
     assert share("1 + 1 = 2", "en") is None
     assert share("", "en") is None
@@ -55,7 +55,7 @@ def test_the_target_can_be_a_column() -> None:
         reward(["p"], [GERMAN], language=["xx"])
 
 
-def test_equal_texts_get_equal_values() -> None:
+def test_equal_texts_get_equal_values_for_any_random_state() -> None:
     text = "Die answer ist in the Buch, weil the Autor es wrote. " * 3
     values = set()
     for seed in range(5):
@@ -64,7 +64,7 @@ def test_equal_texts_get_equal_values() -> None:
     assert len(values) == 1
 
 
-def test_of_a_long_text_a_sample_is_recognised() -> None:
+def test_of_a_long_text_only_a_sample_is_detected() -> None:
     rng = random.Random(0)
     words = ENGLISH.lower().strip(".").replace(",", "").split()
     sentences = [" ".join(rng.choices(words, k=9)) for _ in range(10_000)]
@@ -78,7 +78,7 @@ def test_of_a_long_text_a_sample_is_recognised() -> None:
     assert mixed == pytest.approx(english * letters[0] / sum(letters), abs=0.1)
 
 
-def test_many_scripts_in_a_sentence_take_linear_time() -> None:
+def test_a_sentence_of_many_scripts_takes_linear_time() -> None:
     text = "".join(chr(code) + " " for code in range(0x20, 0x3000)) * 30
     share("load", "en")
     started = time.process_time()
@@ -90,28 +90,30 @@ SHORT = st.lists(st.sampled_from(["12 plus 3 is 15", "12加上3等于15", "15", 
 
 
 @given(SHORT, SHORT)
-def test_lines_count_by_their_letters(first: list[str], second: list[str]) -> None:
+def test_lines_are_weighted_by_their_letters(first: list[str], second: list[str]) -> None:
     texts = ["\n".join(lines) for lines in (first, second, first + second)]
     letters = [sum(map(str.isalpha, text.replace("$x$", ""))) for text in texts]
     shares = [share(text, "en") for text in texts]
     assert [value is None for value in shares] == [count == 0 for count in letters]
     known = [value or 0.0 for value in shares]
     assert all(0 <= value <= 1 for value in known)
-    weighed = [value * count for value, count in zip(known, letters, strict=True)]
-    assert weighed[0] + weighed[1] == pytest.approx(weighed[2])
+    counts = [value * count for value, count in zip(known, letters, strict=True)]
+    assert counts[0] + counts[1] == pytest.approx(counts[2])
 
 
 @given(st.sampled_from(["en", "zh", "ru", "el"]), SHORT, st.integers())
-def test_numbers_and_tags_are_no_language(language: str, lines: list[str], number: int) -> None:
+def test_numbers_and_tags_do_not_change_the_share(
+    language: str, lines: list[str], number: int
+) -> None:
     text = "\n".join(lines)
-    dressed = f"<think>\n{number}\n{text}\n</think>\n<answer>\n{number}\n</answer>"
-    assert share(dressed, language) == share(text, language)
+    with_tags = f"<think>\n{number}\n{text}\n</think>\n<answer>\n{number}\n</answer>"
+    assert share(with_tags, language) == share(text, language)
 
 
 @given(
     st.text(alphabet="abcdefgh12 ,", max_size=15), st.text(alphabet="加減得你好 。", max_size=15)
 )
-def test_of_short_lines_the_script_decides(latin: str, chinese: str) -> None:
+def test_the_script_decides_for_short_lines(latin: str, chinese: str) -> None:
     counts = [sum(map(str.isalpha, text)) for text in (latin, chinese)]
     expected = None if not sum(counts) else counts[0] / sum(counts)
     assert share(f"{latin}\n{chinese}", "en") == (

@@ -1,4 +1,4 @@
-"""The laws of `groupwise.testing`, kept by every reward that this package registers."""
+"""Every reward that this package registers passes the checks of `groupwise.testing`."""
 
 import sys
 from pathlib import Path
@@ -72,7 +72,7 @@ IMAGES = {
 }
 STEPS = {"sum_steps", "per_step"}
 MODELS = {"reward_model", "learned_text"}
-"""Those with a model of their own, which test_reward_model.py and test_learned_text.py make."""
+"""They need a model, so test_reward_model.py and test_learned_text.py check them."""
 
 
 @pytest.fixture
@@ -91,21 +91,21 @@ def test_no_other_is_registered(registered):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_rewards_of_texts(reward, name):
-    made = reward(name, **TEXTS[name])
-    testing.check_reward(made, SUMS, ANSWERS, group_size=2, facts=IDS)
+    instance = reward(name, **TEXTS[name])
+    testing.check_reward(instance, SUMS, ANSWERS, group_size=2, facts=IDS)
 
 
 def test_steps_of_denoising(reward):
-    made = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
+    instance = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
     drawn = [torch.from_numpy(np.array(one)).movedim(-1, 0) / 255 for one in pictures()]
     before = reversed(drawn)
     facts = {"predictions": [torch.stack(pair) for pair in zip(before, drawn, strict=True)]}
-    testing.check_reward(made, SCENES, pictures(), group_size=2, facts=facts)
+    testing.check_reward(instance, SCENES, pictures(), group_size=2, facts=facts)
 
 
 def test_steps_of_sums(reward):
     rows = [{"prompt": f"1 + 2 {sign} {n} ="} for sign, n in (("+", 3), ("-", 5), ("-", 0))]
-    lengths = [len(text) + 1 for text in CHAINS]  # a token a character, and the end token
+    lengths = [len(text) + 1 for text in CHAINS]  # a token per character, and the end token
     ends = [[*range(1, length), length - 1] for length in lengths]
     facts = {"character_ends": ends}
     testing.check_reward(
@@ -127,6 +127,6 @@ def test_puzzles(reward):
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_rewards_of_images(reward, name):
-    rows, made = IMAGES[name]
-    images = made()
+    rows, make = IMAGES[name]
+    images = make()
     testing.check_reward(reward(name), rows, images, group_size=2)

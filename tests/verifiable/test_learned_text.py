@@ -1,4 +1,4 @@
-"""A tiny sequence classification model that learns from a verifier."""
+"""`learned_text`: a tiny sequence classification model, trained on a verifier's labels."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from groupwise_verifiable.text.reward_model import RewardModel
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A language model, which has no head for sequences."""
+    """A language model without a head for sequence classification."""
     folder = tmp_path_factory.mktemp("base")
     torch.manual_seed(0)
     config = LlamaConfig(**SMALL | {"initializer_range": 0.2}, pad_token_id=0)
@@ -46,7 +46,7 @@ def labelled(labels: list[float]) -> Scores:
 
 
 def texts(count: int, seed: int) -> tuple[list[str], list[float]]:
-    """Words that end in a or b; a is right."""
+    """Random words that end in a (label 1) or b (label 0)."""
     draws = torch.Generator().manual_seed(seed)
     ends = torch.randint(2, (count,), generator=draws).tolist()
     starts = torch.randint(26, (count, 3), generator=draws).tolist()
@@ -57,19 +57,19 @@ def texts(count: int, seed: int) -> tuple[list[str], list[float]]:
     return words, [1.0 - end for end in ends]
 
 
-def test_it_learns_what_the_verifier_says(base: Path) -> None:
+def test_it_learns_the_labels_of_the_verifier(base: Path) -> None:
     reward = learned(base, learning_rate=0.003, examples=8)
     assert reward(["say: "] * 2, ["aaaa", "bb"]) == [0.5, 0.5]
     for seed in range(4):
         words, labels = texts(32, seed)
-        told = reward.refresh(batch(words), labelled(labels))
-    assert told["agreement"] > 0.95
+        metrics = reward.refresh(batch(words), labelled(labels))
+    assert metrics["agreement"] > 0.95
     words, labels = texts(16, 9)
     values = reward(["say: "] * 16, words)
     assert [float(value > 0.5) for value in values if value is not None] == labels
 
 
-def test_it_goes_on_where_it_was(base: Path) -> None:
+def test_training_continues_exactly_from_a_state(base: Path) -> None:
     one, other = learned(base), learned(base)
     words, labels = texts(8, 0)
     one.refresh(batch(words), labelled(labels))
@@ -80,13 +80,13 @@ def test_it_goes_on_where_it_was(base: Path) -> None:
     assert one.rounds == other.rounds == 2
 
 
-def test_what_is_too_long_to_read_teaches_nothing(base: Path) -> None:
+def test_texts_longer_than_max_length_are_not_learned_from(base: Path) -> None:
     reward = learned(base, max_length=12)
-    told = reward.refresh(batch(["abc", "b" * 20, "a"]), labelled([1.0, 0.0, 0.0]))
-    assert (told["unlabelled"], told["labels"]) == (1, 0.5)
+    metrics = reward.refresh(batch(["abc", "b" * 20, "a"]), labelled([1.0, 0.0, 0.0]))
+    assert (metrics["unlabelled"], metrics["labels"]) == (1, 0.5)
 
 
-def test_a_reward_model_is_where_it_begins(tmp_path: Path) -> None:
+def test_a_reward_model_is_the_starting_point(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1, pad_token_id=0))
     model.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Mathematical answers, and the lengths of right and wrong ones."""
+"""`math`, and the rewards of length for right and wrong answers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ GOLD = r"\frac{1}{3}"
 TOWER, ENDLESS = r"\boxed{9^{9^{9}}}", r"\boxed{\gcd(10^{9000000},3^{9000000})}"
 
 
-def test_equal_as_mathematics() -> None:
+def test_equivalent_answers_are_right() -> None:
     golds = [GOLD, GOLD, "1/2", "$x^2+1$", "1,000", r"\boxed{7}", GOLD, "no mathematics here!"]
     texts = [RIGHT, WRONG, r"so \boxed{0.5}", "The answer is $1+x^2$.", r"\boxed{1000}", "7"]
     texts += ["", r"\boxed{3}"]
     messages = [[{"role": "assistant", "content": text}] for text in texts]
-    # "7" is right, but neither LaTeX nor in a box; the last gold answer has nothing to compare.
+    # "7" is right, but neither LaTeX nor in a box; the last gold answer is no mathematics.
     expected = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, None]
     assert MathEquivalence()(["p"] * 8, texts, answer=golds) == expected
     solution = MathEquivalence(MathEquivalence.Config(gold="solution"))
     assert solution(["p"] * 8, messages, solution=golds) == expected
 
 
-def test_only_what_follows_the_thinking_counts() -> None:
+def test_only_the_text_after_thinking_counts() -> None:
     reward = MathEquivalence(MathEquivalence.Config(after="</think>"))
     texts = [
         f"<think>{WRONG}</think>{RIGHT}",
@@ -40,7 +40,7 @@ def test_only_what_follows_the_thinking_counts() -> None:
     assert reward(["p"] * 5, texts, answer=golds) == [1.0, 0.0, 0.0, 0.0, None]
 
 
-def test_an_answer_too_costly_to_check_is_wrong_and_counted() -> None:
+def test_answers_too_costly_to_check_are_wrong_and_counted() -> None:
     texts = [RIGHT, TOWER, WRONG, rf"\boxed{{{'(' * 99}5{')' * 99}}}"]
     texts += [r"\boxed{(10^{8})!}", rf"\boxed{{{'1+' * 999}1}}", ENDLESS]
     metrics: dict[str, float] = {}
@@ -55,7 +55,7 @@ def test_an_answer_too_costly_to_check_is_wrong_and_counted() -> None:
         assert metrics == {"unchecked": 2 / 3}
 
 
-def test_where_gold_is_too_costly_too_the_row_is_named() -> None:
+def test_a_row_whose_gold_answer_is_too_costly_is_an_error() -> None:
     reward = MathEquivalence(MathEquivalence.Config(timeout=1.0))
     gold = ENDLESS.removeprefix(r"\boxed{").removesuffix("}")
     with pytest.raises(SampleErrors) as caught:
@@ -65,8 +65,8 @@ def test_where_gold_is_too_costly_too_the_row_is_named() -> None:
     assert dict(caught.value.errors) == {1: f"{reason}: its row or its checker is broken"}
 
 
-def test_costly_gold_answers_may_be_copied() -> None:
-    """A tower is never evaluated where it stands in both."""
+def test_a_copy_of_a_costly_gold_answer_is_right() -> None:
+    """Equal towers of powers are compared without being evaluated."""
     assert MathEquivalence()(["p"] * 2, [TOWER, RIGHT], answer=["9^{9^{9}}"] * 2) == [1.0, 0.0]
 
 
@@ -76,8 +76,8 @@ def test_length_compares_the_completions_of_one_prompt() -> None:
     lengths = [10, 20, 30, 100, 150, 200, 120, 5, 5]
     ids = [[0] * length for length in lengths]
     values = Length()(prompts, texts, completion_ids=ids, answer=[GOLD] * 9)
-    # 0.5 - (length - min) / (max - min), at most 0 for wrong ones, 0 without a spread. Over the
-    # whole batch the three short ones would all be near 0.5.
+    # 0.5 - (length - min) / (max - min) per group, at most 0 for wrong answers, 0 if all lengths
+    # are equal. Over the whole batch the three short ones would all be near 0.5.
     assert values == pytest.approx([0.5, 0.0, -0.5, 0.0, 0.0, -0.5, 0.3, 0.0, 0.0])
 
 
@@ -112,7 +112,7 @@ def test_an_unchecked_answer_has_the_length_reward_of_a_wrong_one() -> None:
         assert metrics == {"unchecked": 1 / 3}
 
 
-def test_lengths_judge_by_the_rules() -> None:
+def test_rules_apply_to_the_rewards_of_length() -> None:
     columns = {"completion_ids": [[0], [0] * 2], "answer": ["5"] * 2}
     texts = [r"\boxed{2+3}", r"\boxed{5}"]
     assert Length()(["p"] * 2, texts, **columns) == [0.0, -0.5]

@@ -1,4 +1,4 @@
-"""Which answers are right: by the strict rules, in any form, and as TRL and open-r1 read them."""
+"""Which answers are right: by strict rules, in any form, and by the rules of TRL and open-r1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 Case = tuple[str, str]
 
-ODD_BUT_RIGHT: tuple[Case, ...] = (
+RIGHT_IN_ANY_NOTATION: tuple[Case, ...] = (
     (r"\frac12", "0.5"),
     (r"\dfrac{1}{2}", "0.5"),
     ("0.5", r"\frac{1}{2}"),
@@ -79,7 +79,7 @@ ODD_BUT_RIGHT: tuple[Case, ...] = (
     ("2x+1", "y=2x+1"),
     (r"\text{(C)}", "C"),
     (r"\text{Evelyn}", r"\text{Evelyn}"),
-    # Products of letters, of which math-verify takes some for units.
+    # Products of letters, some of which math-verify reads as units.
     *(
         (product, product)
         for product in ("2xy", "-6abc", "ab+bc+ca", r"\frac{ab}{a+b}", "2ab", "lwh")
@@ -98,7 +98,7 @@ ODD_BUT_RIGHT: tuple[Case, ...] = (
     (r"\text{\$18.00}", "18"),
     (r"\textbf{(C) }12", "C"),
     (r"\textbf{(C)}\ 12", "12"),
-    # Notation that math-verify reads in part or not at all.
+    # Notation that math-verify parses only in part or not at all.
     (r"0.1\overline{6}", r"\frac16"),
     (r"\frac{1}{3}", r"0.\overline{3}"),
     (r"\frac{3 \pm \sqrt{17}}{4}", r"\frac{3+\sqrt{17}}{4}, \frac{3-\sqrt{17}}{4}"),
@@ -113,7 +113,7 @@ ODD_BUT_RIGHT: tuple[Case, ...] = (
     ("1500000", "1.5 million"),
 )
 
-LEFT_TO_COMPUTE: tuple[Case, ...] = (
+UNEVALUATED: tuple[Case, ...] = (
     *(
         (sign, "5")
         for sign in ("2+3", "3+2", "7 - 2", "5+0", r"5 \cdot 1", "(5)(1)", "2(3)", "2 3")
@@ -195,7 +195,7 @@ COPIES = (
 )
 
 
-def _values(
+def rewards_of(
     cases: Sequence[Case], rules: Rules = "strict", prompt: str = "A question."
 ) -> dict[Case, float | None]:
     reward = MathEquivalence(MathEquivalence.Config(rules=rules))
@@ -204,59 +204,62 @@ def _values(
     return dict(zip(cases, reward([prompt] * len(cases), texts, answer=golds), strict=True))
 
 
-def test_right_in_odd_forms() -> None:
-    assert dict.fromkeys(ODD_BUT_RIGHT, 1.0) == _values(ODD_BUT_RIGHT)
+def test_right_answers_in_unusual_notation() -> None:
+    assert dict.fromkeys(RIGHT_IN_ANY_NOTATION, 1.0) == rewards_of(RIGHT_IN_ANY_NOTATION)
 
 
-def test_what_is_left_to_compute_is_right_in_any_form_only() -> None:
-    assert dict.fromkeys(LEFT_TO_COMPUTE, 0.0) == _values(LEFT_TO_COMPUTE)
-    misread = ("(5)(1)", "5")  # as 5 + 1, a mixed number
-    values = _values([case for case in LEFT_TO_COMPUTE if case != misread], "any_form")
+def test_unevaluated_answers_are_right_only_in_any_form() -> None:
+    assert dict.fromkeys(UNEVALUATED, 0.0) == rewards_of(UNEVALUATED)
+    misread = ("(5)(1)", "5")  # which math-verify reads as the mixed number 5 + 1
+    values = rewards_of([case for case in UNEVALUATED if case != misread], "any_form")
     assert all(value == 1.0 for value in values.values()), values
 
 
 @pytest.mark.parametrize("rules", ["strict", "any_form"])
-def test_never_right(rules: Rules) -> None:
-    assert dict.fromkeys(NEVER_RIGHT, 0.0) == _values(NEVER_RIGHT, rules)
+def test_answers_that_are_never_right(rules: Rules) -> None:
+    assert dict.fromkeys(NEVER_RIGHT, 0.0) == rewards_of(NEVER_RIGHT, rules)
 
 
 @pytest.mark.parametrize(("prompt", "copy", "gold", "right"), COPIES)
-def test_a_copy_of_the_question_is_no_answer(prompt: str, copy: str, gold: str, right: str) -> None:
-    assert list(_values([(copy, gold), (right, gold)], prompt=prompt).values()) == [0.0, 1.0]
+def test_a_copy_of_the_question_is_wrong(prompt: str, copy: str, gold: str, right: str) -> None:
+    assert list(rewards_of([(copy, gold), (right, gold)], prompt=prompt).values()) == [0.0, 1.0]
     chat = [{"role": "user", "content": prompt}]
     texts = [f"\\boxed{{{answer}}}" for answer in (copy, right)]
     assert MathEquivalence()([chat] * 2, texts, answer=[gold] * 2) == [0.0, 1.0]
 
 
-def test_signs_that_the_prompt_speaks_of() -> None:
+def test_percent_and_degree_signs_that_the_prompt_mentions() -> None:
     percent, degrees = (r"5\%", "5"), (r"45^\circ", "45")
-    assert _values([percent, degrees], prompt="Which percentage?") == {percent: 1.0, degrees: 0.0}
-    assert _values([percent, degrees], prompt="How large is the angle?") == {
+    assert rewards_of([percent, degrees], prompt="Which percentage?") == {
+        percent: 1.0,
+        degrees: 0.0,
+    }
+    assert rewards_of([percent, degrees], prompt="How large is the angle?") == {
         percent: 0.0,
         degrees: 1.0,
     }
 
 
-def test_letters_of_the_prompt_are_no_units() -> None:
-    """math-verify takes the m of 2m for metres, and 2 would be right."""
+def test_letters_of_the_prompt_are_variables_and_not_units() -> None:
+    """math-verify reads the m of 2m as metres, so that 2 would be right."""
     prompt = r"Simplify $m + m$ where $a, b, c, t > 0$."
     right = (("2m", "2m"), (r"\frac{t}{2}", r"\frac12t"), ("2ab", "x=2ab"))
     wrong = (("2", "2m"), (r"\frac12", r"\frac12t"), ("2", "x=2ab"), ("5m", "5"))
-    assert _values(right, prompt=prompt) == dict.fromkeys(right, 1.0)
-    assert _values(wrong, prompt=prompt) == dict.fromkeys(wrong, 0.0)
+    assert rewards_of(right, prompt=prompt) == dict.fromkeys(right, 1.0)
+    assert rewards_of(wrong, prompt=prompt) == dict.fromkeys(wrong, 0.0)
     metres = (("5m", "5"), ("5", "5m"), (r"5\text{ m}", "5m"), ("5 cm", "5"))
-    assert _values(metres) == dict.fromkeys(metres, 1.0)
+    assert rewards_of(metres) == dict.fromkeys(metres, 1.0)
 
 
-def test_how_many_million() -> None:
+def test_millions_that_the_prompt_asks_for() -> None:
     cases = (("5 million", "5"), ("5 million", "5000000"), ("5", "5"))
-    assert _values(cases, prompt="How many millions?") == dict.fromkeys(cases, 1.0)
+    assert rewards_of(cases, prompt="How many millions?") == dict.fromkeys(cases, 1.0)
 
 
-def test_a_base_that_the_prompt_speaks_of() -> None:
+def test_a_base_that_the_prompt_mentions() -> None:
     cases = (("4210_7", "4210"), ("5_{10}", "5"))
-    assert _values(cases) == dict.fromkeys(cases, 0.0)
-    assert _values(cases, prompt="What is it in base 7?") == dict.fromkeys(cases, 1.0)
+    assert rewards_of(cases) == dict.fromkeys(cases, 0.0)
+    assert rewards_of(cases, prompt="What is it in base 7?") == dict.fromkeys(cases, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_a_base_that_the_prompt_speaks_of() -> None:
         ("<think>The answer is 18.</think>", 0.0),
     ],
 )
-def test_a_number_that_is_called_the_answer(text: str, value: float) -> None:
+def test_a_number_after_the_answer_is(text: str, value: float) -> None:
     assert MathEquivalence()(["A question."], [text], answer=["18"]) == [value]
 
 
@@ -307,7 +310,7 @@ TEXTS = (
 )
 
 
-def test_texts_that_every_rule_reads_alike() -> None:
+def test_texts_with_the_same_value_by_all_rules() -> None:
     for rules in ("strict", "any_form", "trl"):
         reward = MathEquivalence(MathEquivalence.Config(rules=rules))
         values = reward(
@@ -316,15 +319,15 @@ def test_texts_that_every_rule_reads_alike() -> None:
         assert values == [value for *_, value in TEXTS], rules
 
 
-def test_of_several_answers_the_last_wins() -> None:
-    """TRL reads boxes as one answer that have a comma somewhere between them."""
+def test_the_last_of_several_answers_counts() -> None:
+    """TRL reads two boxes with a comma anywhere between them as one answer."""
     texts = [rf"\boxed{{{first}}}. Wait, no: \boxed{{{last}}}" for first, last in ((1, 2), (2, 1))]
     assert MathEquivalence()(["p"] * 2, texts, answer=["2"] * 2) == [1.0, 0.0]
     trl = MathEquivalence(MathEquivalence.Config(rules="trl"))
     assert trl(["p"] * 2, texts, answer=["2"] * 2) == [0.0, 0.0]
 
 
-def test_what_is_thought_is_no_answer() -> None:
+def test_boxes_within_thinking_do_not_count() -> None:
     texts = [
         r"<think> \boxed{42} </think> Some other text.",
         r"<think> \boxed{42} </think> Here: \boxed{43}.",
@@ -336,7 +339,7 @@ def test_what_is_thought_is_no_answer() -> None:
     assert trl(["p"] * 4, texts, answer=["42"] * 4) == [1.0, 0.0, 1.0, 0.0]
 
 
-# What the published rewards give; open-r1 reads gold answers in LaTeX only.
+# The values of TRL and of open-r1, which reads gold answers in LaTeX only.
 PUBLISHED = (
     ("2+3", "$5$", 1.0, 1.0),
     (r"5\%", "$5$", 1.0, 1.0),
@@ -351,18 +354,18 @@ PUBLISHED = (
 )
 
 
-def test_published_rules() -> None:
+def test_rules_of_trl_and_open_r1_give_their_values() -> None:
     cases = [(answer, gold) for answer, gold, *_ in PUBLISHED]
-    assert list(_values(cases, "trl").values()) == [trl for _, _, trl, _ in PUBLISHED]
-    assert list(_values(cases, "open_r1").values()) == [theirs for *_, theirs in PUBLISHED]
+    assert list(rewards_of(cases, "trl").values()) == [trl for _, _, trl, _ in PUBLISHED]
+    assert list(rewards_of(cases, "open_r1").values()) == [theirs for *_, theirs in PUBLISHED]
 
 
 @pytest.mark.parametrize("gold", ["0.00001", "1e-05", 1e-05])
-def test_gold_numbers_of_tables(gold: str | float) -> None:
+def test_gold_answers_that_are_floats(gold: str | float) -> None:
     assert MathEquivalence()(["p"], [r"\boxed{0.00001}"], answer=[gold]) == [1.0]
 
 
-def test_gold_that_is_no_mathematics_or_cannot_be_read() -> None:
+def test_gold_answers_that_cannot_be_parsed() -> None:
     golds = ["no mathematics here!", "forty two", "???", None, float("nan")]
     assert MathEquivalence()(["p"] * 5, [r"\boxed{5}"] * 5, answer=golds) == [None] * 5
     texts = [rf"\boxed{{{answer}}}" for answer in (r"0.\overline{3}", "0.3", "0")]

@@ -1,4 +1,4 @@
-"""Numbers in text."""
+"""`last_number` and `whole_number`."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_last_number(text: str, number: Fraction | int) -> None:
             "2**5",
         ),
         *("x^{5}", "x_5", r"\sqrt{5}", "\u221a5", r"\frac{1}{5}", "\u00b15", r"\pm 5"),
-        # Parts of something longer.
+        # Parts of longer expressions.
         *("0x5", "0b5", "1e0005", "1e-9995", "1e999999999", "5e0.5", "1.2.5", "12:05", "3,5"),
         *("1,2345", "1,111,1111", "1\u202f005", "1_005", "1'005", "1{,}0055", "5\u00b2", "5\u0665"),
         *("x^2", "5 x^2", "5 m^5", "5 m^23", "10 -$5", "1 1/2"),
         *("--5", "+-5"),
     ],
 )
-def test_what_is_only_a_part_is_no_last_number(text: str) -> None:
+def test_parts_of_expressions_are_not_numbers(text: str) -> None:
     assert last_number(text) is None
 
 
@@ -90,11 +90,11 @@ def test_what_is_only_a_part_is_no_last_number(text: str) -> None:
     [(" $42. ", 42), ("1,000", 1000), ("42 apples", None), ("4 2", None), ("", None), ("-1", -1)],
 )
 def test_whole_number(text: str, number: int | None) -> None:
-    whole = whole_number(text)
-    assert (whole and whole.value) == number
+    result = whole_number(text)
+    assert (result and result.value) == number
 
 
-def test_how_a_fraction_is_written() -> None:
+def test_is_fraction_and_is_reduced() -> None:
     for text, is_fraction, is_reduced in (
         ("3/4", True, True),
         ("-3 / 4", True, True),
@@ -108,5 +108,5 @@ def test_how_a_fraction_is_written() -> None:
         assert (number.is_fraction, number.is_reduced) == (is_fraction, is_reduced), text
 
 
-def test_an_exponent_cannot_fill_the_memory() -> None:
+def test_a_huge_exponent_is_not_evaluated() -> None:
     assert whole_number("1e999999999") is None

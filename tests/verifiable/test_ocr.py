@@ -1,4 +1,4 @@
-"""Reading what is written in pictures."""
+"""`image_text`: the text that RapidOCR reads in pictures, against a target."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from groupwise_verifiable.images.ocr import ImageText, edits
 
-# None of these is taken for another one at this size; O and 0, I and 1, Q and O are.
+# Letters that are not confused at this size, unlike O and 0, I and 1, Q and O.
 LETTERS = "ACEFGKLMNPRU3479"
 
 
-def written(text: str, size: tuple[int, int] = (64, 32), letters: int = 20) -> Image.Image:
+def picture_of(text: str, size: tuple[int, int] = (64, 32), letters: int = 20) -> Image.Image:
     image = Image.new("RGB", size, "white")
     middle = (size[0] / 2, size[1] / 2)
     font = ImageFont.load_default(letters)
@@ -28,9 +28,9 @@ def written(text: str, size: tuple[int, int] = (64, 32), letters: int = 20) -> I
     return image
 
 
-def spoilt(image: Image.Image, chance: np.random.Generator) -> Image.Image:
+def degraded(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     values = np.asarray(image.filter(ImageFilter.GaussianBlur(0.5))) / 255
-    values = values + chance.normal(0, 0.04, values.shape)
+    values = values + rng.normal(0, 0.04, values.shape)
     return Image.fromarray(np.round(values.clip(0, 1) * 255).astype(np.uint8))
 
 
@@ -42,50 +42,50 @@ def reward() -> ImageText:
 @pytest.mark.parametrize("width", [320, 144])
 def test_small_strings_are_read(width: int) -> None:
     reward = ImageText(ImageText.Config(width=width))
-    chance, numbers = random.Random(0), np.random.default_rng(0)
-    texts = ["".join(chance.choices(LETTERS, k=1 + index % 3)) for index in range(30)]
+    rng, noise_rng = random.Random(0), np.random.default_rng(0)
+    texts = ["".join(rng.choices(LETTERS, k=1 + index % 3)) for index in range(30)]
     images = [
-        spoilt(written(text, (48, 32) if index % 2 else (64, 32)), numbers)
+        degraded(picture_of(text, (48, 32) if index % 2 else (64, 32)), noise_rng)
         for index, text in enumerate(texts)
     ]
     assert reward(["p"] * 30, images, text=texts) == [1.0] * 30
 
 
-def test_the_value_is_the_share_of_the_target_without_edits(reward: ImageText) -> None:
+def test_the_value_is_1_minus_edits_per_letter_of_the_target(reward: ImageText) -> None:
     targets = ["CAT", "CAR", "CATS", "CT", "DOG", "C"]
-    values = reward(["p"] * 6, [written("CAT")] * 6, text=targets)
+    values = reward(["p"] * 6, [picture_of("CAT")] * 6, text=targets)
     assert values == pytest.approx([1, 2 / 3, 3 / 4, 1 / 2, 0, 0])  # never below 0
 
 
-def published(target: str, read: str) -> float:
-    """`OcrScorer` of github.com/yifan123/flow_grpo, restated."""
+def published_reward(target: str, read: str) -> float:
+    """The reward of `OcrScorer` of github.com/yifan123/flow_grpo."""
     target, read = target.replace(" ", "").lower(), read.replace(" ", "").lower()
     distance = 0 if target in read else edits(read, target)
     return 1 - min(distance, len(target)) / len(target)
 
 
-def writing_of(texts: Iterator[str], image: np.ndarray, **flags: bool) -> SimpleNamespace:
-    """In place of the engine: what it reads next."""
+def next_reading(texts: Iterator[str], image: np.ndarray, **flags: bool) -> SimpleNamespace:
+    """A fake engine, which reads the next of `texts`."""
     return SimpleNamespace(txts=(next(texts),))
 
 
-def test_inside_is_the_published_reward_and_the_default_takes_surplus_for_edits(
+def test_inside_gives_the_published_reward_and_the_default_counts_extra_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    writings = ["xxCATxx", "cat cat", "ca t", "CA", "dogs", "", "scatter"]
+    readings = ["xxCATxx", "cat cat", "ca t", "CA", "dogs", "", "scatter"]
     for inside, expected in (
-        (True, [published("Cat", each) for each in writings]),
+        (True, [published_reward("Cat", each) for each in readings]),
         (False, [0, 0, 1, 2 / 3, 0, 0, 0]),
     ):
         reward = ImageText(ImageText.Config(inside=inside))
-        engine = partial(writing_of, iter(writings))
+        engine = partial(next_reading, iter(readings))
         monkeypatch.setattr("rapidocr.RapidOCR", lambda params, engine=engine: engine)
-        values = reward(["p"] * 7, [written("A")] * 7, text=["Cat"] * 7)
+        values = reward(["p"] * 7, [picture_of("A")] * 7, text=["Cat"] * 7)
         assert values == pytest.approx(expected)
-    assert published("Cat", "scatter") == 1.0
+    assert published_reward("Cat", "scatter") == 1.0
 
 
-def test_the_engine_starts_at_load_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_started_once_by_load(monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[dict[str, object]] = []
     monkeypatch.setattr("rapidocr.RapidOCR", lambda params: starts.append(params) or object())
     reward = ImageText()
@@ -94,27 +94,27 @@ def test_the_engine_starts_at_load_and_once(monkeypatch: pytest.MonkeyPatch) -> 
     reward.load()
     assert len(starts) == 1
 
-    def refuses(params: object) -> None:
+    def fail(params: object) -> None:
         raise RuntimeError("no model\nat all")
 
-    monkeypatch.setattr("rapidocr.RapidOCR", refuses)
+    monkeypatch.setattr("rapidocr.RapidOCR", fail)
     with pytest.raises(ValueError, match=r"'image_text': RapidOCR does not start: no model$"):
         ImageText().load()
 
 
-def test_what_is_no_target_and_what_is_no_writing(reward: ImageText) -> None:
+def test_rows_without_a_target_and_pictures_without_text(reward: ImageText) -> None:
     logged: dict[str, Any] = {}
     blank = Image.new("RGB", (64, 32), "white")
     targets = [None, "", " ", float("nan"), "CAT"]
     values = reward(
-        ["p"] * 5, [written("CAT")] * 4 + [blank], text=targets, log_extra=logged.__setitem__
+        ["p"] * 5, [picture_of("CAT")] * 4 + [blank], text=targets, log_extra=logged.__setitem__
     )
     assert values == [None, None, None, None, 0.0]
     assert logged == {"read": ["CAT"] * 4 + [""]}
 
 
-def test_case_and_space() -> None:
-    image = written("New York", (128, 32))
+def test_ignore_case_and_ignore_space() -> None:
+    image = picture_of("New York", (128, 32))
     for settings, target, expected in (
         ({}, "NEWYORK", 1.0),
         ({"ignore_case": False}, "NEWYORK", 1 - 5 / 7),
@@ -126,21 +126,21 @@ def test_case_and_space() -> None:
         assert reward(["p"], [image], text=[target]) == [pytest.approx(expected)]
 
 
-def test_lines_anywhere_are_found_and_read_in_order(reward: ImageText) -> None:
+def test_detect_reads_lines_anywhere_in_order(reward: ImageText) -> None:
     image = Image.new("RGB", (320, 200), "white")
     canvas, font = ImageDraw.Draw(image), ImageFont.load_default(30)
     canvas.text((200, 24), "tea", font=font, fill="black")
     canvas.text((20, 20), "green", font=font, fill="black")
     canvas.text((90, 130), "please", font=font, fill="black")
-    finding = ImageText(ImageText.Config(detect=True, target="words", ignore_space=False))
-    assert finding(["p"], [image], words=["green tea please"]) == [1.0]
-    # Reading whole images and finding lines keep out of each other's way.
-    assert reward(["p"], [written("CAT")], text=["CAT"]) == [1.0]
-    assert finding(["p"], [Image.new("RGB", (64, 64), "white")], words=["tea"]) == [0.0]
+    detecting = ImageText(ImageText.Config(detect=True, target="words", ignore_space=False))
+    assert detecting(["p"], [image], words=["green tea please"]) == [1.0]
+    # Two rewards with different settings do not affect each other.
+    assert reward(["p"], [picture_of("CAT")], text=["CAT"]) == [1.0]
+    assert detecting(["p"], [Image.new("RGB", (64, 64), "white")], words=["tea"]) == [0.0]
 
 
-def test_colours_and_light_letters(reward: ImageText) -> None:
-    negative = Image.fromarray(255 - np.asarray(written("PEN")))
+def test_coloured_and_light_letters_are_read(reward: ImageText) -> None:
+    negative = Image.fromarray(255 - np.asarray(picture_of("PEN")))
     blue = Image.new("RGB", (64, 32), (250, 240, 200))
     ImageDraw.Draw(blue).text(
         (32, 16), "PEN", font=ImageFont.load_default(20), fill=(0, 0, 160), anchor="mm"
@@ -148,7 +148,7 @@ def test_colours_and_light_letters(reward: ImageText) -> None:
     assert reward(["p"] * 2, [negative, blue], text=["PEN"] * 2) == [1.0, 1.0]
 
 
-def test_the_engine_gets_bytes_with_blue_first_and_every_flag(
+def test_the_engine_gets_bgr_bytes_and_every_flag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reward, calls = ImageText(ImageText.Config(detect=True)), []
@@ -163,15 +163,15 @@ def test_the_engine_gets_bytes_with_blue_first_and_every_flag(
     assert calls == [(np.uint8, (4, 6, 3), [0, 128, 255], flags)]
 
 
-def test_wide_letters_are_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_width_letters_are_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
     reward = ImageText(ImageText.Config(ignore_case=False))
-    engine = partial(writing_of, repeat("\uff21\uff19"))
+    engine = partial(next_reading, repeat("\uff21\uff19"))
     monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
-    assert reward(["p"] * 2, [written("A9")] * 2, text=["A9", "\uff21\uff19"]) == [1.0, 1.0]
+    assert reward(["p"] * 2, [picture_of("A9")] * 2, text=["A9", "\uff21\uff19"]) == [1.0, 1.0]
 
 
-def test_the_engine_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
-    ImageText()(["p"], [written("A")], text=["A"])
+def test_the_engine_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    ImageText()(["p"], [picture_of("A")], text=["A"])
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("RapidOCR").level == logging.CRITICAL
 
@@ -194,26 +194,26 @@ def test_edits(first: str, second: str, distance: int) -> None:
     assert edits(first, second) == distance
 
 
-def test_edits_against_the_recursion() -> None:
-    def slow(first: str, second: str) -> int:
+def test_edits_is_the_recursive_edit_distance() -> None:
+    def recursive(first: str, second: str) -> int:
         if not first or not second:
             return len(first) + len(second)
-        replaced = slow(first[1:], second[1:]) + (first[0] != second[0])
-        return min(replaced, slow(first[1:], second) + 1, slow(first, second[1:]) + 1)
+        replaced = recursive(first[1:], second[1:]) + (first[0] != second[0])
+        return min(replaced, recursive(first[1:], second) + 1, recursive(first, second[1:]) + 1)
 
-    chance = random.Random(0)
+    rng = random.Random(0)
     for _ in range(100):
-        pair = ["".join(chance.choices("abc", k=chance.randrange(6))) for _ in range(2)]
-        assert edits(*pair) == slow(*pair)
+        pair = ["".join(rng.choices("abc", k=rng.randrange(6))) for _ in range(2)]
+        assert edits(*pair) == recursive(*pair)
 
 
-def test_mistakes_are_named(reward: ImageText) -> None:
+def test_missing_columns_and_invalid_images_are_refused(reward: ImageText) -> None:
     with pytest.raises(
         ValueError, match="'image_text' needs the column 'text'; the columns are: title"
     ):
-        reward(["p"], [written("A")], title=["A"])
+        reward(["p"], [picture_of("A")], title=["A"])
     with pytest.raises(ValueError, match="'image_text', completion 1: expected an image"):
-        reward(["p"] * 2, [written("A"), "A"], text=["A"] * 2)
+        reward(["p"] * 2, [picture_of("A"), "A"], text=["A"] * 2)
     narrow = Image.new("RGB", (5000, 1))
     with pytest.raises(ValueError, match=r"completion 1: RapidOCR cannot read .* 5000 x 1 pixels"):
-        reward(["p"] * 2, [written("A"), narrow], text=["A"] * 2)
+        reward(["p"] * 2, [picture_of("A"), narrow], text=["A"] * 2)

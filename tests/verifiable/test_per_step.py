@@ -1,4 +1,4 @@
-"""A reward of pictures, applied to what each denoising step is predicted to lead to."""
+"""`per_step`: a reward of pictures, applied to the prediction after each denoising step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from groupwise_verifiable.images.contents import ImageContents
 from groupwise_verifiable.images.per_step import PerStep
 
 LEVELS = [[0.1, 0.4, 0.35], [0.2, 0.2, 0.8]]
-"""How bright the predictions of two completions are."""
+"""The brightness of the predictions of two completions."""
 
 
 def rollouts_of(levels: list[list[float]]) -> Rollouts:
@@ -34,7 +34,7 @@ def rollouts_of(levels: list[list[float]]) -> Rollouts:
 
 
 def brightness(prompts: Any, completions: Any, hue: Any, images: Any) -> list[float | None]:
-    """Of the tensors; the pictures say the same to a byte."""
+    """The brightness of the tensors, checked against the pictures."""
     for shown, image in zip(completions, images, strict=True):
         if not isinstance(shown, str):
             assert shown.size == (4, 4)
@@ -49,34 +49,34 @@ def steps_of(gives: str, levels: list[list[float]] = LEVELS) -> Tensor:
     return scores.steps
 
 
-def test_a_decision_is_worth_what_follows_it() -> None:
+def test_gives_value_rewards_a_decision_by_its_next_prediction() -> None:
     expected = torch.tensor([own[1:] for own in LEVELS], dtype=torch.float64)
     torch.testing.assert_close(steps_of("value"), expected, rtol=0, atol=1e-6)
 
 
-def test_a_decision_is_worth_what_it_has_added() -> None:
+def test_gives_gain_rewards_a_decision_by_the_change_of_predictions() -> None:
     expected = torch.tensor([[0.3, -0.05], [0.0, 0.6]], dtype=torch.float64)
     torch.testing.assert_close(steps_of("gain"), expected, rtol=0, atol=1e-6)
 
 
-def test_a_prediction_without_a_reward_gives_no_step() -> None:
-    def bright_alone(prompts: Any, completions: Any, images: Any) -> list[float | None]:
+def test_a_prediction_without_a_reward_gives_no_step_reward() -> None:
+    def only_bright(prompts: Any, completions: Any, images: Any) -> list[float | None]:
         return [float(one.mean()) if one.mean() > 0.25 else None for one in images]
 
-    reward = PerStep(PerStep.Config(reward=bright_alone))
+    reward = PerStep(PerStep.Config(reward=only_bright))
     steps = Scorer([Reward(name="steps", function=reward)])(rollouts_of(LEVELS)).steps
     expected = torch.tensor([[math.nan, -0.05], [math.nan] * 2], dtype=torch.float64)
     torch.testing.assert_close(steps, expected, rtol=0, atol=1e-6, equal_nan=True)
 
 
-def test_at_evaluation_it_is_the_reward_of_the_picture() -> None:
+def test_evaluation_gives_the_reward_of_the_final_picture() -> None:
     reward = PerStep(PerStep.Config(reward=brightness))
     scores = Scorer([Reward(name="steps", function=reward)])(rollouts_of([[], []]))
     assert scores.steps is None
     assert scores.values.flatten().tolist() == [0.5, 0.5]
 
 
-def test_what_the_reward_needs_is_seen_before_the_run() -> None:
+def test_needed_columns_are_checked_before_the_run() -> None:
     reward = Reward(name="steps", function=PerStep(PerStep.Config(reward=brightness)))
     assert "predictions" in reward.parameters[0]
     with pytest.raises(ValueError, match="needs the column 'hue'"):
@@ -85,7 +85,7 @@ def test_what_the_reward_needs_is_seen_before_the_run() -> None:
         reward.check_columns({"hue": None}, ("images",))
 
 
-def test_a_reward_is_named_as_it_is_under_rewards() -> None:
+def test_the_reward_is_configured_as_under_rewards() -> None:
     made = PerStep.Config.model_validate(
         {"reward": {"name": "image_contents", "mode": "partial"}}
     ).reward
@@ -104,11 +104,11 @@ def test_a_reward_is_named_as_it_is_under_rewards() -> None:
     assert loads == [True]
 
 
-async def waits(prompts: Any, completions: Any) -> list[float]:
+async def async_reward(prompts: Any, completions: Any) -> list[float]:
     raise AssertionError
 
 
-class Learns:
+class TrainedReward:
     def refresh(self, rollouts: Any, scores: Any) -> None:
         raise AssertionError
 
@@ -117,15 +117,15 @@ class Learns:
 
 
 @pytest.mark.parametrize(
-    ("reward", "problem"),
+    ("reward", "message"),
     [
         ({"name": "image_content"}, "did you mean 'image_contents'"),
         ({"name": "image_contents", "moed": "partial"}, "image_contents, did you mean 'mode'"),
         ({"name": "image_contents", "mode": "most"}, "Input should be 'strict'"),
-        (waits, "an async reward cannot be called step by step"),
-        (Learns(), "a reward that is trained cannot be called step by step"),
+        (async_reward, "an async reward cannot be called step by step"),
+        (TrainedReward(), "a reward that is trained cannot be called step by step"),
     ],
 )
-def test_rewards_that_are_refused(reward: Any, problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
+def test_async_trained_and_invalid_rewards_are_refused(reward: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         PerStep.Config(reward=reward)

@@ -1,4 +1,4 @@
-"""What is registered exists, is configurable and loads nothing early."""
+"""Registered rewards exist, have a Config, and import no heavy module before they are used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REWARDS = {
 
 
 class Registry:
-    """Keeps what is registered."""
+    """Records what is registered."""
 
     def __init__(self) -> None:
         self.targets: dict[str, str] = {}
@@ -75,40 +75,40 @@ def test_prompts() -> None:
     assert loaded(registry.targets["reasoning_gym"]).__name__ == "ReasoningGym"
 
 
-def test_rewards_for_images_import_nothing_heavy() -> None:
+def test_rewards_of_images_import_no_heavy_modules() -> None:
     heavy = ("torch", "scipy", "PIL", "transformers", "rapidocr", "onnxruntime", "cv2")
     modules = ("contents", "ocr", "jpeg", "diversity", "clip_colors", "zero_shot")
     script = (
         f"import sys, {', '.join(f'groupwise_verifiable.images.{name}' for name in modules)};"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
-def test_worker_modules_leave_the_core_alone() -> None:
+def test_worker_modules_do_not_import_the_core() -> None:
     script = (
         "import sys, groupwise_verifiable.mathematics.check, groupwise_verifiable.puzzles.check;"
         "print([name for name in ('torch', 'groupwise') if name in sys.modules])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
-def test_rewards_say_whether_one_means_right() -> None:
-    """A run shows an accuracy by those that judge, and the reward itself by the others."""
+def test_judges_marks_the_rewards_whose_1_means_right() -> None:
+    """A run logs an accuracy for rewards that judge, and the mean reward for the others."""
     registry = Registry()
     plugin.register_rewards(registry)
     judges = {name: loaded(target).judges for name, target in registry.targets.items()}

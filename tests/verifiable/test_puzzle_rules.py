@@ -1,4 +1,4 @@
-"""What reasoning-gym's verifiers take for right, and is wrong."""
+"""Rules that refuse wrong answers which reasoning-gym's verifiers accept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def metadata(row: Row, **changes: object) -> Row:
 
 
 def hidden(row: Row) -> str:
-    """The target in base 16, and every number of the row times nothing."""
+    """The target in base 16, plus 0 times the sum of the row's numbers."""
     numbers = "+".join(map(str, row["metadata"]["numbers"]))
     return f"{hex(row['metadata']['target'])}+0x0*({numbers})"
 
@@ -65,15 +65,17 @@ TRICKS: list[tuple[str, Callable[[Row], str]]] = [
 
 
 @pytest.mark.parametrize(("task", "trick"), TRICKS)
-def test_what_a_verifier_takes_for_right_is_wrong(task: str, trick: Callable[[Row], str]) -> None:
+def test_wrong_answers_that_a_verifier_accepts_are_refused(
+    task: str, trick: Callable[[Row], str]
+) -> None:
     verify = reasoning_gym.get_score_answer_fn(task)
     rows = [row for row in rows_of(task) if verify(trick(row), row) == 1.0]
-    assert rows  # otherwise reasoning-gym has mended it, and the rule may go
+    assert rows  # if empty, reasoning-gym has fixed its verifier and the rule can be removed
     assert [score(Attempt(task, trick(row), row)) for row in rows] == [0.0] * len(rows)
     assert [score(Attempt(task, row["answer"], row)) for row in rows] == [1.0] * len(rows)
 
 
-MADE = [  # a task, an answer, and a row in which the verifier takes it for right
+RARE = [  # a task, a wrong answer, and a row for which the verifier accepts it
     ("coin_flip", "0.00000", {"answer": "0.00001"}),
     ("decimal_arithmetic", "0", {"answer": "0.0009"}),
     ("figlet_font", "STRAWBERRIED", {"answer": "STRAWBERRIES"}),
@@ -93,16 +95,16 @@ MADE = [  # a task, an answer, and a row in which the verifier takes it for righ
 ]
 
 
-@pytest.mark.parametrize(("task", "answer", "row"), MADE)
-def test_what_verifiers_take_for_right_in_rare_rows_is_wrong(
+@pytest.mark.parametrize(("task", "answer", "row"), RARE)
+def test_wrong_answers_that_a_verifier_accepts_in_rare_rows_are_refused(
     task: str, answer: str, row: Row
 ) -> None:
-    whole = {"question": "", "metadata": {}, **row}
-    assert reasoning_gym.get_score_answer_fn(task)(answer, whole) == 1.0
-    assert score(Attempt(task, answer, whole)) == 0.0
+    full_row = {"question": "", "metadata": {}, **row}
+    assert reasoning_gym.get_score_answer_fn(task)(answer, full_row) == 1.0
+    assert score(Attempt(task, answer, full_row)) == 0.0
 
 
-def test_moves_without_aim_solve_no_board() -> None:
+def test_moves_that_only_go_back_and_forth_are_wrong() -> None:
     row = metadata(rows_of("rush_hour", 1)[0], board_config="ooooooooooooAAoooooooooooooooooooooo")
     row["metadata"]["min_moves"] = 1
     assert score(Attempt("rush_hour", "A+4", row)) == 1.0
@@ -111,7 +113,7 @@ def test_moves_without_aim_solve_no_board() -> None:
     assert score(Attempt("rush_hour", "A-1 A+1 " * 9 + "A+4", row)) == 0.0
 
 
-def test_a_value_that_is_no_share_is_none() -> None:
+def test_values_of_a_verifier_above_1_count_as_0() -> None:
     row = {"question": "", "answer": "-1", "metadata": {"task": "recurring_event_day"}}
     verify = reasoning_gym.get_score_answer_fn("calendar_arithmetic")
     assert verify("3", row) > 1e8
@@ -119,8 +121,8 @@ def test_a_value_that_is_no_share_is_none() -> None:
     assert score(Attempt("calendar_arithmetic", "-1", row)) == 1.0
 
 
-def test_every_rule_is_shown_to_be_needed() -> None:
-    shown = {task for task, *_ in [*TRICKS, *MADE]} | {"rush_hour"}
+def test_every_rule_has_an_answer_that_needs_it() -> None:
+    shown = {task for task, *_ in [*TRICKS, *RARE]} | {"rush_hour"}
     assert shown == set(rules._RULES) | set(rules._FORMS)
 
 
@@ -141,15 +143,15 @@ RIGHT = [
 
 @pytest.mark.parametrize(("task", "answer", "row"), RIGHT)
 def test_right_answers_in_other_forms_stay_right(task: str, answer: str, row: Row) -> None:
-    whole = {"question": "", "answer": "none", "metadata": {}, **row}
-    whole["metadata"] = {"target": 547, **whole["metadata"]}
-    assert score(Attempt(task, answer, whole)) == 1.0
+    full_row = {"question": "", "answer": "none", "metadata": {}, **row}
+    full_row["metadata"] = {"target": 547, **full_row["metadata"]}
+    assert score(Attempt(task, answer, full_row)) == 1.0
 
 
 NOT_FINITE = ["nan", "NaN", "-inf", "[1, Infinity]", "sNaN", "nanj", "1e999", "9.9E400", "9" * 400]
 
 
-def test_what_is_not_finite_is_wrong_unless_the_row_is_about_it() -> None:
+def test_nan_and_inf_are_wrong_unless_the_answer_contains_them() -> None:
     for text in NOT_FINITE:
         assert not admissible("number_sequence", text, {"answer": "5"})
         assert admissible("string_synthesis", text, {"answer": f"a {text} b"})

@@ -1,4 +1,4 @@
-"""reasoning-gym's tasks as prompts, and its verifiers as a reward."""
+"""Tasks of reasoning-gym as prompts, and their verifiers as a reward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scores(rows: list[dict[str, Any]], answers: list[str], **settings: object) -
     return reward([row["prompt"] for row in rows], answers, **columns)
 
 
-def test_rows_are_made_when_asked_for_and_stay_the_same() -> None:
+def test_rows_are_generated_on_demand_and_reproducible() -> None:
     rows = source(task="chain_sum", template="Q: {question} Answer:")
     row = rows[999_999]
     assert len(rows) == 1_000_000
@@ -49,7 +49,7 @@ def test_seeds_share_no_rows() -> None:
         {row["question"] for row in source(task="chain_sum", size=50, seed=seed, options=options)}
         for seed in range(3)
     ]
-    assert [len(some) for some in questions] == [50, 50, 50]
+    assert [len(subset) for subset in questions] == [50, 50, 50]
     assert len(set.union(*questions)) == 150
 
 
@@ -61,7 +61,7 @@ MIXED = {
 }
 
 
-def test_a_composite_mixes_tasks_and_each_row_is_scored_by_its_own() -> None:
+def test_a_composite_mixes_tasks_and_each_row_is_scored_by_its_task() -> None:
     rows = list(source(task="composite", size=40, options=MIXED))
     assert rows == list(source(task="composite", size=40, options=MIXED))
     tasks = [row["metadata"]["source_dataset"] for row in rows]
@@ -69,10 +69,10 @@ def test_a_composite_mixes_tasks_and_each_row_is_scored_by_its_own() -> None:
     assert set(tasks) == {"chain_sum", "countdown"}
     sums = [row["metadata"] for row, task in zip(rows, tasks, strict=True) if task == "chain_sum"]
     assert {each["num_terms"] for each in sums} == {2}
-    some = [rows[tasks.index("chain_sum")], rows[tasks.index("countdown")]]
-    texts = [f"<answer>{row['answer']}</answer>" for row in some]
-    assert scores(some, texts) == [1.0, 1.0]
-    assert scores(some, texts[::-1]) != [1.0, 1.0]
+    subset = [rows[tasks.index("chain_sum")], rows[tasks.index("countdown")]]
+    texts = [f"<answer>{row['answer']}</answer>" for row in subset]
+    assert scores(subset, texts) == [1.0, 1.0]
+    assert scores(subset, texts[::-1]) != [1.0, 1.0]
     with pytest.raises(ValueError, match="'composite' has no verifier of its own; leave `task`"):
         ReasoningGymScore(ReasoningGymScore.Config(task="composite"))
 
@@ -103,12 +103,12 @@ def test_a_composite_shares_no_rows_with_other_seeds_and_its_own_tasks() -> None
         ([{"name": "chain_sum"}] * 2, "Duplicate dataset names"),
     ],
 )
-def test_mistakes_in_a_composite_are_named(datasets: object, message: str) -> None:
+def test_invalid_composites_are_refused(datasets: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         source(task="composite", options={"datasets": datasets} if datasets is not None else {})
 
 
-def test_a_task_that_makes_all_rows_at_once_says_what_takes_so_long(
+def test_a_task_that_generates_all_rows_at_once_prints_a_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = threading.active_count()
@@ -116,16 +116,16 @@ def test_a_task_that_makes_all_rows_at_once_says_what_takes_so_long(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(puzzles_source, "_PATIENCE", 0.02)
     assert len(source(task="acre", size=1000)) == 1000  # some 0.4 s
-    said = capsys.readouterr().err
-    assert "the task 'acre' generates all of its 1,000 rows at once" in said
-    assert "`size`" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "the task 'acre' generates all of its 1,000 rows at once" in output
+    assert "`size`" in output
+    assert output.count("\n") == 1
     with pytest.raises(ValueError, match=r"for 1000000 rows \(`size`\): .*too large"):
         source(task="word_ladder")
     assert threading.active_count() == before
 
 
-def test_the_source_names_the_column_that_says_what_a_row_asks() -> None:
+def test_the_key_of_the_source_is_the_question() -> None:
     rows = source(task="chain_sum")
     assert rows.key == "question"
     assert rows.key in rows[0]
@@ -141,7 +141,7 @@ def test_chat_prompts() -> None:
         source(task="chain_sum", system="Be brief.")
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_settings_and_templates_are_refused() -> None:
     with pytest.raises(ValueError, match="no task 'chain_sums'; did you mean chain_sum"):
         source(task="chain_sums")
     with pytest.raises(ValueError, match=r"'chain_sum' refuses the options .*min_termz"):
@@ -158,7 +158,7 @@ def test_mistakes_are_named() -> None:
         ReasoningGymScore(ReasoningGymScore.Config(task="countdwn"))
 
 
-def test_the_answer_is_in_the_last_tag() -> None:
+def test_the_answer_is_read_from_the_last_tag() -> None:
     rows = [source(task="chain_sum")[0]] * 4
     gold = rows[0]["answer"]
     texts = [f"<answer>0</answer> <answer> {gold} </answer>", "<answer>none</answer>", gold, ""]
@@ -173,14 +173,14 @@ def test_rows_of_several_tasks_keep_their_order() -> None:
     assert scores(rows, texts[1:] + texts[:1]) != [1.0, 1.0, 1.0]
 
 
-def test_rows_that_name_no_task() -> None:
+def test_rows_without_a_task_need_the_setting() -> None:
     row = {"prompt": "", "question": "", "answer": "5", "metadata": {}}
     with pytest.raises(ValueError, match="no 'source_dataset' in a row's metadata"):
         scores([row], ["<answer>5</answer>"])
     assert scores([row], ["<answer>5</answer>"], task="chain_sum") == [1.0]
 
 
-def test_answers_are_never_run_as_code(tmp_path: Path) -> None:
+def test_answers_are_never_executed(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
     rows = [source(task=task)[0] for task in ("spiral_matrix", "n_queens", "countdown", "puzzle24")]
@@ -189,7 +189,7 @@ def test_answers_are_never_run_as_code(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_parts_of_an_answer_earn_only_if_asked_for() -> None:
+def test_partial_scores_need_partial_true() -> None:
     rows = [source(task=task)[0] for task in ("spiral_matrix", "sudoku", "simple_integration")]
     listed = str([int(number) for number in rows[0]["answer"].split()])
     first, rest = rows[1]["answer"].split("\n", 1)
@@ -217,7 +217,7 @@ def test_parts_of_an_answer_earn_only_if_asked_for() -> None:
     ],
     ids=["never ends", "raises"],
 )
-def test_an_answer_that_its_verifier_chokes_on_is_wrong_and_counted(
+def test_answers_that_break_the_verifier_are_wrong_and_counted(
     answers: dict[str, str], timeout: float
 ) -> None:
     rows = [source(task=task)[0] for task in (*answers, "chain_sum")]
@@ -230,7 +230,7 @@ def test_an_answer_that_its_verifier_chokes_on_is_wrong_and_counted(
     assert metrics == {"unchecked": len(answers) / len(rows)}
 
 
-def test_a_gold_answer_has_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gold_answers_have_a_longer_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, float]] = []
 
     def slow(function: object, attempts: list[Any], timeout: float) -> list[Any]:
@@ -243,7 +243,7 @@ def test_a_gold_answer_has_longer_than_others(monkeypatch: pytest.MonkeyPatch) -
     assert calls == [("7", 1.0), (row["answer"], 4.0)]
 
 
-def test_a_row_that_cannot_be_checked_is_named() -> None:
+def test_a_row_whose_gold_answer_cannot_be_checked_is_an_error() -> None:
     rows = [source(task="game_of_life")[0], source(task="game_of_life")[1]]
     rows[0] = {**rows[0], "answer": "7"}
     with pytest.raises(SampleErrors) as caught:
@@ -253,7 +253,7 @@ def test_a_row_that_cannot_be_checked_is_named() -> None:
     assert "on the gold answer, too: its row or its checker is broken" in caught.value.errors[0]
 
 
-def test_the_question_is_no_answer() -> None:
+def test_a_copy_of_the_question_scores_0() -> None:
     row = source(task="simple_integration")[0]
     metadata = row["metadata"]
     copied = f"<answer>Integral({metadata['integrand']}, {metadata['variable']})</answer>"
@@ -270,11 +270,11 @@ def test_a_task_without_wrong_answers_is_refused() -> None:
         ReasoningGymScore(ReasoningGymScore.Config(task="propositional_logic"))
 
 
-def test_tasks_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_task.py").write_text(OWN_TASK)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_task")
-    workers._close()  # those that ran before do not look into this folder
+    workers._close()  # workers that are running do not import from this folder
     row = source(task="own")[3]
     assert scores([row, row], ["<answer>3</answer>", "<answer>4</answer>"]) == [1.0, 0.0]
     monkeypatch.setattr(sys.modules["own_task"].Own, "__module__", "__main__")

@@ -1,4 +1,4 @@
-"""The recipes train on what was published, and call right what their task calls right."""
+"""Recipes train on the published rewards and are evaluated by the strict rule of their task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judge(config: RunConfig) -> dict[str, object] | None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_trains_on_the_published_reward_and_is_judged_by_the_strict_one(
+def test_a_recipe_trains_on_the_published_reward_and_is_evaluated_by_the_strict_one(
     path: Path,
 ) -> None:
     loaded = load_config(path)
@@ -47,12 +47,12 @@ def test_a_recipe_trains_on_the_published_reward_and_is_judged_by_the_strict_one
         assert expected.items() <= judged.items()
         assert "inside" not in judged
         assert judged.get("detector") == reward.options.get("detector")
-    # A preference measures; nothing it gives is right or wrong.
+    # Rewards of preference have no threshold between right and wrong.
     assert "threshold" not in loaded.config.evaluation.model_fields_set
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_reward_of_a_recipe_is_made_without_its_weights(path: Path) -> None:
+def test_every_reward_of_a_recipe_is_constructed_without_weights(path: Path) -> None:
     loaded = load_config(path)
     rewards = [section for section in plugin_sections(loaded.config) if section[0] == "rewards"]
     for kind, at, section in rewards:

@@ -1,4 +1,4 @@
-"""Penalties for repetition and for length alone."""
+"""`repetition`, `token_count` and `soft_overlong`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_repetition_of_words_where_there_are_no_tokens() -> None:
     assert reward(["p"], ["No no NO yes"]) == [-1.0]
 
 
-def test_what_is_repeated_can_be_chosen() -> None:
+def test_over_selects_words_or_tokens() -> None:
     words = Repetition(Repetition.Config(size=1, over="words"))
     assert words(["p"], ["a a"], completion_ids=[[1, 2]]) == [-0.5]
     tokens = Repetition(Repetition.Config(size=1, over="tokens"))
@@ -52,7 +52,7 @@ def test_soft_overlong() -> None:
     assert reward(["p"] * 6, [""] * 6, completion_ids=ids) == [0.0, 0.0, -0.05, -0.5, -1.0, -1.0]
 
 
-def test_soft_overlong_without_a_slope_is_a_step() -> None:
+def test_soft_overlong_with_a_cache_of_0_is_a_step() -> None:
     reward = SoftOverlong(SoftOverlong.Config(max_length=10, cache=0))
     assert reward(["p"] * 2, [""] * 2, completion_ids=[[0] * 10, [0] * 11]) == [0.0, -1.0]
     with pytest.raises(ValidationError, match=r"cache \(11\) must not exceed max_length \(10\)"):

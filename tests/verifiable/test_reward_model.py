@@ -1,4 +1,4 @@
-"""Completions scored by tiny sequence classification models."""
+"""`reward_model`: completions scored by tiny models for sequence classification."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ SMALL = {
 
 
 def tokenizer(*, template: str | None, special: bool) -> PreTrainedTokenizerFast:
-    """A token a byte; `special`: with <|start|> before and <|end|> behind each text."""
+    """A token per byte. special: adds <|start|> before and <|end|> after each text."""
     vocabulary = {"<|pad|>": 0, "<|end|>": 1, "<|start|>": 2}
     vocabulary |= {letter: number + 3 for number, letter in enumerate(LETTERS)}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<|pad|>", "<|end|>", "<|start|>"])
+    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(["<|pad|>", "<|end|>", "<|start|>"])
     if special:
-        made.post_processor = processors.TemplateProcessing(
+        raw.post_processor = processors.TemplateProcessing(
             single="<|start|> $A <|end|>", special_tokens=[("<|start|>", 2), ("<|end|>", 1)]
         )
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>")
     fast.chat_template = template
     return fast
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Judges by the last token, names no padding, has a chat template."""
+    """A model that scores the last token, without a pad token, with a chat template."""
     folder = tmp_path_factory.mktemp("llama")
     torch.manual_seed(0)
     config = LlamaConfig(**SMALL, num_labels=1, pad_token_id=None)
@@ -70,7 +70,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Judges by the first token, which its tokenizer adds."""
+    """A model that scores the first token, which its tokenizer adds."""
     folder = tmp_path_factory.mktemp("bert")
     torch.manual_seed(0)
     BertForSequenceClassification(
@@ -86,7 +86,7 @@ def reward(folder: Path | str, **settings: object) -> RewardModel:
 
 
 def alone(folder: Path, text: str, **settings: Any) -> float:
-    """The model's output for one text in a batch of its own, where nothing is filled up."""
+    """The model's output for one text in its own batch, without padding."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt", **settings)["input_ids"]
     with torch.no_grad():
@@ -98,7 +98,7 @@ COMPLETIONS = ["yes", "all of it, and then some more", "no"]
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_texts_score_as_each_does_alone(kind: str, request: pytest.FixtureRequest) -> None:
+def test_scores_do_not_depend_on_the_batch(kind: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(kind)
     expected = [alone(folder, p + c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
     assert len({round(value, 4) for value in expected}) == 3
@@ -106,18 +106,18 @@ def test_texts_score_as_each_does_alone(kind: str, request: pytest.FixtureReques
         assert reward(folder, batch=batch)(PROMPTS, COMPLETIONS) == pytest.approx(
             expected, abs=1e-5
         )
-    rough = reward(folder, precision="bf16")(PROMPTS, COMPLETIONS)
-    assert rough == pytest.approx(expected, abs=0.2)
-    assert rough != expected
+    rounded = reward(folder, precision="bf16")(PROMPTS, COMPLETIONS)
+    assert rounded == pytest.approx(expected, abs=0.2)
+    assert rounded != expected
 
 
-def test_it_keeps_the_laws_of_rewards(bert: Path) -> None:
+def test_it_passes_check_reward(bert: Path) -> None:
     rows = [{"prompt": prompt} for prompt in PROMPTS]
     testing.check_reward(reward(bert), rows, COMPLETIONS)
 
 
-def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(llama: Path) -> None:
-    """TRL's way; the template ends in the token that ends texts, which is no padding here."""
+def test_messages_are_rendered_by_the_template_and_scored_at_their_last_token(llama: Path) -> None:
+    """As TRL does; the template ends with the end token, which must not count as padding."""
     prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
     completions = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
     expected = [
@@ -131,7 +131,9 @@ def test_messages_are_made_text_by_the_template_and_judged_at_their_very_end(lla
     assert model.config.pad_token_id is None
 
 
-def test_a_completion_too_long_to_be_read_gets_the_lowest_value_and_is_counted(llama: Path) -> None:
+def test_completions_longer_than_max_length_get_the_lowest_value_and_are_counted(
+    llama: Path,
+) -> None:
     texts = ["short", "x" * 95, "x" * 96]
     expected = [alone(llama, f"p{text}") for text in texts[:2]]
     logged: dict[str, float] = {}
@@ -140,7 +142,7 @@ def test_a_completion_too_long_to_be_read_gets_the_lowest_value_and_is_counted(l
     assert logged == {"too_long": 1 / 3}
 
 
-def test_a_prompt_too_long_to_be_read_is_named_and_the_others_are_scored(llama: Path) -> None:
+def test_a_prompt_longer_than_max_length_is_an_error_of_its_sample(llama: Path) -> None:
     prompts = ["p", "x" * 97]
     with pytest.raises(SampleErrors) as caught:
         reward(llama)(prompts, ["short", ""])
@@ -149,18 +151,18 @@ def test_a_prompt_too_long_to_be_read_is_named_and_the_others_are_scored(llama: 
     assert caught.value.errors == {1: "97 tokens, but the model takes 96: see `max_length`"}
 
 
-def test_where_no_text_can_be_read_all_are_named(llama: Path) -> None:
+def test_if_all_texts_are_too_long_all_samples_are_errors(llama: Path) -> None:
     with pytest.raises(SampleErrors) as caught:
         reward(llama, max_length=3)(["p"] * 2, ["xxx", "xxxx"])
     assert list(caught.value.errors) == [0, 1]
 
 
-def test_lone_surrogates_are_read_as_marks(llama: Path) -> None:
+def test_lone_surrogates_are_replaced(llama: Path) -> None:
     for prompts in (["p"], [[{"role": "user", "content": "p"}]]):
         assert reward(llama)(prompts, ["a\ud800"]) == reward(llama)(prompts, ["a\ufffd"])
 
 
-def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: Path) -> None:
+def test_other_models_are_refused_in_one_line(llama: Path, tmp_path: Path) -> None:
     def saved(name: str, model: Any) -> Path:
         model.save_pretrained(tmp_path / name)
         tokenizer(template=None, special=False).save_pretrained(tmp_path / name)
@@ -178,21 +180,21 @@ def test_what_is_no_reward_model_is_refused_in_one_line(llama: Path, tmp_path: P
         (str(language), "expected a model for sequence classification, found LlamaForCausalLM"),
         (str(two), "has 2 outputs, expected one; for a classifier write"),
     ):
-        with pytest.raises(ValueError, match=message) as refused:
+        with pytest.raises(ValueError, match=message) as caught:
             reward(name)
-        assert "\n" not in str(refused.value)
-    # Where nothing is said, or nothing is there to be read, it shows when it is loaded.
-    said = json.loads((language / "config.json").read_text())
-    silent = {**said, "architectures": None, "id2label": {"0": "LABEL_0"}}
-    (language / "config.json").write_text(json.dumps(silent))
+        assert "\n" not in str(caught.value)
+    # Without entries in the config, or without local files, the error comes when it is loaded.
+    config = json.loads((language / "config.json").read_text())
+    incomplete = {**config, "architectures": None, "id2label": {"0": "LABEL_0"}}
+    (language / "config.json").write_text(json.dumps(incomplete))
     for name, message in (
         (str(language), "is no reward model: it lacks 1 weights, 'score.weight' for example"),
         ("nobody/nothing", "`model`: 'nobody/nothing' cannot be loaded: "),
     ):
-        made = reward(name)
-        with pytest.raises(ValueError, match=message) as refused:
-            made.load()
-        assert "\n" not in str(refused.value)
+        model_reward = reward(name)
+        with pytest.raises(ValueError, match=message) as caught:
+            model_reward.load()
+        assert "\n" not in str(caught.value)
     plain = saved("plain", LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1)))
     with pytest.raises(ValueError, match=r"prompts are messages, but .* has no chat template"):
         reward(plain)([[{"role": "user", "content": "?"}]], ["!"])
@@ -213,11 +215,11 @@ def test_it_is_loaded_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(loads) == 1
 
 
-def test_the_classifier_that_the_page_shows(tmp_path: Path) -> None:
+def test_the_classifier_of_the_docs_works(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python no-run\n(# my_classifier.py\n.*?)```", page, re.DOTALL)
-    shown: dict[str, Any] = {}
-    exec(code, shown)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig(**SMALL, num_labels=3, pad_token_id=0))
     model.save_pretrained(tmp_path)
@@ -226,9 +228,9 @@ def test_the_classifier_that_the_page_shows(tmp_path: Path) -> None:
     words.save_pretrained(tmp_path)
     values = []
     for label in range(3):
-        made = shown["Probability"](str(tmp_path), label)
-        made.load()
-        values.append(made(PROMPTS, COMPLETIONS))
+        classifier = namespace["Probability"](str(tmp_path), label)
+        classifier.load()
+        values.append(classifier(PROMPTS, COMPLETIONS))
     assert [sum(each) for each in zip(*values, strict=True)] == pytest.approx([1.0] * 3)
-    alone = made(PROMPTS[:1], COMPLETIONS[:1])
-    assert values[2][:1] == pytest.approx(alone, abs=1e-5)
+    single = classifier(PROMPTS[:1], COMPLETIONS[:1])
+    assert values[2][:1] == pytest.approx(single, abs=1e-5)

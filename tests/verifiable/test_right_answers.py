@@ -1,4 +1,4 @@
-"""Right answers as models write them, to gold answers as GSM8K, MATH and NuminaMath have them."""
+"""Right answers in the notation of models, for gold answers of GSM8K, MATH and NuminaMath."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROWS = [
     json.loads(line)
     for line in Path(__file__).with_name("right_answers.jsonl").read_text().splitlines()
 ]
-# Parts of these, at the end of a text, are what the strict rules do not read, or do not take.
+# The strict rules do not read, or do not accept, answers that contain one of these.
 REFUSED = (
     r"x < 2 \text{ or } x > 3",
     r"\text{all real numbers}",
@@ -27,8 +27,8 @@ REFUSED = (
 )
 
 
-def test_right_answers_earn() -> None:
-    """By strict rules no more is refused than what is known."""
+def test_right_answers_get_1() -> None:
+    """The strict rules refuse no right answers but the known ones."""
     texts, prompts = [row["text"] for row in ROWS], [row["prompt"] for row in ROWS]
     values = MathEquivalence()(prompts, texts, answer=[row["gold"] for row in ROWS])
     refused = [

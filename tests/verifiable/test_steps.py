@@ -1,4 +1,4 @@
-"""Steps of reasoning: their marks, which decision ends one, functions that judge them."""
+"""Steps of reasoning: finding them in text, the decision that ends a step, and `stepwise`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKED = "<think>\n1+1=2\n\n2+1=3</think>\n<answer>3</answer>"
 
 
 def rollouts_of(texts: list[str], ends: list[list[int]] | None = None) -> Rollouts:
-    """Completions whose tokens are their characters and an end token, unless `ends` says more."""
+    """Completions of one token per character and an end token, unless `ends` is set."""
     if ends is None:
         ends = [[*range(1, len(text) + 1), len(text)] for text in texts]
     lengths = torch.tensor([len(own) for own in ends])
@@ -34,11 +34,11 @@ def rollouts_of(texts: list[str], ends: list[list[int]] | None = None) -> Rollou
     )
 
 
-def scored(function: Any, rollouts: Rollouts, **settings: Any) -> Any:
+def scores_of(function: Any, rollouts: Rollouts, **settings: Any) -> Any:
     return Scorer([Reward(name="judge", function=function, **settings)])(rollouts)
 
 
-def placed(scores: Any, row: int = 0) -> dict[int, float]:
+def values_by_decision(scores: Any, row: int = 0) -> dict[int, float]:
     steps = scores.steps[row]
     return {int(n): float(steps[n]) for n in (~steps.isnan()).nonzero().flatten()}
 
@@ -60,12 +60,14 @@ def placed(scores: Any, row: int = 0) -> dict[int, float]:
         ({"tag": "s"}, "<s>a<s>b</s> c <s> </s><s>d</s><s>e", [("a<s>b", 12), ("d", 31)]),
     ],
 )
-def test_marks(marks: dict[str, str], text: str, steps: list[tuple[str, int | None]]) -> None:
+def test_marks_find_steps(
+    marks: dict[str, str], text: str, steps: list[tuple[str, int | None]]
+) -> None:
     assert [(step.text, step.end) for step in Marks(**marks).steps(text)] == steps
 
 
 @pytest.mark.parametrize(
-    ("marks", "problem"),
+    ("marks", "message"),
     [
         ({}, "found none of them"),
         ({"inside": "think"}, "found none of them"),
@@ -74,15 +76,15 @@ def test_marks(marks: dict[str, str], text: str, steps: list[tuple[str, int | No
         ({"pattern": "("}, r"the pattern '\(' is no regular expression: missing \)"),
     ],
 )
-def test_marks_that_are_none(marks: dict[str, str], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_invalid_marks_are_refused(marks: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Marks(**marks)
 
 
 @pytest.mark.parametrize("text", ["<think>" * 10_000, "<s>" * 20_000, "\n" * 50_000])
 @pytest.mark.timeout(20)
-def test_any_text_takes_linear_time(text: str) -> None:
-    """Not quadratic: that would take minutes."""
+def test_steps_of_any_text_are_found_in_linear_time(text: str) -> None:
+    """Quadratic time would be minutes."""
     assert region(text, "think")[1] == len(text)
     assert not Marks(tag="s").steps(text)
     assert len(Marks(separator="\n").steps(text)) <= 1
@@ -94,10 +96,10 @@ def test_any_text_takes_linear_time(text: str) -> None:
     sizes=st.lists(st.integers(1, 5), max_size=6),
     left_open=st.booleans(),
 )
-def test_the_decision_that_writes_a_steps_last_character_ends_it(
+def test_a_step_ends_at_the_decision_that_writes_its_last_character(
     tokens: list[int], sizes: list[int], *, left_open: bool
 ) -> None:
-    """tokens, sizes: the characters that each token writes, and that each step has."""
+    """tokens, sizes: the number of characters of each token and of each step."""
     ends = [sum(tokens[: n + 1]) for n in range(len(tokens))]
     borders = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     steps = [Step(text="", end=border) for border in borders if border <= ends[-1]]
@@ -115,7 +117,7 @@ def test_the_decision_that_writes_a_steps_last_character_ends_it(
 
 
 def test_a_token_that_ends_a_step_and_begins_the_next() -> None:
-    """`1\\n2` is one token, and the steps are `a1`, `2b` and `c`, which the end token closes."""
+    """`1\\n2` is one token; the steps are `a1`, `2b` and `c`, which ends at the end token."""
     text, ends = "a1\n2b\nc", [1, 4, 5, 6, 7, 7]
     steps = Marks(separator="\n").steps(text)
     assert by_decision(steps, [1.0, 2.0, 3.0], ends) == [None, 1.0, None, 2.0, None, 3.0]
@@ -124,29 +126,29 @@ def test_a_token_that_ends_a_step_and_begins_the_next() -> None:
     assert by_decision(steps, [1.0, 2.0, 3.0], []) == []
 
 
-def test_a_function_of_steps_is_a_process_reward() -> None:
-    seen: list[Any] = []
+def test_stepwise_makes_a_process_reward() -> None:
+    calls: list[Any] = []
 
     @stepwise(separator="\n")
     def judge(prompts: Any, steps: Any, n: Any, *, factor: float = 1.0) -> Any:
         """Letters."""
-        seen.append((prompts, steps, n))
+        calls.append((prompts, steps, n))
         return [[factor * len(step) for step in own] for own in steps]
 
     assert judge.__doc__ == "Letters."
     assert judge.judges is False
-    scores = scored(judge, rollouts_of(["ab\nc", "d"]))
-    assert seen == [(["p", "p"], [["ab", "c"], ["d"]], [0, 1])]
+    scores = scores_of(judge, rollouts_of(["ab\nc", "d"]))
+    assert calls == [(["p", "p"], [["ab", "c"], ["d"]], [0, 1])]
     assert scores.judges_steps == {"judge"}
-    assert [placed(scores, row) for row in (0, 1)] == [{2: 2.0, 4: 1.0}, {1: 1.0}]
-    # As a reward of TRL's, positions and settings.
+    assert [values_by_decision(scores, row) for row in (0, 1)] == [{2: 2.0, 4: 1.0}, {1: 1.0}]
+    # Called as a reward function of TRL, with a setting.
     ends = [[1, 2, 3, 4, 4]]
     values = judge(["p"], ["ab\nc"], character_ends=ends, n=[0], factor=2.0)
     assert values == [[None, None, 4.0, None, 2.0]]
 
 
-def test_what_the_reward_asks_for_is_seen_before_the_run() -> None:
-    """Where decisions end, so that a policy states it; and the columns of the function."""
+def test_columns_that_a_function_of_steps_needs_are_checked_before_the_run() -> None:
+    """The parameters include `character_ends`, which a policy then states, and the columns."""
 
     @stepwise(tag="step")
     def judge(prompts: Any, steps: Any, answer: Any, **columns: Any) -> Any:
@@ -162,7 +164,7 @@ def test_what_the_reward_asks_for_is_seen_before_the_run() -> None:
         reward.check_columns({}, ("character_ends",))
 
 
-def test_columns_reach_a_function_that_takes_any() -> None:
+def test_a_function_with_any_columns_gets_all_of_them() -> None:
     @stepwise(separator="\n")
     def judge(steps: Any, **columns: Any) -> Any:
         assert set(columns) == {
@@ -171,10 +173,10 @@ def test_columns_reach_a_function_that_takes_any() -> None:
         }
         return [[1.0] * len(own) for own in steps]
 
-    assert placed(scored(judge, rollouts_of(["a"]))) == {1: 1.0}
+    assert values_by_decision(scores_of(judge, rollouts_of(["a"]))) == {1: 1.0}
 
 
-def test_an_async_judge_of_messages_and_completions_it_does_not_apply_to() -> None:
+def test_an_async_function_of_messages_with_completions_without_steps() -> None:
     @stepwise(separator="\n")
     async def judge(prompts: Any, steps: Any) -> Any:
         await asyncio.sleep(0)
@@ -182,12 +184,12 @@ def test_an_async_judge_of_messages_and_completions_it_does_not_apply_to() -> No
 
     assert inspect.iscoroutinefunction(judge)
     chats: list[Any] = [[{"role": "assistant", "content": text}] for text in ("a\nb", "")]
-    scores = scored(judge, rollouts_of(chats, [[1, 2, 3], [0]]))
-    assert placed(scores) == {1: 1.0, 2: 1.0}
+    scores = scores_of(judge, rollouts_of(chats, [[1, 2, 3], [0]]))
+    assert values_by_decision(scores) == {1: 1.0, 2: 1.0}
     assert scores.values[:, 0].isnan().tolist() == [False, True]
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_in_functions_of_steps_are_errors() -> None:
     with pytest.raises(ValueError, match="without has no argument `steps`"):
 
         @stepwise(separator="\n")
@@ -199,21 +201,21 @@ def test_mistakes_are_told() -> None:
         return [[1.0] for _ in steps]
 
     with pytest.raises(RewardError, match="short returned 1 values for the 2 steps of completion"):
-        scored(short, rollouts_of(["a", "a\nb"]))
+        scores_of(short, rollouts_of(["a", "a\nb"]))
 
     @stepwise(separator="\n")
     def flat(prompts: Any, steps: Any) -> Any:
         return [1.0 for _ in steps]
 
     with pytest.raises(RewardError, match=r"flat returned 1\.0 for the 1 steps of completion 0"):
-        scored(flat, rollouts_of(["a"]))
+        scores_of(flat, rollouts_of(["a"]))
 
 
-def test_where_some_completions_failed_the_others_keep_their_steps() -> None:
+def test_failed_completions_do_not_affect_the_steps_of_others() -> None:
     @stepwise(separator="\n")
     def judge(prompts: Any, steps: Any) -> Any:
         raise SampleErrors([[1.0], None], {1: "timed out"})  # type: ignore[list-item]
 
-    scores = scored(judge, rollouts_of(["a", "b"]), on_error="skip")
+    scores = scores_of(judge, rollouts_of(["a", "b"]), on_error="skip")
     assert scores.failed.tolist() == [False, True]
-    assert placed(scores) == {1: 1.0}
+    assert values_by_decision(scores) == {1: 1.0}

@@ -1,4 +1,4 @@
-"""Reading answers out of text, quickly whatever the text."""
+"""Extracting answers from text, in linear time for any text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_content_of_text_and_messages() -> None:
     assert content([]) == ""
 
 
-def test_content_refuses_what_is_no_text() -> None:
+def test_content_other_than_text_is_refused() -> None:
     with pytest.raises(ValueError, match="must be text, got list"):
         content([{"role": "assistant", "content": [{"type": "image"}]}])
 
@@ -72,7 +72,7 @@ def test_a_prompt_is_text_or_messages() -> None:
     assert prompt_text(None) == ""
 
 
-def test_lone_surrogates_become_a_mark() -> None:
+def test_encodable_replaces_lone_surrogates() -> None:
     assert encodable("a\ud800b") == "a\ufffdb"
     assert encodable("\ud83d\ude00") == encodable("\U0001f600") == "\U0001f600"
 
@@ -100,7 +100,7 @@ def test_lines_and_white_space() -> None:
         "\n",
     ],
 )
-def test_200_kilobytes_of_anything_take_less_than_a_second(unit: str) -> None:
+def test_200_kilobytes_of_any_text_take_less_than_a_second(unit: str) -> None:
     text = (unit * 200_000)[:200_000]
     for hostile in (text, text + "x", "1" + text):
         started = time.process_time()

@@ -1,4 +1,4 @@
-"""Hostile items are labelled, the others finish."""
+"""Workers: items that hang, crash or raise are reported, all others finish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTILE = {3: "hang", 7: "exit", 11: "memory", 15: "raise", 16: "hang in C"}
 KINDS = {3: "hung", 7: "crashed", 11: "memory", 15: "raised", 16: "hung"}
 
 
-def test_exactly_the_failing_items_are_labelled() -> None:
+def test_only_the_failing_items_are_reported() -> None:
     items = [HOSTILE.get(index, f"item {index}") for index in range(30)]
     started = time.monotonic()
     outcomes = map_each(behave, items, timeout=1.5)
@@ -42,7 +42,7 @@ def test_the_pool_works_after_failures_and_is_reused() -> None:
     assert map_each(behave, [], timeout=5) == []
 
 
-def test_a_worker_loads_nothing_heavy() -> None:
+def test_a_worker_imports_no_heavy_modules() -> None:
     assert map_each(behave, ["modules"], timeout=5) == [""]
 
 
@@ -71,16 +71,16 @@ work("parent", "c")
 """
 
 
-def test_scripts_without_a_guard_and_forked_processes(tmp_path: Path) -> None:
+def test_workers_of_scripts_without_a_main_guard_and_of_forked_processes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(path=[str(Path(__file__).parent), *sys.path]))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-u", str(script)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.stderr == ""
+    assert process.stderr == ""
     lines = ["main runs", "parent ['A']", "child ['B']", "parent ['C']", ""]
-    assert done.stdout.split("\n") == lines
+    assert process.stdout.split("\n") == lines

@@ -1,4 +1,4 @@
-"""A zero-shot detector: the real architecture, tiny and untrained."""
+"""`ZeroShotDetector`, with a tiny untrained model of a real architecture."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import tiny_owl
 
 ALL = {"threshold": 0.0, "overlap": 1.0, "most": 16}
 
-# An untrained OWL-ViT of 2 x 2 patches, on an image of 60 x 40, sees four boxes of half its size,
-# around the lower right corners of its patches. Three of them reach over the edge of the image.
+# On an image of 60 x 40 an untrained OWL-ViT of 2 x 2 patches predicts four boxes of half its size
+# around the lower right corners of its patches. Three of them extend beyond the image.
 BOXES = {
     (15.0, 10.0, 45.0, 30.0): "red",
     (45.0, 10.0, 75.0, 30.0): "green",
@@ -41,7 +41,7 @@ def owl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def four() -> np.ndarray:
-    """A black image [40, 60, 3] with a colour of its own in the middle of each box."""
+    """A black image [40, 60, 3] with another colour in the middle of each box."""
     colors = {"red": (1, 0, 0), "green": (0, 0.6, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
     image = np.zeros((40, 60, 3), np.float32)
     for (left, top, right, bottom), name in BOXES.items():
@@ -51,17 +51,17 @@ def four() -> np.ndarray:
 
 def test_boxes_colours_labels_and_order(owl: Path, four: np.ndarray) -> None:
     detector = ZeroShotDetector(str(owl), "cpu")
-    found = detector(four, ["cat", "dog"], **ALL)
-    assert len(found) == 4
-    boxes = [tuple(round(edge, 1) for edge in each.box) for each in found]
-    assert dict(zip(boxes, PaletteColors()(four, found), strict=True)) == BOXES
-    assert {each.color for each in found} == {None}
-    assert {each.label for each in found} <= {"cat", "dog"}
-    scores = [each.score for each in found]
+    detections = detector(four, ["cat", "dog"], **ALL)
+    assert len(detections) == 4
+    boxes = [tuple(round(edge, 1) for edge in each.box) for each in detections]
+    assert dict(zip(boxes, PaletteColors()(four, detections), strict=True)) == BOXES
+    assert {each.color for each in detections} == {None}
+    assert {each.label for each in detections} <= {"cat", "dog"}
+    scores = [each.score for each in detections]
     assert scores == sorted(scores, reverse=True)
     assert all(0 < score < 1 for score in scores)
-    least_sure = found[-1].score
-    assert detector(four, ["cat", "dog"], **{**ALL, "threshold": least_sure}) == found[:3]
+    lowest_score = detections[-1].score
+    assert detector(four, ["cat", "dog"], **{**ALL, "threshold": lowest_score}) == detections[:3]
     assert detector(four, [], **ALL) == []
     two = detector(four, ["cat"], threshold=0.0, overlap=1.0, most=2)
     assert two == detector(four, ["cat"], **ALL)[:2]
@@ -78,7 +78,7 @@ def test_a_label_of_some_words_is_the_only_class_that_has_them() -> None:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the models read from files, one by one."""
+    """A list that grows by the name of each model that is loaded."""
     names: list[str] = []
     real = AutoModelForZeroShotObjectDetection.from_pretrained
     monkeypatch.setattr(
@@ -89,7 +89,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_the_model_is_read_once(owl: Path, four: np.ndarray, loads: list[str]) -> None:
+def test_the_model_is_loaded_once(owl: Path, four: np.ndarray, loads: list[str]) -> None:
     detector = ZeroShotDetector(str(owl), "cpu")
     assert loads == []
     assert detector(four, ["cat"], **ALL) == detector(four, ["cat"], **ALL)
@@ -97,7 +97,7 @@ def test_the_model_is_read_once(owl: Path, four: np.ndarray, loads: list[str]) -
     assert loads == [str(owl)]
 
 
-def test_as_a_reward(owl: Path, four: np.ndarray) -> None:
+def test_image_contents_with_a_zero_shot_detector(owl: Path, four: np.ndarray) -> None:
     settings = {"detector": str(owl), "threshold": 0.0, "device": "cpu"}
     reward = ImageContents(ImageContents.Config.model_validate(settings))
     image = Image.fromarray((four * 255).astype(np.uint8))
@@ -108,7 +108,7 @@ def test_as_a_reward(owl: Path, four: np.ndarray) -> None:
     assert partial(["p"], [image], include=[red]) == [pytest.approx((1 + 1 / 4) / 2)]
 
 
-def test_rewards_of_one_model_load_it_once_and_let_it_go(
+def test_rewards_with_the_same_model_share_it_until_the_last_is_deleted(
     owl: Path, four: np.ndarray, loads: list[str]
 ) -> None:
     def reward(**settings: Any) -> ImageContents:
@@ -122,18 +122,20 @@ def test_rewards_of_one_model_load_it_once_and_let_it_go(
     assert elsewhere._detector is not trained._detector
     image = Image.fromarray((four * 255).astype(np.uint8))
     three = {"include": [[{"class": "cat", "count": 2}]]}
-    assert trained(["p"], [image], **three) == [0.0]  # which sees four
+    assert trained(["p"], [image], **three) == [0.0]  # this one detects four
     assert watched(["p"], [image], **three) == [1.0]
-    gone = weakref.ref(trained._detector)
+    reference = weakref.ref(trained._detector)
     del trained
     gc.collect()
-    assert gone() is not None
+    assert reference() is not None
     del watched, each
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_a_detector_that_cannot_be_had_or_finds_nothing(owl: Path, four: np.ndarray) -> None:
+def test_a_missing_detector_is_refused_and_one_that_finds_nothing_warns(
+    owl: Path, four: np.ndarray
+) -> None:
     with pytest.raises(ValueError, match=r"`detector`: the folder '.*nowhere' does not exist"):
         ImageContents(ImageContents.Config(detector=str(owl / "nowhere")))
     reward = ImageContents(

@@ -1,4 +1,4 @@
-"""A zero-shot detector of the real architecture, untrained, as small as it gets."""
+"""A tiny untrained zero-shot detector of a real architecture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import (
 
 
 def save(folder: Path) -> None:
-    """An OWL-ViT of 2 x 2 patches, whose boxes stay where they are before training."""
+    """Saves an OWL-ViT of 2 x 2 patches, which predicts its default boxes."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     # A query whose first token is 0 counts as padding.
     tokens = [

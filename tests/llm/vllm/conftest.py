@@ -1,4 +1,4 @@
-"""Servers with vLLM's protocol, and samplers that draw from them."""
+"""Local servers with vLLM's protocol, and samplers connected to them."""
 
 import importlib.util
 from pathlib import Path
@@ -23,8 +23,8 @@ def engine(saved):
         return running[-1]
 
     yield start
-    for one in running:
-        one.stop()
+    for server in running:
+        server.stop()
 
 
 @pytest.fixture
@@ -34,40 +34,40 @@ def late():
 
 @pytest.fixture
 def sampler(tmp_path):
-    """sampler(policy, *engines, **settings) -> the sampler; its files lie in a folder of the test.
+    """sampler(policy, *engines, **settings) -> the sampler; its files are in the test's folder.
 
-    A request that fails is not sent again.
+    Requests are not repeated unless `patience` is set.
     """
-    made = []
+    samplers = []
 
     def build(policy, *engines, **settings):
         settings = {"folder": str(tmp_path), "patience": 0.0, **settings}
         config = VLLM.Config(servers=[one.url for one in engines], **settings)
-        made.append(VLLM(config, policy))
-        return made[-1]
+        samplers.append(VLLM(config, policy))
+        return samplers[-1]
 
     yield build
-    for one in made:
+    for one in samplers:
         one.close()
 
 
 @pytest.fixture
 def pair(make, engine, sampler):
-    """pair(policy={...}, facts={...}, **settings) -> a policy, a server, and the sampler between
-    them, which follows it."""
+    """pair(policy={...}, facts={...}, **settings) -> a policy, a server, and a sampler that has
+    sent the policy's weights to the server."""
 
     def build(policy=None, facts=None, **settings):
-        own, server = make("llama", **(policy or {})), engine(**(facts or {}))
-        drawn = sampler(own, server, **settings)
-        drawn.follow(own, "policy", 0)
-        return own, server, drawn
+        language_model, server = make("llama", **(policy or {})), engine(**(facts or {}))
+        vllm = sampler(language_model, server, **settings)
+        vllm.follow(language_model, "policy", 0)
+        return language_model, server, vllm
 
     return build
 
 
 @pytest.fixture
 def run(saved, tmp_path):
-    """run(*engines, **more) -> a run of three steps in the test's folder `run`, drawn by them."""
+    """run(*engines, **more) -> a run of three steps sampled by the engines, in the folder `run`."""
 
     def go(*engines, **more):
         config = {

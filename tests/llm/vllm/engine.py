@@ -1,6 +1,6 @@
-"""Engine: a server with the protocol of vLLM 0.32, of a small model of transformers.
+"""Engine: a server with the protocol of vLLM 0.32, for a small model of transformers.
 
-What it answers is sampled, and its log-probs are the model's. `faults` make it misbehave.
+It samples from the model and returns the model's log-probs. `faults` make it misbehave.
 """
 
 import json
@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 FACTS = {
-    "longest": 128,
-    "widest": 64,
-    "words": "processed_logprobs",
+    "max_tokens": 128,
+    "max_rows": 64,
+    "logprobs_mode": "processed_logprobs",
     "device": "cuda",
-    "cuts": True,
-    "sleeps": True,
+    "chunked_prefill": True,
+    "sleep_mode": True,
     "backend": None,
 }
 
@@ -28,8 +28,8 @@ FACTS = {
 class Engine:
     """folder: of the model it starts with. calls: path and body of every request, in order.
 
-    faults: by path, a function of the body that is called before, and may answer in its place;
-    spoil: what a choice becomes before it is sent.
+    faults: by path, a function of the body that is called first and may return the response;
+    spoil: a function that changes each choice before it is sent.
     """
 
     def __init__(self, folder, *, port=0, **facts):
@@ -45,7 +45,7 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
-        """With the weights and the tag of a server that has just been started."""
+        """Starts with the original weights and the tag of a new server."""
         self.model = AutoModelForCausalLM.from_pretrained(self.folder).eval()
         self.tag = "default"
         engine = self
@@ -63,7 +63,7 @@ class Engine:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, request, address):
-                pass  # whoever asked has gone
+                pass  # the client has closed the connection
 
         self.http = Server(("127.0.0.1", self.port), Handler)
         self.port = self.http.server_port
@@ -83,13 +83,13 @@ class Engine:
         path = path.strip("/")
         self.calls.append((path, body))
         fault = self.faults.get(path)
-        spoiled = fault(body) if fault else None
-        if spoiled == "die":
+        response = fault(body) if fault else None
+        if response == "die":
             request.close_connection = True
             request.connection.close()
             return
         try:
-            status, content = spoiled or (200, self.content(path, body, dict(parse_qsl(query))))
+            status, content = response or (200, self.content(path, body, dict(parse_qsl(query))))
         except (RuntimeError, KeyError) as error:
             status, content = 500, {"error": {"message": str(error)}}
         data = json.dumps(content).encode()
@@ -118,11 +118,14 @@ class Engine:
     def server_info(self):
         facts = self.facts
         model = {
-            "max_model_len": facts["longest"],
-            "logprobs_mode": facts["words"],
-            "enable_sleep_mode": facts["sleeps"],
+            "max_model_len": facts["max_tokens"],
+            "logprobs_mode": facts["logprobs_mode"],
+            "enable_sleep_mode": facts["sleep_mode"],
         }
-        scheduler = {"max_num_seqs": facts["widest"], "enable_chunked_prefill": facts["cuts"]}
+        scheduler = {
+            "max_num_seqs": facts["max_rows"],
+            "enable_chunked_prefill": facts["chunked_prefill"],
+        }
         return {
             "vllm_config": {
                 "model_config": model,
@@ -134,7 +137,7 @@ class Engine:
         }
 
     def load(self, folder):
-        """As vLLM: names it does not know and other shapes are errors, missing ones are not."""
+        """As in vLLM unknown names and other shapes are errors, missing tensors are not."""
         own = self.model.state_dict()
         for file in sorted(Path(folder).glob("*.safetensors")):
             for name, tensor in load_file(file).items():
@@ -143,7 +146,7 @@ class Engine:
     @torch.no_grad()
     def choices(self, body):
         sampling, prompt = body["sampling_params"], body["token_ids"]
-        if sampling["n"] > self.facts["widest"]:
+        if sampling["n"] > self.facts["max_rows"]:
             raise RuntimeError("n is too large")
         return [
             self.spoil(self.choice(prompt, sampling, number)) for number in range(sampling["n"])
@@ -176,7 +179,7 @@ class Engine:
 
 
 def late(seconds):
-    """A fault: the answer comes after so many seconds."""
+    """A fault that delays the response."""
 
     def fault(_):
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Servers that are absent, die, restart, are slow, lie or are started otherwise."""
+"""Servers that are absent, die, restart, are slow, answer wrongly or have other options."""
 
 import json
 import threading
@@ -13,50 +13,54 @@ from groupwise_llm.vllm.sampler import VLLM
 GENERATE = "inference/v1/generate"
 
 
-def lacking(name):
+def without(name):
     return lambda choice: {key: value for key, value in choice.items() if key != name}
 
 
-def changed(**values):
+def with_values(**values):
     return lambda choice: {**choice, **values}
 
 
-def unscored(choice):
+def without_logprobs(choice):
     content = [{"token_id": token} for token in choice["token_ids"]]
     return {**choice, "logprobs": {"content": content}}
 
 
-def shorter(choice):
+def one_logprob_less(choice):
     return {**choice, "logprobs": {"content": choice["logprobs"]["content"][:-1]}}
 
 
-# ---- what is said at the start
+# ---- errors at the start
 
 
 @pytest.mark.parametrize(
-    ("facts", "settings", "words"),
+    ("facts", "settings", "message"),
     [
-        ({"words": "raw_logprobs"}, {}, "raw_logprobs, .* --logprobs-mode processed_logprobs"),
-        ({"longest": 12}, {}, r"takes 12 tokens .*max_new_tokens is 12; .*--max-model-len"),
-        ({"sleeps": False}, {"sleep": True}, "cannot sleep .*--enable-sleep-mode"),
+        (
+            {"logprobs_mode": "raw_logprobs"},
+            {},
+            "raw_logprobs, .* --logprobs-mode processed_logprobs",
+        ),
+        ({"max_tokens": 12}, {}, r"takes 12 tokens .*max_new_tokens is 12; .*--max-model-len"),
+        ({"sleep_mode": False}, {"sleep": True}, "cannot sleep .*--enable-sleep-mode"),
         ({"device": "cpu"}, {}, "with chunked prefill, .*--no-enable-chunked-prefill"),
         ({}, {"transfer": "nccl"}, r"by NCCL .*--weight-transfer-config '.*nccl.*transfer: files"),
     ],
 )
-def test_a_server_started_otherwise(pair, facts, settings, words):
-    with pytest.raises(UserError, match=f"server at http://127.0.0.1:[0-9]+ .*{words}"):
+def test_a_server_with_other_options_is_refused(pair, facts, settings, message):
+    with pytest.raises(UserError, match=f"server at http://127.0.0.1:[0-9]+ .*{message}"):
         pair(facts=facts, **settings)
 
 
-def test_tied_embeddings_on_a_cpu(make, engine, sampler):
+def test_tied_embeddings_on_a_cpu_server_are_refused(make, engine, sampler):
     with pytest.raises(UserError, match=r"keeps the old output embedding .*untie them"):
-        sampler(make("qwen2"), engine("qwen2", device="cpu", cuts=False))
-    sampler(make("qwen2"), engine("qwen2"))  # on a GPU it may be
+        sampler(make("qwen2"), engine("qwen2", device="cpu", chunked_prefill=False))
+    sampler(make("qwen2"), engine("qwen2"))  # on a GPU tied embeddings work
 
 
-def test_refusals_say_what_to_set(pair, sampler):
+def test_errors_name_the_option_to_set(pair, sampler):
     policy, server, _ = pair({"max_new_tokens": 2})
-    for path, answer, words in [
+    for path, answer, message in [
         ("server_info", (404, {"detail": "Not Found"}), "VLLM_SERVER_DEV_MODE=1, and at least"),
         ("server_info", (401, {"error": "Unauthorized"}), "Unauthorized; set sampler.api_key"),
         (
@@ -71,30 +75,30 @@ def test_refusals_say_what_to_set(pair, sampler):
         ("collective_rpc", (500, {"error": {"message": "no"}}), "cannot load .*: no. Was it"),
     ]:
         server.faults = {path: lambda _, answer=answer: answer}
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             sampler(policy, server).follow(policy, "policy", 1)
 
 
-def test_a_server_of_another_model(make, engine, sampler):
+def test_a_server_of_another_model_is_refused(make, engine, sampler):
     policy = make("llama")
-    for model, words in (
+    for model, message in (
         ({"hidden_size": 64}, "cannot load the policy's weights: .*Was it started with"),
         ({"num_hidden_layers": 1}, "cannot load the policy's weights"),
         ({"num_hidden_layers": 3}, "nats on average: it runs another model"),
         ({"rms_norm_eps": 0.5, "vocab_size": 300}, "cannot load the policy's weights"),
     ):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             sampler(policy, engine(model=model)).follow(policy, "policy", 0)
 
 
-def test_prompts_that_a_server_has_no_room_for(pair, rows):
-    _, _, drawn = pair(facts={"longest": 30})
+def test_prompts_longer_than_the_server_allows_are_refused(pair, rows):
+    _, _, vllm = pair(facts={"max_tokens": 30})
     with pytest.raises(UserError, match=r"prompt of 23 tokens .* more than the 30 tokens"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({}, "set either servers .* or start"),
         ({"servers": ["http://one:1"], "start": {}}, "set either servers .* or start"),
@@ -106,54 +110,57 @@ def test_prompts_that_a_server_has_no_room_for(pair, rows):
         ),
     ],
 )
-def test_settings(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
         VLLM.Config(**settings)
 
 
-# ---- what is said of answers
+# ---- wrong responses
 
 
-def test_answers_that_cannot_be_trained_on(pair, rows):
-    _, server, drawn = pair({"max_new_tokens": 4})
-    for spoil, words in [
-        (changed(logprobs=None), "states no log-probs .*--logprobs-mode processed_logprobs"),
-        (shorter, "sampled 4 tokens and states 3 log-probs"),
+def test_wrong_responses_are_refused(pair, rows):
+    _, server, vllm = pair({"max_new_tokens": 4})
+    for spoil, message in [
+        (with_values(logprobs=None), "states no log-probs .*--logprobs-mode processed_logprobs"),
+        (one_logprob_less, "sampled 4 tokens and states 3 log-probs"),
         (
-            changed(weight_versions=None),
+            with_values(weight_versions=None),
             "does not state a completion's weight version; vLLM 0.32 does",
         ),
-        (changed(weight_versions=[{"start": 0}]), "in an unknown format; it needs vLLM 0.32"),
-        (changed(logprobs={"content": None}), "in an unknown format; it needs vLLM 0.32"),
-        (unscored, "in an unknown format; it needs vLLM 0.32"),
-        (lacking("token_ids"), "answers without token_ids"),
-        (changed(token_ids=[]), "sampled 0 tokens, expected 1 to 4"),
-        (changed(token_ids=[5] * 5), "sampled 5 tokens, expected 1 to 4"),
-        (changed(token_ids=[5, 5, 5, 900]), "sampled token 900, and the policy's model has 258"),
-        (changed(token_ids=[5], finish_reason="length"), "after 1 of 4 tokens, with neither"),
-        (changed(finish_reason="abort"), "reason: abort"),
+        (with_values(weight_versions=[{"start": 0}]), "in an unknown format; it needs vLLM 0.32"),
+        (with_values(logprobs={"content": None}), "in an unknown format; it needs vLLM 0.32"),
+        (without_logprobs, "in an unknown format; it needs vLLM 0.32"),
+        (without("token_ids"), "answers without token_ids"),
+        (with_values(token_ids=[]), "sampled 0 tokens, expected 1 to 4"),
+        (with_values(token_ids=[5] * 5), "sampled 5 tokens, expected 1 to 4"),
+        (
+            with_values(token_ids=[5, 5, 5, 900]),
+            "sampled token 900, and the policy's model has 258",
+        ),
+        (with_values(token_ids=[5], finish_reason="length"), "after 1 of 4 tokens, with neither"),
+        (with_values(finish_reason="abort"), "reason: abort"),
     ]:
         server.spoil = spoil
-        with pytest.raises(UserError, match=words):
-            drawn.sample(rows[:1], group_size=2, seeds=[0, 1])
+        with pytest.raises(UserError, match=message):
+            vllm.sample(rows[:1], group_size=2, seeds=[0, 1])
 
 
-def test_as_many_completions_as_were_asked_for(pair, rows):
-    _, server, drawn = pair()
+def test_missing_completions_are_an_error(pair, rows):
+    _, server, vllm = pair()
     server.faults[GENERATE] = lambda _: (200, {"choices": []})
     with pytest.raises(UserError, match="0 completions, expected 2"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
 
 
 # ---- other weights
 
 
 def test_a_server_that_restarted_gets_the_weights_again(pair, rows):
-    """Also in the middle of a batch: what it drew with others is drawn anew."""
-    policy, server, drawn = pair(patience=5.0)
+    """Also in the middle of a batch, whose completions by other weights are sampled again."""
+    policy, server, vllm = pair(patience=5.0)
     with torch.no_grad():
         policy.model.lm_head.weight.copy_(policy.model.lm_head.weight.flip(0))
-    drawn.follow(policy, "policy", 1)
+    vllm.follow(policy, "policy", 1)
     calls = []
 
     def restart(_):
@@ -165,22 +172,22 @@ def test_a_server_that_restarted_gets_the_weights_again(pair, rows):
         return None
 
     server.faults[GENERATE] = restart
-    rollouts = drawn.sample(rows, group_size=2, seeds=range(6))
+    rollouts = vllm.sample(rows, group_size=2, seeds=range(6))
     assert server.paths().count("collective_rpc") == 3
     with torch.no_grad():
         gap = policy(rollouts).log_probs - rollouts.sampler_log_probs
     assert float(gap[rollouts.mask].abs().max()) < 1e-4
 
 
-def test_a_server_that_another_run_uses(pair, rows):
-    _, server, drawn = pair({"max_new_tokens": 2})
+def test_a_server_that_another_run_uses_is_refused(pair, rows):
+    _, server, vllm = pair({"max_new_tokens": 2})
 
     def other(_):
         server.tag = "of another run"
 
     server.faults[GENERATE] = other
     with pytest.raises(UserError, match=r"draws with other weights .*does another run use it"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
     assert server.paths().count("collective_rpc") == 3
 
 
@@ -198,39 +205,39 @@ def test_an_absent_server_is_waited_for(make, engine, sampler):
     later.join()
 
 
-def test_it_is_said_that_a_server_is_waited_for(pair, rows, capsys):
-    """At once, and once, however many requests wait."""
-    _, server, drawn = pair({"max_new_tokens": 2}, patience=1.0)
+def test_waiting_for_a_server_prints_one_note(pair, rows, capsys):
+    """At once, and only once for all waiting requests."""
+    _, server, vllm = pair({"max_new_tokens": 2}, patience=1.0)
     server.stop()
     with pytest.raises(UserError, match="cannot be reached"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
     assert capsys.readouterr().err.strip() == (
         f"note: the vLLM server at {server.url} cannot be reached; requests are repeated for 1 s "
         f"(sampler.patience)"
     )
 
 
-def test_a_slow_server(pair, rows, late):
-    """What takes too long is not sent again: the server is still at it."""
-    _, server, drawn = pair({"max_new_tokens": 2}, timeout=0.3, patience=5.0)
+def test_a_request_that_takes_too_long_is_not_repeated(pair, rows, late):
+    """The server would still be working on the first one."""
+    _, server, vllm = pair({"max_new_tokens": 2}, timeout=0.3, patience=5.0)
     server.faults[GENERATE] = late(1.0)
     with pytest.raises(UserError, match=r"took longer than 0.3 s .*sampler.timeout"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
-    assert server.paths().count(GENERATE) == 1 + 3  # the first was to look whose weights it has
+        vllm.sample(rows, group_size=2, seeds=range(6))
+    assert server.paths().count(GENERATE) == 1 + 3  # the first request checks the weights
 
 
-def test_a_server_that_fails_for_a_while(pair, rows):
-    _, server, drawn = pair({"max_new_tokens": 2}, patience=5.0)
+def test_failed_requests_are_repeated_for_a_while(pair, rows):
+    _, server, vllm = pair({"max_new_tokens": 2}, patience=5.0)
     failures = iter([(500, {"error": {"message": "engine died"}})] * 2)
     server.faults[GENERATE] = lambda _: next(failures, None)
-    assert len(drawn.sample(rows, group_size=2, seeds=range(6))) == 6
-    _, server, drawn = pair({"max_new_tokens": 2})
+    assert len(vllm.sample(rows, group_size=2, seeds=range(6))) == 6
+    _, server, vllm = pair({"max_new_tokens": 2})
     server.faults[GENERATE] = lambda _: (500, {"error": {"message": "engine died"}})
     with pytest.raises(UserError, match=r"fails: engine died; .*sampler.patience"):
-        drawn.sample(rows, group_size=2, seeds=range(6))
+        vllm.sample(rows, group_size=2, seeds=range(6))
 
 
-def test_a_run_goes_on_after_its_server_died(run, engine, tmp_path):
+def test_a_run_resumes_after_its_server_died(run, engine, tmp_path):
     server = engine()
     follows = iter(range(100))
     server.faults["collective_rpc"] = lambda _: "die" if next(follows) == 2 else None

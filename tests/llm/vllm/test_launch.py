@@ -1,4 +1,4 @@
-"""A server that the run starts itself: how, what is said if it does not, and that it ends."""
+"""A server that the run starts itself: its command, errors at its start, and its end."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ http.server.HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_for
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """What `sampler.start` says for a stand-in of vLLM that only answers and notes how."""
+    """`sampler.start` for a fake vLLM, which records its arguments and answers every request."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     package = tmp_path / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
@@ -44,7 +44,7 @@ def launch(policy, start, **settings):
     return Launch(config.start, policy, config)
 
 
-def test_it_starts_with_what_training_needs_and_ends(make, start, tmp_path):
+def test_it_starts_with_the_options_for_training_and_ends(make, start, tmp_path):
     policy = make("llama", precision="bf16")
     own = launch(
         policy,
@@ -60,7 +60,7 @@ def test_it_starts_with_what_training_needs_and_ends(make, start, tmp_path):
         "--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-sleep-mode",
         "--max-model-len", "99",
     ]  # fmt: skip
-    assert arguments == options  # no key: the machine's other users read a command line
+    assert arguments == options  # without the key, as other users can read command lines
     assert variables == ["1", "no-key-of-ours"]
     process = own.process
     assert own.log.parent == tmp_path
@@ -71,18 +71,18 @@ def test_it_starts_with_what_training_needs_and_ends(make, start, tmp_path):
 
 
 def test_it_ends_when_the_run_is_killed(make, start, tmp_path):
-    """The pipe that holds it closes with the process that has its other end."""
+    """It ends when its standard input closes, as the system does when the run dies."""
     own = launch(make("llama"), start)
     own.open()
-    own.process.stdin.close()  # as the system does for a process that was killed
+    own.process.stdin.close()  # as when the run was killed
     own.process.wait(timeout=10)
     own.close()
-    assert own.log.exists()  # it says why
+    assert own.log.exists()  # it may hold the cause
 
 
-def test_one_that_does_not_start(make, start, tmp_path):
+def test_a_server_that_does_not_start_is_an_error(make, start, tmp_path):
     policy = make("llama")
-    for settings, words in [
+    for settings, message in [
         ({**start, "options": {"fail": True}}, "vLLM did not start:\n    the engine has no room"),
         ({}, r"not installed here: pip install .groupwise\[vllm\].*sampler.start.python"),
         (
@@ -91,6 +91,6 @@ def test_one_that_does_not_start(make, start, tmp_path):
         ),
         ({**start, "wait": 0.1, "options": {"host": "192.0.2.1"}}, "within 0.1 s; its log is"),
     ]:
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             VLLM(VLLM.Config(start=settings), policy)
-    assert len(list(tmp_path.glob("groupwise-vllm-*.log"))) == 2  # of both that were started
+    assert len(list(tmp_path.glob("groupwise-vllm-*.log"))) == 2  # two of them were started

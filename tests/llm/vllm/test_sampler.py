@@ -1,4 +1,4 @@
-"""Completions by a server mean what they mean in process, and follow the weights."""
+"""Completions by a server are those of the policy in process, with the latest weights."""
 
 import json
 import string
@@ -13,14 +13,14 @@ from groupwise.testing import check_sampler
 from groupwise_llm.settings import Choice, Lora
 
 
-def gap(policy, rollouts):
+def largest_gap(policy, rollouts):
     """The largest difference between the policy's log-probs and the server's."""
     with torch.no_grad():
         ours = policy(rollouts).log_probs
     return float((ours - rollouts.sampler_log_probs)[rollouts.mask].abs().max())
 
 
-def test_it_keeps_the_laws_of_samplers(make, engine, sampler, rows):
+def test_it_passes_check_sampler(make, engine, sampler, rows):
     policy = make("llama", max_new_tokens=8, temperature=0.8)
     check_sampler(sampler(policy, engine()), policy, rows, group_size=2)
 
@@ -37,108 +37,108 @@ def test_it_keeps_the_laws_of_samplers(make, engine, sampler, rows):
 def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     policy = make("llama", **settings)
     policy.requested = policy.optional_facts
-    call = {"group_size": 1, "seeds": [1, 2, 3], "purpose": "greedy"}
-    # The end token takes the place of the third token of the first completion.
-    third = make("llama").sample(rows, **call).facts["completion_ids"][0][2]
+    options = {"group_size": 1, "seeds": [1, 2, 3], "purpose": "greedy"}
+    # Swap rows of the head, so that the first completion ends at its third token.
+    third = make("llama").sample(rows, **options).facts["completion_ids"][0][2]
     head = policy.model.lm_head.weight.data
     head[[0, third]] = head[[third, 0]]
-    drawn = sampler(policy, engine())
-    drawn.follow(policy, "policy", 0)
-    ours, theirs = policy.sample(rows, **call), drawn.sample(rows, **call)
-    assert ours.truncated.tolist()[0] is False
-    assert ours.facts["completion_ids"][0][-1] == 0 or settings.get("stop")
+    vllm = sampler(policy, engine())
+    vllm.follow(policy, "policy", 0)
+    expected, rollouts = policy.sample(rows, **options), vllm.sample(rows, **options)
+    assert expected.truncated.tolist()[0] is False
+    assert expected.facts["completion_ids"][0][-1] == 0 or settings.get("stop")
 
-    assert theirs.completions == ours.completions
+    assert rollouts.completions == expected.completions
     for name in ("completion_ids", "character_ends"):
-        assert theirs.facts[name] == ours.facts[name]
+        assert rollouts.facts[name] == expected.facts[name]
     for name in ("mask", "truncated", "groups"):
-        assert torch.equal(getattr(theirs, name), getattr(ours, name)), name
-    assert torch.equal(theirs.tensor("completion_ids"), ours.tensor("completion_ids"))
-    assert theirs.sampler_log_probs is None
-    assert theirs.versions.tolist() == [0, 0, 0]
+        assert torch.equal(getattr(rollouts, name), getattr(expected, name)), name
+    assert torch.equal(rollouts.tensor("completion_ids"), expected.tensor("completion_ids"))
+    assert rollouts.sampler_log_probs is None
+    assert rollouts.versions.tolist() == [0, 0, 0]
 
 
 def test_a_sample_ends_with_its_end_token_or_stop_string(make, engine, sampler, rows):
     policy = make("llama", stop=list("aeiou123"), max_new_tokens=20)
-    drawn = sampler(policy, engine())
-    drawn.follow(policy, "policy", 3)
-    rollouts = drawn.sample(rows, group_size=5, seeds=range(15))
-    assert gap(policy, rollouts) < 1e-4
+    vllm = sampler(policy, engine())
+    vllm.follow(policy, "policy", 3)
+    rollouts = vllm.sample(rows, group_size=5, seeds=range(15))
+    assert largest_gap(policy, rollouts) < 1e-4
     stops = 0
     for row, ids in enumerate(rollouts.facts["completion_ids"]):
         last = policy.tokenizer.decode(ids[-1:])
         stopped = any(stop in last for stop in policy.config.stop)
-        over = ids[-1] in policy.ends or stopped
+        ended = ids[-1] in policy.ends or stopped
         stops += stopped
-        assert over != bool(rollouts.truncated[row])
+        assert ended != bool(rollouts.truncated[row])
         assert len(ids) == int(rollouts.lengths[row])
         assert not rollouts.truncated[row] or len(ids) == 20
     assert stops
     assert set(rollouts.versions.tolist()) == {3}
 
 
-def test_what_is_asked_for_says_all_that_matters(make, engine, sampler, rows):
-    """Defaults of a server's own, as of a generation_config.json, change nothing."""
-    cut = Choice(temperature=0.6, top_p=0.9, top_k=7, min_p=0.1, repetition_penalty=1.1)
-    policy, server = make("llama", temperature=0.7, stop=["x"], evaluation=cut), engine()
-    drawn = sampler(policy, server)
-    drawn.follow(policy, "policy", 0)
-    asked = {}
+def test_requests_state_every_sampling_parameter(make, engine, sampler, rows):
+    """So defaults of the server, as of a generation_config.json, have no effect."""
+    choice = Choice(temperature=0.6, top_p=0.9, top_k=7, min_p=0.1, repetition_penalty=1.1)
+    policy, server = make("llama", temperature=0.7, stop=["x"], evaluation=choice), engine()
+    vllm = sampler(policy, server)
+    vllm.follow(policy, "policy", 0)
+    requests = {}
     for purpose in ("train", "evaluate", "greedy"):
-        rollouts = drawn.sample(rows[:1], group_size=2, seeds=[5, 6], purpose=purpose)
-        asked[purpose] = server.calls[-1][1]["sampling_params"]
-        whole = purpose == "train"
-        assert (rollouts.facts["sampled_mass"] == [1.0, 1.0]) == whole
-        assert (rollouts.sampler_log_probs is not None) == whole
+        rollouts = vllm.sample(rows[:1], group_size=2, seeds=[5, 6], purpose=purpose)
+        requests[purpose] = server.calls[-1][1]["sampling_params"]
+        training = purpose == "train"
+        assert (rollouts.facts["sampled_mass"] == [1.0, 1.0]) == training
+        assert (rollouts.sampler_log_probs is not None) == training
     common = {
         "n": 2, "seed": 5, "max_tokens": 12, "ignore_eos": True, "stop_token_ids": [0],
         "stop": ["x"], "detokenize": True, "skip_special_tokens": False,
     }  # fmt: skip
     full = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
-    assert asked["train"] == {**common, **full, "temperature": 0.7, "logprobs": 0}
-    part = {**common, **cut.model_dump(), "logprobs": None}
-    assert asked["evaluate"] == part
-    assert asked["greedy"] == {**part, "temperature": 0.0}
+    assert requests["train"] == {**common, **full, "temperature": 0.7, "logprobs": 0}
+    filtered = {**common, **choice.model_dump(), "logprobs": None}
+    assert requests["evaluate"] == filtered
+    assert requests["greedy"] == {**filtered, "temperature": 0.0}
 
 
-def test_prompts_are_spread_and_groups_cut(make, engine, sampler, rows):
-    """Two servers, and groups of 5 where 2 go at once: in the order of the prompts all the same."""
-    policy, servers = make("llama", max_new_tokens=4), [engine(widest=2), engine(widest=2)]
-    drawn = sampler(policy, *servers)
-    drawn.follow(policy, "policy", 0)
+def test_prompts_are_spread_over_servers_and_large_groups_split(make, engine, sampler, rows):
+    """Two servers of 2 rows and groups of 5; the rollouts stay in the order of the prompts."""
+    policy, servers = make("llama", max_new_tokens=4), [engine(max_rows=2), engine(max_rows=2)]
+    vllm = sampler(policy, *servers)
+    vllm.follow(policy, "policy", 0)
     for server in servers:
         server.calls.clear()
-    rollouts = drawn.sample(rows, group_size=5, seeds=range(15))
-    assert gap(policy, rollouts) < 1e-4
-    asked = [
+    rollouts = vllm.sample(rows, group_size=5, seeds=range(15))
+    assert largest_gap(policy, rollouts) < 1e-4
+    requests = [
         [body for path, body in server.calls if path == "inference/v1/generate"]
         for server in servers
     ]
-    assert [len(bodies) for bodies in asked] == [6, 3]
-    bodies = [*asked[0], *asked[1]]
+    assert [len(bodies) for bodies in requests] == [6, 3]
+    bodies = [*requests[0], *requests[1]]
     assert sorted(body["sampling_params"]["n"] for body in bodies) == [1, 1, 1, 2, 2, 2, 2, 2, 2]
     assert sorted(b["sampling_params"]["seed"] for b in bodies) == [0, 2, 4, 5, 7, 9, 10, 12, 14]
 
 
-def test_adapters_arrive_merged(make, engine, sampler, rows):
+def test_adapters_are_sent_merged(make, engine, sampler, rows):
     policy = make("llama", lora=Lora(rank=2, options={"use_dora": True}))
     generator = torch.Generator().manual_seed(3)
     trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
     for p in trained.values():
         p.data += torch.randn(p.shape, generator=generator) * 0.2
     before = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    drawn = sampler(policy, engine())
-    drawn.follow(policy, "policy", 0)
-    assert gap(policy, drawn.sample(rows, group_size=2, seeds=range(6))) < 1e-4
+    vllm = sampler(policy, engine())
+    vllm.follow(policy, "policy", 0)
+    assert largest_gap(policy, vllm.sample(rows, group_size=2, seeds=range(6))) < 1e-4
     after = dict(policy.named_parameters())
     assert all(torch.equal(p, before[name]) for name, p in after.items())
 
 
 def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     policy, server = make("llama", max_new_tokens=2), engine()
-    drawn = sampler(policy, server, sleep=True)
-    drawn.follow(policy, "policy", 0)
-    drawn.sample(rows, group_size=1, seeds=range(3))
+    vllm = sampler(policy, server, sleep=True)
+    vllm.follow(policy, "policy", 0)
+    vllm.sample(rows, group_size=1, seeds=range(3))
     calls = [path for path in server.paths() if path != "weight_info"]
     load = ["update_weight_version", "collective_rpc", "reset_prefix_cache"]
     assert calls == [
@@ -146,7 +146,7 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
         "inference/v1/generate", "wake_up", *["inference/v1/generate"] * 3, "sleep",
     ]  # fmt: skip
     with ThreadPoolExecutor(1) as thread:
-        ahead = thread.submit(drawn.sample, rows, group_size=1, seeds=range(3))
+        ahead = thread.submit(vllm.sample, rows, group_size=1, seeds=range(3))
         with pytest.raises(UserError, match=r"sampler.sleep: true and train.ahead: 1"):
             ahead.result()
 
@@ -159,6 +159,7 @@ def test_a_run(run, engine, tmp_path):
     assert len(steps) == 3
     assert all(line["mismatch/max"] < 1e-4 for line in steps)
     assert all(line["importance"] == pytest.approx(1.0, abs=1e-3) for line in steps)
-    assert server.paths().count("collective_rpc") == 4  # before each step, and before the last exam
+    # Weights are sent before each step and before the last evaluation.
+    assert server.paths().count("collective_rpc") == 4
     assert "Mismatch" in (tmp_path / "run/report.html").read_text()
     assert not list(Path(tmp_path).glob("groupwise-*"))  # no weights remain

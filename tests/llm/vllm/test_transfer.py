@@ -1,4 +1,4 @@
-"""How weights get to servers: by files, by vLLM's own transfer, and from several processes."""
+"""Sending weights to servers: by files, by vLLM's own transfer, and from several processes."""
 
 import json
 import os
@@ -17,55 +17,56 @@ from groupwise_llm.vllm.nccl import NCCL
 
 
 def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
-    done = subprocess.Popen(["true"])
-    done.wait()
-    dead = tmp_path / f"{files.PREFIX}{done.pid}-x"
-    other = tmp_path / f"groupwise-elsewhere-{done.pid}-x"  # another machine's, in a shared folder
+    process = subprocess.Popen(["true"])
+    process.wait()
+    dead = tmp_path / f"{files.PREFIX}{process.pid}-x"
+    # Of another machine, in a shared folder.
+    other = tmp_path / f"groupwise-elsewhere-{process.pid}-x"
     ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
     for folder in (dead, other, ours):
         folder.mkdir()
-    *_, drawn = pair()
+    *_, vllm = pair()
     assert [folder.exists() for folder in (dead, other, ours)] == [False, True, True]
     (home,) = [path for path in tmp_path.glob("groupwise-*") if path not in (other, ours)]
     assert [path.name for path in home.glob("*.safetensors")] == ["model-00000.safetensors"]
-    drawn.close()
+    vllm.close()
     assert not home.exists()
 
 
-def test_weights_are_cut_into_files(pair, rows, monkeypatch, tmp_path):
+def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "FILE_BYTES", 4096)
-    policy, _, drawn = pair()
+    policy, _, vllm = pair()
     (home,) = tmp_path.glob("groupwise-*")
     count = len(list(home.glob("*.safetensors")))
     assert count > 5
     with torch.no_grad():
         policy.model.lm_head.weight.copy_(policy.model.lm_head.weight.flip(0))
-    drawn.follow(policy, "policy", 1)
-    rollouts = drawn.sample(rows, group_size=1, seeds=range(3))
+    vllm.follow(policy, "policy", 1)
+    rollouts = vllm.sample(rows, group_size=1, seeds=range(3))
     with torch.no_grad():
         gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask]
     assert float(gap.abs().max()) < 1e-4
     assert len(list(home.glob("*.safetensors"))) == count
 
 
-def test_no_room_for_files(pair, sampler, engine, make, monkeypatch):
+def test_a_folder_without_room_is_an_error(pair, sampler, engine, make, monkeypatch):
     with pytest.raises(UserError, match=r"sampler.folder: cannot write to /nowhere/at/all"):
         pair(folder="/nowhere/at/all")
-    policy, _, drawn = pair()
+    policy, _, vllm = pair()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "save_file", full)
     with pytest.raises(UserError, match=r"sampler.folder: .* No space left .*with room for all"):
-        drawn.follow(policy, "policy", 1)
+        vllm.follow(policy, "policy", 1)
 
 
-# ---- vLLM's own transfer, whose GPUs are not here: what is asked of the servers
+# ---- vLLM's own transfer, without GPUs: the requests to the servers
 
 
 class Sender:
-    """In place of vLLM's: the same requests in the same order, and no tensors."""
+    """A fake of vLLM's sender: the same requests in the same order, without tensors."""
 
     def __init__(self, place, client, source):
         self.place, self.client, self.source = place, client, source
@@ -105,12 +106,12 @@ def weight_transfer(monkeypatch):
         monkeypatch.setitem(sys.modules, f"vllm.distributed.weight_transfer.{name}", module)
 
 
-def test_the_steps_of_nccl(make, engine, sampler, weight_transfer):
+def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transfer):
     policy, servers = make("llama"), [engine(backend="nccl"), engine(backend="nccl")]
-    drawn = sampler(policy, *servers, transfer="nccl")
+    vllm = sampler(policy, *servers, transfer="nccl")
     for version in range(2):
-        drawn._probed = True  # no tensors arrive
-        drawn.follow(policy, "policy", version)
+        vllm._probed = True  # no tensors arrive
+        vllm.follow(policy, "policy", version)
     for offset, server in enumerate(servers):
         update = [
             "update_weight_version", "start_weight_update", "update_weights",
@@ -123,33 +124,33 @@ def test_the_steps_of_nccl(make, engine, sampler, weight_transfer):
         assert init == {"rank_offset": 1 + offset, "world_size": 3}
         names = bodies["update_weights"]["update_info"]["names"]
         assert names == [name for name, _ in policy.weights()]
-        assert server.tag == drawn.tag
+        assert server.tag == vllm.tag
     servers[0].tag = "default"
     with pytest.raises(UserError, match=r"no longer has the weights .*--resume.*transfer: files"):
-        drawn.sample([{"prompt": "a"}], group_size=1, seeds=[0])
+        vllm.sample([{"prompt": "a"}], group_size=1, seeds=[0])
 
 
-def test_what_was_started_ends_although_a_server_is_gone(
+def test_closing_ends_the_started_server_although_another_is_gone(
     make, engine, sampler, weight_transfer, monkeypatch
 ):
     server, ended = engine(backend="nccl"), []
-    drawn = sampler(make("llama"), server, transfer="nccl")
-    drawn._probed = True
-    drawn.follow(drawn.policy, "policy", 0)
-    drawn._launch = Values()
-    drawn._launch.close = lambda: ended.append("server")
+    vllm = sampler(make("llama"), server, transfer="nccl")
+    vllm._probed = True
+    vllm.follow(vllm.policy, "policy", 0)
+    vllm._launch = Values()
+    vllm._launch.close = lambda: ended.append("server")
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, "shutdown", Sender.send_weights)  # asks the server
+        patch.setattr(Sender, "shutdown", Sender.send_weights)  # sends requests to the server
         server.stop()
-        drawn.close()  # and what went wrong before is what is said
+        vllm.close()  # raises nothing, so that an earlier error stays visible
     assert ended == ["server"]
 
 
-def test_nccl_without_vllm(make, engine, sampler):
-    drawn = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
-    assert isinstance(drawn._transfer, NCCL)
+def test_nccl_without_vllm_is_refused(make, engine, sampler):
+    vllm = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
+    assert isinstance(vllm._transfer, NCCL)
     with pytest.raises(UserError, match=r"in the environment of training, too: pip install"):
-        drawn.follow(drawn.policy, "policy", 0)
+        vllm.follow(vllm.policy, "policy", 0)
 
 
 # ---- several processes
@@ -185,7 +186,7 @@ try:
 except UserError as error:
     assert "cannot be reached" in str(error)
 else:
-    raise AssertionError("a server that is gone is told of on all processes")
+    raise AssertionError("expected an error on all processes, as the server is gone")
 accelerator.wait_for_everyone()
 sampler.close()
 if accelerator.is_main_process:
@@ -194,16 +195,17 @@ accelerator.end_training()
 """
 
 
-def test_of_several_processes_the_first_sends(engine, saved, tmp_path):
+def test_only_the_first_of_several_processes_sends_weights(engine, saved, tmp_path):
     server = engine()
     (tmp_path / "places.json").write_text(json.dumps([str(saved("llama")), server.url]))
     launch(CHILD, tmp_path, 2, limit=220, imports=["groupwise_llm.policy"])
-    told = server.paths()
-    assert told.count("collective_rpc") == 2  # for two follows of two processes
-    assert told.count("inference/v1/generate") == 8  # 3 in each version, and first one each to see
-    drawn = [path for path in told if path in ("wake_up", "sleep", "inference/v1/generate")]
+    paths = server.paths()
+    assert paths.count("collective_rpc") == 2  # one for each of the two versions
+    # Three for each version, and a check by each process.
+    assert paths.count("inference/v1/generate") == 8
+    requests = [path for path in paths if path in ("wake_up", "sleep", "inference/v1/generate")]
     asleep = False
-    for path in drawn:
+    for path in requests:
         asleep = {"wake_up": False, "sleep": True}.get(path, asleep)
         assert not (asleep and path == "inference/v1/generate")
     assert asleep
