@@ -1,5 +1,4 @@
-"""`groupwise.train` from Python: sections that override a file, objects instead of names, callbacks,
-resuming."""
+"""`groupwise.train` from Python: sections, objects instead of names, callbacks, resuming."""
 
 import json
 
@@ -42,9 +41,8 @@ def test_a_section_in_python_overrides_that_of_the_file(lab, tmp_path):
     assert result.steps == 2
     for line in ("learning_rate: 0.125", "group_size: 4", "beta: 0.25", "clip_high: 0.75"):
         assert line in saved, saved
-    assert "size: 3" not in saved.replace(
-        "group_size", ""
-    )  # an option of the policy that was replaced
+    # An option of the policy that was replaced.
+    assert "size: 3" not in saved.replace("group_size", "")
     other = {"algorithm": {"name": "dr_grpo"}, "overwrite": True}
     groupwise.train(file, train={"steps": 1}, **other, **arguments)
     assert "clip_high" not in (result.folder / "config.yaml").read_text()
