@@ -1,4 +1,4 @@
-"""Plugins: discovery and loading; a broken one affects no other, and errors name plugin and cause."""
+"""Plugins: discovery and loading; a broken one affects no other, and errors name it."""
 
 import inspect
 import os

@@ -36,12 +36,12 @@ def test_a_sampler_without_log_probs_trains_equally(lab, settings):
 
 @pytest.mark.parametrize("bias", [0.07, -0.07])
 def test_wrong_log_probs_are_measured_and_do_not_change_training(lab, bias):
-    """The policy samples itself, so there are no importance weights; one update needs no old log-probs."""
+    """The policy samples itself: no importance weights, and one update needs no old log-probs."""
     biased, unbiased = lab.trainer(lab.Tabular(bias=bias)), lab.trainer()
     metrics = lab.step(biased)
     assert metrics["mismatch/mean"] == pytest.approx(0.07, rel=1e-6)
     assert metrics["mismatch/max"] == pytest.approx(0.07, rel=1e-6)
-    # KL(sampler || policy) by k3, e^d - 1 - d with d = policy - sampler, over the sampler's samples.
+    # KL(sampler || policy) by k3: e^d - 1 - d with d = policy - sampler, over its samples.
     assert metrics["mismatch/kl"] == pytest.approx(math.expm1(-bias) + bias, rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(lab.step(unbiased)["grad_norm"], rel=1e-12)
     assert torch.equal(biased.policy.table, unbiased.policy.table)
