@@ -1,12 +1,12 @@
-"""Data that teaches: prompts weighted by success and replayed completions against neither.
+"""Prompts weighted by success, replayed completions, both, and neither.
 
     python tests/benchmarks/data.py arithmetic --seeds 0 1 2 --jobs 16 --out runs/data_arithmetic
     python tests/benchmarks/data.py shapes --seeds 0 1 2 --jobs 16 --out runs/data_shapes
 
-The accuracy of weighted prompts is no fair sample, so all are judged on held-out prompts drawn
-alike. Sums are of four to eight terms, of which the base model has learned four to six: of 256
-prompts some are soon always right and others hardly ever. Scenes are a quarter of the example's, so
-that each comes up several times.
+Weighted prompts are a biased sample, so all variants are judged on the same held-out prompts. Sums
+have four to eight terms, while the base model has learned four to six: of 256 prompts some are soon
+always right and others rarely. A quarter of the scenes of the example is used, so that each is
+drawn several times.
 """
 
 import sys
@@ -24,7 +24,7 @@ VARIANTS = {
 }
 SUMS = "{min_terms: 4, max_terms: 8, min_digits: 2, max_digits: 2}"
 TEMPLATE = 'template: "{question}\\n"'
-EXAM = f"{{name: reasoning_gym, task: chain_sum, seed: 1, options: {SUMS}, {TEMPLATE}}}"
+HELD_OUT = f"{{name: reasoning_gym, task: chain_sum, seed: 1, options: {SUMS}, {TEMPLATE}}}"
 RACES = {
     "arithmetic": Race(
         config=EXAMPLES / "arithmetic.yaml",
@@ -34,8 +34,8 @@ RACES = {
             "train.steps=120",
             f"prompts.options={SUMS}",
             "prompts.size=256",
-            "policy.max_new_tokens=112",  # of eight terms
-            f"evaluation.source={EXAM}",
+            "policy.max_new_tokens=112",  # enough for eight terms
+            f"evaluation.source={HELD_OUT}",
             "evaluation.prompts=200",
             "evaluation.greedy=false",
             "evaluation.every=5",
@@ -50,7 +50,7 @@ RACES = {
         common=[
             "train.steps=60",
             "train.schedule=constant",
-            "prompts.held_out=0.75",  # so that prompts come more than once
+            "prompts.held_out=0.75",  # so that prompts are drawn more than once
             "evaluation.prompts=100",
             "evaluation.samples=1",
             "evaluation.every=10",
