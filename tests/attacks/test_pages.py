@@ -30,7 +30,7 @@ def test_markup_of_several_runs_stays_text(browser, tmp_path, tries):
     tries(len(MARKUP))
 
 
-def test_nine_runs_are_readable(browser, tmp_path):
+def test_the_report_of_nine_runs_is_readable(browser, tmp_path):
     """Contrast of at least 4.5; the page fits the window, and charts do not cover their legends."""
     runs = [run_of(tmp_path / f"a_run_of_a_long_name_{n}", ["correct", "format"]) for n in range(9)]
     opened = OpenPage(browser, write_comparison(runs))

@@ -113,7 +113,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, tries) -> None:
     [st.text(max_size=60), st.text("[]{}:,-&*!|>'\"%#?<=~0x9e.+\n \tab\\Uu$", max_size=60)],
     ids=["any", "signs"],
 )
-def test_any_text_is_read_or_refused_in_a_sentence(texts, tries) -> None:
+def test_any_text_is_parsed_or_refused_in_one_sentence(texts, tries) -> None:
     @given(texts)
     @example('"\\UFFFFFFFF"')
     def attack(text: str) -> None:

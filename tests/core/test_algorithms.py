@@ -70,7 +70,7 @@ def per_decision(function):
 # ---- advantages
 
 
-def test_leave_one_out():
+def test_leave_one_out_subtracts_the_mean_of_the_others():
     values = advantages.leave_one_out(torch.tensor(REWARDS, dtype=torch.float64), GROUPS)
     for row in ROWS:
         others = [
@@ -84,7 +84,7 @@ def test_leave_one_out():
     assert advantages.leave_one_out(single, torch.tensor([0, 0, 1])).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_whitened():
+def test_whitening_subtracts_the_mean_and_divides_by_the_std():
     values = tensors()[0]
     whitened = advantages.whitened(values, MASK, epsilon=1e-3)
     chosen = [float(values[row, t]) for row in ROWS for t in POSITIONS if MASK[row, t]]
@@ -106,7 +106,7 @@ STEPS = torch.where(MASK & (torch.arange(4) % 2 == 0), tensors(1)[0], NAN)
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("steps", [None, STEPS])
-def test_reinforce_pp(beta, steps):
+def test_advantages_of_reinforce_pp_match_the_formula(beta, steps):
     old, reference = tensors(count=2)
     algorithm = ReinforcePP(ReinforcePP.Config(beta=beta))
     answers = {"old_log_probs": old, "reference_log_probs": reference} if beta else {}
@@ -139,7 +139,7 @@ def test_the_kl_of_reinforce_pp_is_in_the_reward_and_not_in_the_loss():
     assert "kl" in algorithm.measure(LogProbs(log_probs=new), batch)
 
 
-def test_reinforce_pp_with_a_baseline():
+def test_advantages_of_reinforce_pp_baseline_match_the_formula():
     result = ReinforcePPBaseline().targets(scores(), rollouts(), {})["advantages"]
 
     def centred(row):
@@ -187,7 +187,7 @@ def expected_lead(config):
 @pytest.mark.parametrize(
     "config", [{}, {"alpha": 0.5, "penalty": 0.0, "lowest": 1.0}, {"accuracy": "reward"}]
 )
-def test_lead(config):
+def test_lead_matches_the_formulas_of_the_paper(config):
     algorithm = LEAD(LEAD.Config(**config))
     result = algorithm.targets(scores(LEAD_REWARDS, format=FORMAT), rollouts(), {})["advantages"]
     assert result.tolist() == pytest.approx(expected_lead(algorithm.config), rel=1e-5)
@@ -285,7 +285,7 @@ SCORE_FUNCTIONS = ("cispo", "vespo")
 
 
 @pytest.mark.parametrize("form", LOSSES)
-def test_losses_and_gradients(form):
+def test_losses_and_gradients_match_formulas_and_finite_differences(form):
     old, new = tensors(count=2)
     decision_advantages = tensors(2)[0]
     algorithm = LOSSES[form]

@@ -146,7 +146,7 @@ def test_train_passes_configuration_and_flags(config: Path, run_module: SimpleNa
     assert options == {"resume": False, "overwrite": True, "quiet": True}
 
 
-def test_an_interrupted_run_exits_130(config: Path, run_module: SimpleNamespace) -> None:
+def test_an_interrupted_run_exits_with_code_130(config: Path, run_module: SimpleNamespace) -> None:
     assert call("train", config, "seed=13").exit_code == 130
 
 
@@ -184,12 +184,14 @@ def test_errors_of_the_user_are_one_line(
     assert (result.exit_code, result.stderr.strip(), result.stdout) == (code, message, "")
 
 
-def test_bugs_keep_their_traceback(config: Path, run_module: SimpleNamespace) -> None:
+def test_other_exceptions_keep_their_traceback(config: Path, run_module: SimpleNamespace) -> None:
     run_module.module.train_from_config = None
     assert isinstance(call("train", config).exception, TypeError)
 
 
-def test_mistakes_in_the_configuration_exit_2(config: Path, run_module: SimpleNamespace) -> None:
+def test_mistakes_in_the_configuration_exit_with_code_2(
+    config: Path, run_module: SimpleNamespace
+) -> None:
     result = call("train", config, "train.stesp=5")
     assert result.exit_code == 2
     assert result.stderr == (

@@ -52,7 +52,7 @@ def mistake(folder: Path, text: str, *overrides: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
-def test_shorthands_and_defaults(tmp_path: Path) -> None:
+def test_shorthands_and_defaults_of_a_configuration(tmp_path: Path) -> None:
     loaded = load(tmp_path, BASE)
     config = loaded.config
     assert (config.policy.name, config.policy.options) == ("toy", {})
@@ -95,7 +95,7 @@ def test_an_option_may_be_called_options(tmp_path: Path) -> None:
         ("1_000", "1_000"),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+def test_scalars_are_parsed_by_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
     parsed = load(tmp_path, BASE, f"policy.x={text}").config.policy.options["x"]
     assert parsed == value
     assert type(parsed) is type(value)

@@ -248,7 +248,7 @@ def check_refused(lab, message, **sections):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_verifier_that_the_policy_sees_is_refused(lab):
+def test_a_verifier_that_is_also_a_trained_reward_is_refused(lab):
     learns = {"name": "tests.core.test_learned:Counts", "labels": "verifier"}
     trained = "tests.core.test_learned:verifier"
     check_refused(

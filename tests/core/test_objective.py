@@ -47,7 +47,7 @@ def autograd(function, values):
 # ---- ratios
 
 
-def test_token_log_ratio(log_probs):
+def test_token_log_ratio_is_the_difference_of_each_decision(log_probs):
     new, old = log_probs
     log_ratio = token_log_ratio(new, old, MASK)
     for row in range(4):
@@ -58,7 +58,7 @@ def test_token_log_ratio(log_probs):
             assert float(log_ratio[row, position]) == expected
 
 
-def test_sequence_log_ratio(log_probs):
+def test_sequence_log_ratio_is_the_mean_difference_of_a_completion(log_probs):
     new, old = log_probs
     log_ratio = sequence_log_ratio(new, old, MASK)
     for row in range(4):
@@ -168,7 +168,7 @@ def test_advantages_may_differ_by_decision():
         ("k3", lambda d: math.exp(-d) - 1 + d),
     ],
 )
-def test_kl_formulas(estimator, formula):
+def test_kl_estimators_match_their_formulas(estimator, formula):
     new = torch.tensor([[-1.0, -2.0, -0.3, -4.0]], dtype=torch.float64)
     reference = torch.tensor([[-1.0, -1.5, -2.3, -3.9]], dtype=torch.float64)
     values = kl(new, reference, estimator=estimator)
@@ -196,7 +196,7 @@ def test_kl_is_unbiased(estimator):
 
 
 @pytest.mark.parametrize(("estimator", "share"), [("k1", 0.0), ("k2", 1.0)])
-def test_gradients_of_kl_in_expectation(estimator, share):
+def test_k1_has_no_expected_gradient_and_k2_that_of_the_kl(estimator, share):
     """As a loss, k2 has the gradient of the KL and k1 has none, as the docstring of `kl` states."""
     logits, reference = distributions()
     exact = autograd(lambda v: (v.softmax(0) * (v.log_softmax(0) - reference)).sum(), logits)

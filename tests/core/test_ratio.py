@@ -10,7 +10,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 
 
-def test_clipping_begins_with_the_second_update(lab):
+def test_nothing_is_clipped_before_the_second_update(lab):
     one, four = lab.trainer(steps=1), lab.trainer(steps=1, epochs=4, learning_rate=0.5)
     assert lab.step(one)["clip_fraction"] == 0.0
     metrics = lab.step(four)

@@ -452,7 +452,7 @@ def test_extreme_values_can_be_drawn() -> None:
         assert "nan" not in draw(chart, 2)
 
 
-def test_tick_labels_share_their_decimals() -> None:
+def test_labels_of_ticks_have_equal_decimals() -> None:
     assert tick_labels([0, 0.25, 0.5]) == ["0.00", "0.25", "0.50"]
     assert tick_labels([-0.5, 0, 0.5], percent=True) == ["\N{MINUS SIGN}50 %", "0", "50 %"]
     assert tick_labels([0, 20000, 40000]) == ["0", "20 k", "40 k"]

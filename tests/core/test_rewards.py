@@ -306,7 +306,7 @@ def test_rewards_cannot_change_the_arguments_of_others(rollouts):
     assert rollouts.completions == TEXTS
 
 
-def test_no_gradient_is_recorded(rollouts):
+def test_rewards_are_computed_without_gradients(rollouts):
     weight = torch.ones((), requires_grad=True)
     scores = score(rollouts, lambda completions: weight * torch.ones(4))
     assert scores.total.tolist() == [1.0] * 4

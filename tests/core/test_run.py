@@ -85,7 +85,7 @@ def test_objects_of_a_wrong_type_are_refused(lab, tmp_path, section, message):
         train(lab, tmp_path, **section(lab))
 
 
-def test_a_run_without_held_out_prompts_says_so(lab, tmp_path, capsys):
+def test_a_run_without_held_out_prompts_prints_a_note(lab, tmp_path, capsys):
     everything = {"name": "rows", "rows": lab.rows(2), "held_out": 0.0}
     train(lab, tmp_path, prompts=everything, quiet=False)
     assert "no prompts are held out, so there is no evaluation" in capsys.readouterr().err

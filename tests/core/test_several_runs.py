@@ -109,7 +109,7 @@ def test_runs_of_other_kinds_and_runs_without_steps_may_be_compared(tmp_path):
     assert "<figure" not in without_steps
 
 
-def test_lines_beyond_the_colours_are_dashed(tmp_path):
+def test_curves_beyond_the_number_of_colours_are_dashed(tmp_path):
     html = page([write(tmp_path / f"r{n}") for n in range(8)])
     styles = re.findall(r'class="line (.*?)"', figure(html, "Reward, in training"))
     assert styles == ["c0", "c1", "c2", "c3", "c4", "c5", "c0 dashed1", "c1 dashed1"]

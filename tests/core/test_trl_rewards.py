@@ -87,7 +87,7 @@ def test_a_reward_may_use_a_client_created_in_the_main_thread(lab):
     client.close()
 
 
-def test_math_verify_with_its_defaults(lab):
+def test_math_verify_works_with_its_default_time_limits(lab):
     """Its limits of time are alarms."""
     math_verify = pytest.importorskip("math_verify")
 
