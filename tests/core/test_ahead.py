@@ -248,16 +248,16 @@ def test_signals_while_sampling_ahead_save_a_complete_step(lab, tmp_path, monkey
                 time.sleep(0.05)
             return super().sample(*args, **options)
 
-    options = {"checkpoint_every": 0}
+    section = {"checkpoint_every": 0}
     try:
-        result = run(lab, tmp_path / "run", by_engine=Signalled, **options)
+        result = run(lab, tmp_path / "run", by_engine=Signalled, **section)
         assert result.interrupted
         assert times == 1
     except KeyboardInterrupt:
         assert times == 2
     steps = [line["step"] for line in lines(tmp_path / "run") if "loss" in line]
     assert steps in ([1, 2], [1, 2, 3], [1, 2, 3, 4])  # depends on when the signal arrives
-    assert run(lab, tmp_path / "run", by_engine=Engine, resume=True, **options).steps == 7
+    assert run(lab, tmp_path / "run", by_engine=Engine, resume=True, **section).steps == 7
     assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [*range(1, 8)]
 
 

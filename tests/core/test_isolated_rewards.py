@@ -267,9 +267,9 @@ def test_a_run_in_another_thread_isolates_plain_rewards_or_refuses_them(lab, use
         return results.pop()
 
     section = {"train": {"steps": 0}}
-    error = run_in_thread(rewards=[lambda completions: [0.0] * len(completions)], **section)
-    assert "'lambda_0' cannot be sent to a worker process" in error
-    assert "This run is not in the main thread, where plain rew" in error
+    message = run_in_thread(rewards=[lambda completions: [0.0] * len(completions)], **section)
+    assert "'lambda_0' cannot be sent to a worker process" in message
+    assert "This run is not in the main thread, where plain rew" in message
     assert run_in_thread(rewards=[user_module.length], **section).before["reward"] > 0
 
 
