@@ -1,4 +1,4 @@
-"""Tests never use the model hub or the user's own files; registered is what this tree registers."""
+"""Settings of all tests: no model hub, no files of the user, only the plugins of this tree."""
 
 import os
 import signal
@@ -13,26 +13,26 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Trackio reads it when it is imported, which other packages do; else runs lie in the user's cache.
+# Trackio reads it at import, also by other packages; without it, runs are in the user's cache.
 _trackio = tempfile.TemporaryDirectory(prefix="trackio")
 os.environ["TRACKIO_DIR"] = _trackio.name
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background job
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers that share the cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LONGEST = (
     *("test_ray", "test_torchrun", "test_training", "test_docs", "test_ppo", "test_device"),
     *("test_damage", "test_kills", "test_real"),
 )
-"""Files with tests of 20 s and more, which begin first: no worker waits for the last of them."""
+"""Files with tests of 20 s and more, which start first, so that no worker waits for them."""
 CHECKED = ("policies", "samplers", "adapters", "rewards", "algorithms")
 """The kinds that `groupwise.testing` has a check for."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Each worker has neighbouring tests, which share fixtures; one without any takes another's."""
+    """Workers have neighbouring tests, which share fixtures, and take tests of others when done."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def registered() -> Callable[[str], dict[tuple[str, str], Any]]:
-    """registered(plugin) -> {(kind, name): what the name stands for}, of what can be checked."""
+    """registered(plugin) -> {(kind, name): the registered object}, of the kinds in CHECKED."""
     from groupwise.plugins.registry import discover
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))

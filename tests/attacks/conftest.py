@@ -1,7 +1,7 @@
-"""Attacks on what the docs promise: `pytest tests/attacks --full` tries each more often.
+"""Attacks on promises of the docs; `pytest tests/attacks --full` makes many more tries.
 
-A test says by `@pytest.mark.attack(PROMISE, HOW)` what it attacks, and counts by the fixture
-`tries`. With `--full` a table of it ends the run, the one in docs/reliability.md.
+`@pytest.mark.attack(PROMISE, HOW)` names the promise and the way a test attacks it; the fixture
+`tries` counts the tries. With `--full` the run ends with the table in docs/reliability.md.
 """
 
 import shutil
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Always the same inputs in small, so that a change breaks nothing by chance.
+    # Without --full the inputs are always the same, so no test fails by chance.
     options = {"deadline": None, "database": None}
     hypothesis.settings.register_profile("small", max_examples=60, derandomize=True, **options)
     hypothesis.settings.register_profile("full", max_examples=5_000, **options)
@@ -34,13 +34,13 @@ def _is_full(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def full(pytestconfig: pytest.Config) -> bool:
-    """Whether there are minutes rather than seconds."""
+    """Whether --full is set: a test may take minutes instead of seconds."""
     return _is_full(pytestconfig)
 
 
 @pytest.fixture
 def tries(request: pytest.FixtureRequest) -> Callable[[int], None]:
-    """Adds to how often what the test attacks was tried."""
+    """tries(count=1) adds to the number of tries of this attack."""
     promise, how = request.node.get_closest_marker("attack").args
 
     def add(count: int = 1) -> None:

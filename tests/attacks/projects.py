@@ -1,4 +1,4 @@
-"""A small project that trains in a fraction of a second, and what its runs come out as."""
+"""A small project whose run takes a fraction of a second, and the outcome of such a run."""
 
 import json
 import shutil
@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 BASE = Path(__file__).parents[2] / "examples" / "arithmetic" / "base"
 REWARD = '''\
 def letters(completions, **columns):
-    """Something that differs from completion to completion."""
+    """A reward that differs between completions."""
     return [float(sum(map(ord, text)) % 7) for text in completions]
 '''
-OF_TIME = ("time/", "reward_time", "decisions_per")
+TIME_KEYS = ("time/", "reward_time", "decisions_per")
 
 
 def make(home: Path, **train: Any) -> Path:
-    """A folder with a configuration, `run.yaml`, whose run lies in `run`."""
+    """Writes a project: a folder with `run.yaml`, whose run is in `run`."""
     home.mkdir(parents=True, exist_ok=True)
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
     config = {
@@ -34,17 +34,17 @@ def make(home: Path, **train: Any) -> Path:
     return home
 
 
-def copied(begun: Path, home: Path) -> Path:
-    """A project with its run in another folder, as if the run had been begun there."""
-    shutil.copytree(begun, home, symlinks=True, dirs_exist_ok=True)
+def copied(project: Path, home: Path) -> Path:
+    """Copies a project with its run to another folder, as if the run had been started there."""
+    shutil.copytree(project, home, symlinks=True, dirs_exist_ok=True)
     facts = home / "run" / "run.json"
-    facts.write_text(facts.read_text().replace(str(begun), str(home)))
+    facts.write_text(facts.read_text().replace(str(project), str(home)))
     return home
 
 
 def outcome(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The metrics of every step without times, and the weights it ended with."""
+    """The metrics of all steps without times, and the final weights."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{k: v for k, v in line.items() if not k.startswith(OF_TIME)} for line in lines]
+    metrics = [{k: v for k, v in line.items() if not k.startswith(TIME_KEYS)} for line in lines]
     weights = load_file(run / "model" / "model.safetensors")
     return metrics, {name: tensor.tolist() for name, tensor in weights.items()}

@@ -1,4 +1,4 @@
-"""Scraps of what a model writes, and of what nobody would."""
+"""Fragments of text that a model may write, and of text that nobody would."""
 
 _TAGS = (
     *("<think>", "</think>", "<answer>", "</answer>", "<think>\n", "\n</think>\n", "\n<answer>\n"),
@@ -60,7 +60,7 @@ _LETTERS = (
 )
 FRAGMENTS = (*_TAGS, *_NUMBERS, *_SPACES, *_LETTERS, "word ")
 
-# What is repeated until a text is long.
+# Fragments that are repeated to a long text.
 UNITS = (
     *FRAGMENTS,
     *("a", "1", "a ", "1 ", "1.", ".1", "1-", "- ", "a\u0439\u4e2d ", "a\u0439\u4e2d", "a\u0301"),

@@ -1,4 +1,4 @@
-"""Answers and forms that must not earn: what a policy under training might come upon."""
+"""Answers and formats that must earn nothing, as a policy in training may find them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from groupwise_verifiable.text.repetition import Repetition
 
 Tries = Callable[[int], None]
 
-NOTHING = ("", " ", "\n\n", "\u200b", "\0", "\ud800", "None", "null", "()", "<answer></answer>")
+BLANK = ("", " ", "\n\n", "\u200b", "\0", "\ud800", "None", "null", "()", "<answer></answer>")
 EVASIVE = (
     *("banana", "I do not know.", "The answer is the answer.", "it depends", "What is 2 + 3?"),
     *("nan", "NaN", "inf", "-inf", "Infinity", "1e999", "-1e999", "True", "False", "0", "1"),
 )
-# None of these is 5, and in none does a 5 stand for the result.
+# None of these is 5, and in none of them 5 is the result.
 LAST_NUMBERS = (
     *("2+3+5-5", "0+5", "10 - 5", "10 -5", "10\u20135", "1*5", "25/5", "10/2", "5/1", "5//1"),
     *("2^5", "2**5", "x^{5}", "x_5", r"\frac{25}{5}", r"\sqrt{5}", r"2 \times 5", r"0 \cdot 5"),
@@ -85,13 +85,13 @@ def value_of(reward: Any, text: str, prompt: str = "What is 2 + 3?", **columns: 
 
 
 @pytest.mark.attack(
-    "A number is right where it is the result", "what holds 5 and is not the result"
+    "A number is right only if it is the result", "texts that contain 5, but not as the result"
 )
 @pytest.mark.parametrize("extract", ["last_number", "whole", "tag"])
-def test_what_is_not_the_number_earns_nothing(extract: str, tries: Tries) -> None:
+def test_only_the_right_number_earns_something(extract: str, tries: Tries) -> None:
     reward = NumericAnswer(NumericAnswer.Config.model_validate({"extract": extract}))
-    texts = {"last_number": (*NOTHING, *EVASIVE, *LAST_NUMBERS), "whole": (*NOTHING, *WHOLE)}.get(
-        extract, (*NOTHING, *EVASIVE, *TAGS, *(f"<answer>{text}</answer>" for text in WHOLE))
+    texts = {"last_number": (*BLANK, *EVASIVE, *LAST_NUMBERS), "whole": (*BLANK, *WHOLE)}.get(
+        extract, (*BLANK, *EVASIVE, *TAGS, *(f"<answer>{text}</answer>" for text in WHOLE))
     )
     right = "<answer>5</answer>" if extract == "tag" else "5"
     assert value_of(reward, right, answer=5) == 1.0
@@ -99,8 +99,8 @@ def test_what_is_not_the_number_earns_nothing(extract: str, tries: Tries) -> Non
     tries(len(texts))
 
 
-@pytest.mark.attack("A copy of the question earns nothing", "expressions out of 30 prompts")
-def test_the_question_copied_earns_nothing(tries: Tries) -> None:
+@pytest.mark.attack("A copy of the question earns nothing", "the expressions of 30 prompts")
+def test_a_copy_of_the_question_earns_nothing(tries: Tries) -> None:
     reward = NumericAnswer()
     questions = (
         *((f"{2 * n} - {n}", n) for n in range(2, 12)),
@@ -114,7 +114,9 @@ def test_the_question_copied_earns_nothing(tries: Tries) -> None:
             tries(1)
 
 
-@pytest.mark.attack("Counting on until the limit earns nothing", "cut off at each of 30 numbers")
+@pytest.mark.attack(
+    "Counting until the limit of tokens earns nothing", "completions cut off at each of 30 numbers"
+)
 def test_counting_until_the_limit_earns_nothing(tries: Tries) -> None:
     for gold in range(1, 31):
         text = " ".join(map(str, range(1, gold + 1)))
@@ -123,7 +125,7 @@ def test_counting_until_the_limit_earns_nothing(tries: Tries) -> None:
 
 
 EXACT = (
-    *NOTHING,
+    *BLANK,
     *EVASIVE,
     *(
         "Paris, London",
@@ -147,9 +149,11 @@ EXACT = (
 )
 
 
-@pytest.mark.attack("Only the gold string itself is right", "what looks like it or holds it")
+@pytest.mark.attack(
+    "Only the gold string itself is right", "strings that look like it or contain it"
+)
 @pytest.mark.parametrize("extract", ["whole", "tag", "last_line"])
-def test_what_is_not_the_string_earns_nothing(extract: str, tries: Tries) -> None:
+def test_only_the_gold_string_earns_something(extract: str, tries: Tries) -> None:
     reward = ExactAnswer(ExactAnswer.Config.model_validate({"extract": extract}))
     form = "<answer>{}</answer>" if extract == "tag" else "{}"
     texts = [form.format(text) for text in EXACT]
@@ -164,10 +168,12 @@ def test_what_is_not_the_string_earns_nothing(extract: str, tries: Tries) -> Non
     tries(len(texts))
 
 
-@pytest.mark.attack("A row without an answer pays nobody", "empty answers where gold is empty")
-def test_an_empty_gold_answer_pays_nobody(tries: Tries) -> None:
+@pytest.mark.attack(
+    "A row without an answer gives no reward", "empty answers to rows with an empty gold answer"
+)
+def test_a_row_with_an_empty_gold_answer_gives_no_reward(tries: Tries) -> None:
     for gold in ("", " ", "\n", None, float("nan")):
-        for text in NOTHING:
+        for text in BLANK:
             assert value_of(ExactAnswer(), text, answer=gold) is None
             assert value_of(NumericAnswer(), text, answer=gold) is None
             tries(2)
@@ -175,7 +181,7 @@ def test_an_empty_gold_answer_pays_nobody(tries: Tries) -> None:
 
 GOOD = "<think>\nreasons\n</think>\n<answer>\n42\n</answer>"
 FORMS = (
-    *NOTHING,
+    *BLANK,
     "<think>\n\n</think>\n<answer>\n\n</answer>",
     "<think>\n</think>\n<answer>\n</answer>",
     "<think>\n \t\n</think>\n<answer>\n42\n</answer>",
@@ -201,23 +207,29 @@ FORMS = (
 )
 
 
-@pytest.mark.attack("Form is the whole form, with something in it", "broken, empty, repeated forms")
-def test_what_is_not_the_form_earns_nothing(tries: Tries) -> None:
+@pytest.mark.attack(
+    "A format is right only if it is complete and not empty", "broken, empty and repeated formats"
+)
+def test_only_the_complete_format_earns_something(tries: Tries) -> None:
     reward = ThinkAnswerFormat()
     assert value_of(reward, GOOD) == 1.0
     assert {text: value_of(reward, text) for text in FORMS} == dict.fromkeys(FORMS, 0.0)
-    # The slope to it is at its top with all four tags alone, in any order, as open-r1's is.
-    inside_out = "<think>\n<answer>\n42\n</answer>\n</think>\n"
-    assert value_of(TagCount(), inside_out) == 1.0
-    lacking = [text for text in FORMS if text.count("think>\n") != 2 or text.count("answer>") != 2]
-    assert all(value_of(TagCount(), text) < 1.0 for text in lacking)
-    tries(len(FORMS) + len(lacking))
+    # `TagCount` gives 1 for all four tags in any order, as in open-r1.
+    nested_tags = "<think>\n<answer>\n42\n</answer>\n</think>\n"
+    assert value_of(TagCount(), nested_tags) == 1.0
+    incomplete = [
+        text for text in FORMS if text.count("think>\n") != 2 or text.count("answer>") != 2
+    ]
+    assert all(value_of(TagCount(), text) < 1.0 for text in incomplete)
+    tries(len(FORMS) + len(incomplete))
 
 
-@pytest.mark.attack("Thinking is closed, and then comes an answer", "thinking that is not")
-def test_thinking_that_is_not_closed_earns_nothing(tries: Tries) -> None:
+@pytest.mark.attack(
+    "Thinking must be closed and followed by an answer", "thinking without an end or an answer"
+)
+def test_thinking_without_an_end_or_an_answer_earns_nothing(tries: Tries) -> None:
     texts = (
-        *NOTHING,
+        *BLANK,
         *("<think>", "</think>", "<think></think>", "<think>a</think>", "<think>a</think>\n \t"),
         *("</think><think>b", "a<think>b</think>c", " <think>a</think>b", "<think>a<think/>b"),
         *("<think>a</think>b</think>c", "<think>a<think>b</think>c", "<think>a</think><think>b"),
@@ -229,8 +241,10 @@ def test_thinking_that_is_not_closed_earns_nothing(tries: Tries) -> None:
     tries(len(texts))
 
 
-@pytest.mark.attack("Another language does not pass for the target", "sentences, and look-alikes")
-def test_another_language_earns_little(tries: Tries) -> None:
+@pytest.mark.attack(
+    "Text in another language earns little", "sentences of other languages, and similar letters"
+)
+def test_text_in_another_language_earns_little(tries: Tries) -> None:
     german = "Zuerst addieren wir die beiden Zahlen, und dann teilen wir durch drei."
     texts = (
         german,
@@ -265,8 +279,8 @@ def test_another_language_earns_little(tries: Tries) -> None:
     tries(len(texts) + 5)
 
 
-@pytest.mark.attack("Repetition and length are never worth more than none", "loops and long texts")
-def test_loops_and_long_texts_cost(tries: Tries) -> None:
+@pytest.mark.attack("Repetition and excessive length are always penalised", "loops and long texts")
+def test_loops_and_long_texts_are_penalised(tries: Tries) -> None:
     for unit in (
         "a ",
         "a b ",

@@ -1,4 +1,4 @@
-"""Files of a run cut, emptied, swapped, linked elsewhere or filled with anything: a sentence."""
+"""Damaged files and folders of a run: every command ends with an error of one sentence."""
 
 import hashlib
 import json
@@ -32,13 +32,13 @@ FILES = (
 FOLDERS = ("samples", "checkpoints", "checkpoints/step_3")
 
 
-def call(*words: str):
-    return CliRunner().invoke(app, [*map(str, words)])
+def call(*arguments: str):
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory) -> Path:
-    home = projects.make(tmp_path_factory.mktemp("begun"))
+def trained(tmp_path_factory) -> Path:
+    home = projects.make(tmp_path_factory.mktemp("trained"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert call("train", "run.yaml", "--quiet").exit_code == 0
@@ -46,60 +46,60 @@ def begun(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def project(begun, tmp_path, monkeypatch) -> Path:
+def project(trained, tmp_path, monkeypatch) -> Path:
     """A copy of a project with a run of three steps and the checkpoints of the last two."""
-    return copied(begun, tmp_path / "project", monkeypatch)
+    return copied(trained, tmp_path / "project", monkeypatch)
 
 
-def copied(begun: Path, home: Path, monkeypatch) -> Path:
-    monkeypatch.chdir(projects.copied(begun, home))
+def copied(trained: Path, home: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(projects.copied(trained, home))
     return home
 
 
-def emptied(path: Path) -> None:
+def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def cut(path: Path) -> None:
+def cut_in_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def scrambled(path: Path) -> None:
+def scramble(path: Path) -> None:
     path.write_bytes(random.Random(0).randbytes(path.stat().st_size))
 
 
-def missing(path: Path) -> None:
+def remove(path: Path) -> None:
     path.unlink()
 
 
-def a_folder(path: Path) -> None:
+def replace_by_a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-def dangling(path: Path) -> None:
+def link_to_nothing(path: Path) -> None:
     path.unlink()
     path.symlink_to("/nowhere/at/all")
 
 
-def circular(path: Path) -> None:
+def link_to_itself(path: Path) -> None:
     path.unlink()
     path.symlink_to(path.name)
 
 
-def no_utf8(path: Path) -> None:
+def invalid_utf8(path: Path) -> None:
     path.write_bytes(b"\xff\xfe" + path.read_bytes())
 
 
-def a_list(path: Path) -> None:
+def replace_by_a_list(path: Path) -> None:
     path.write_text("[1, 2]")
 
 
-def deep(path: Path) -> None:
+def deep_json(path: Path) -> None:
     path.write_text("[" * 50_000 + "]" * 50_000)
 
 
-def strange(path: Path) -> None:
+def wrong_types(path: Path) -> None:
     path.write_text('{"step": "x", "config_folder": 7, "before": [1], "groupwise": null}')
 
 
@@ -108,8 +108,17 @@ def long_number(path: Path) -> None:
 
 
 DAMAGES = (
-    *(emptied, cut, scrambled, missing, a_folder, dangling, circular, no_utf8),
-    *(a_list, deep, strange, long_number),
+    *(
+        empty,
+        cut_in_half,
+        scramble,
+        remove,
+        replace_by_a_folder,
+        link_to_nothing,
+        link_to_itself,
+        invalid_utf8,
+    ),
+    *(replace_by_a_list, deep_json, wrong_types, long_number),
 )
 COMMANDS = {
     "resume": ("resume", "run", "train.steps=4", "--quiet"),
@@ -120,7 +129,7 @@ COMMANDS = {
 }
 
 
-def ends_with_a_sentence(result) -> None:
+def assert_one_sentence(result) -> None:
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (0, 2), result.output
     if result.exit_code == 2:
@@ -130,16 +139,16 @@ def ends_with_a_sentence(result) -> None:
 
 
 @pytest.mark.attack(
-    "A damaged file of a run ends a command with a sentence, never a traceback",
+    "A damaged file of a run ends a command with an error of one sentence, never a traceback",
     "10 files x 12 damages (cut, empty, scrambled, links, deep JSON, ...) x 5 commands",
 )
-def test_every_file_damaged_in_every_way(begun, tmp_path, monkeypatch, tries, full):
+def test_any_damage_to_any_file_gives_one_sentence(trained, tmp_path, monkeypatch, tries, full):
     cases = [(file, damage, name) for file in FILES for damage in DAMAGES for name in COMMANDS]
     for number, (file, damage, name) in enumerate(cases if full else cases[::23]):
-        home = copied(begun, tmp_path / str(number), monkeypatch)
+        home = copied(trained, tmp_path / str(number), monkeypatch)
         damage(home / "run" / file)
         try:
-            ends_with_a_sentence(call(*COMMANDS[name]))
+            assert_one_sentence(call(*COMMANDS[name]))
         except BaseException as error:
             error.add_note(f"{file} {damage.__name__}, then {name}")
             raise
@@ -148,12 +157,12 @@ def test_every_file_damaged_in_every_way(begun, tmp_path, monkeypatch, tries, fu
 
 
 @pytest.mark.attack(
-    "A damaged file of a run ends a command with a sentence, never a traceback",
+    "A damaged file of a run ends a command with an error of one sentence, never a traceback",
     "folders of a run removed, or replaced by files and links",
 )
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("damage", ["missing", "a file", "dangling"])
-def test_folders(project, folder, damage, tries):
+def test_damaged_folders_give_one_sentence(project, folder, damage, tries):
     path = project / "run" / folder
     shutil.rmtree(path)
     if damage == "a file":
@@ -161,12 +170,12 @@ def test_folders(project, folder, damage, tries):
     elif damage == "dangling":
         path.symlink_to("/nowhere/at/all")
     for command in COMMANDS.values():
-        ends_with_a_sentence(call(*command))
+        assert_one_sentence(call(*command))
         tries()
 
 
-def relisted(folder: Path) -> None:
-    """Makes the list of a checkpoint's files true again, as one who forges it would."""
+def update_checksums(folder: Path) -> None:
+    """Writes valid sizes and checksums of the files of a forged checkpoint."""
     files = {
         path.name: {
             "bytes": path.stat().st_size,
@@ -178,7 +187,7 @@ def relisted(folder: Path) -> None:
     (folder / "files.json").write_text(json.dumps(files))
 
 
-def of_weights(file: str, change: Callable) -> Callable[[Path], None]:
+def change_tensors(file: str, change: Callable) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         tensors = load_file(folder / f"{file}.safetensors")
         change(tensors)
@@ -187,7 +196,7 @@ def of_weights(file: str, change: Callable) -> Callable[[Path], None]:
     return damage
 
 
-def of_state(**values) -> Callable[[Path], None]:
+def change_state(**values) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         state = json.loads((folder / "state.json").read_text())
         (folder / "state.json").write_text(json.dumps(state | values))
@@ -195,43 +204,45 @@ def of_state(**values) -> Callable[[Path], None]:
     return damage
 
 
-def one(value: float) -> Callable:
+def set_one_value(value: float) -> Callable:
     return lambda tensors: tensors[max(tensors)].view(-1)[0].fill_(value)
 
 
-PASSED = {
-    "NaN weights": of_weights("weights", one(float("nan"))),
-    "infinite weights": of_weights("weights", one(float("inf"))),
-    "a NaN in the optimizer": of_weights("optimizer", one(float("nan"))),
-    "a negative step": of_state(step=-5),
-    "a step of a thousand million": of_state(step=10**9),
-    "a step that is a text": of_state(step="3"),
-    "another run": of_state(run="another"),
-    "no prompts": of_state(prompts=None),
-    "no place in the prompts": of_state(prompts={}),
-    "an endless place": of_state(prompts={"position": 3, "drawn": 10**30, "skipped": 0}),
-    "seconds before time": of_state(seconds=-1.0),
-    "a negative place": of_state(prompts={"position": -1, "drawn": 3, "skipped": 0}),
-    "NaN seconds": of_state(seconds=float("nan")),
-    "no judge": of_state(judge={}),
-    "rewards that are a list": of_state(rewards=[1]),
-    "an optimizer that is a number": of_state(learners={"policy": {"updates": 1, "optimizer": 3}}),
-    "a tensor that is not there": of_state(rewards={"letters": {"<tensor>": "7"}}),
-    "no names": of_state(names=None),
+FORGED = {
+    "NaN weights": change_tensors("weights", set_one_value(float("nan"))),
+    "infinite weights": change_tensors("weights", set_one_value(float("inf"))),
+    "a NaN in the optimizer": change_tensors("optimizer", set_one_value(float("nan"))),
+    "a negative step": change_state(step=-5),
+    "a step of a thousand million": change_state(step=10**9),
+    "a step that is a text": change_state(step="3"),
+    "another run": change_state(run="another"),
+    "no prompts": change_state(prompts=None),
+    "no position in the prompts": change_state(prompts={}),
+    "an endless position": change_state(prompts={"position": 3, "drawn": 10**30, "skipped": 0}),
+    "negative seconds": change_state(seconds=-1.0),
+    "a negative position": change_state(prompts={"position": -1, "drawn": 3, "skipped": 0}),
+    "NaN seconds": change_state(seconds=float("nan")),
+    "no judge": change_state(judge={}),
+    "rewards that are a list": change_state(rewards=[1]),
+    "an optimizer that is a number": change_state(
+        learners={"policy": {"updates": 1, "optimizer": 3}}
+    ),
+    "a tensor that is not there": change_state(rewards={"letters": {"<tensor>": "7"}}),
+    "no names": change_state(names=None),
     "no weights": lambda folder: (folder / "weights.safetensors").unlink(),
     "no state": lambda folder: (folder / "state.json").unlink(),
 }
 
 
 @pytest.mark.attack(
-    "A damaged checkpoint is passed over for the one before it, and a note says why",
-    "20 forged checkpoints whose list of files is true (NaN, steps of -5 and 1e9, ...)",
+    "A damaged checkpoint is skipped for the one before it, and a note gives the reason",
+    "20 forged checkpoints with valid checksums (NaN, steps of -5 and 1e9, ...)",
 )
-@pytest.mark.parametrize("name", PASSED)
-def test_what_is_no_checkpoint_is_passed_over(project, name, tries):
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_checkpoint_is_skipped(project, name, tries):
     folder = project / "run" / "checkpoints" / "step_3"
-    PASSED[name](folder)
-    relisted(folder)
+    FORGED[name](folder)
+    update_checksums(folder)
     result = call("resume", "run", "train.steps=4")
     text = " ".join(result.stderr.split())
     if name == "no weights":
@@ -247,25 +258,25 @@ def test_what_is_no_checkpoint_is_passed_over(project, name, tries):
 
 
 @pytest.mark.attack(
-    "A damaged checkpoint is passed over for the one before it, and a note says why",
-    "one bit of its weights turned over, at 5 places",
+    "A damaged checkpoint is skipped for the one before it, and a note gives the reason",
+    "one bit of its weights flipped, at 5 positions",
 )
-def test_a_bit_that_turned_over(begun, tmp_path, monkeypatch, tries):
-    for place in (8, 100, 1_000_000, 2_000_000, 3_000_000):
-        home = copied(begun, tmp_path / str(place), monkeypatch)
+def test_a_checkpoint_with_a_flipped_bit_is_skipped(trained, tmp_path, monkeypatch, tries):
+    for position in (8, 100, 1_000_000, 2_000_000, 3_000_000):
+        home = copied(trained, tmp_path / str(position), monkeypatch)
         path = home / "run" / "checkpoints" / "step_3" / "weights.safetensors"
         content = bytearray(path.read_bytes())
-        content[place] ^= 1
+        content[position] ^= 1
         path.write_bytes(content)
         result = call("resume", "run", "train.steps=4")
         assert result.exit_code == 0
         assert "weights.safetensors has another checksum" in " ".join(result.stderr.split())
-        whole = projects.outcome(home / "run")[0]
-        assert [line["step"] for line in whole if "reward" in line] == [1, 2, 3, 4]
+        metrics = projects.outcome(home / "run")[0]
+        assert [line["step"] for line in metrics if "reward" in line] == [1, 2, 3, 4]
         tries()
 
 
-def of_list(**files) -> Callable[[Path], None]:
+def change_list(**files) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         listed = json.loads((folder / "files.json").read_text())
         (folder / "files.json").write_text(json.dumps(listed | files))
@@ -273,34 +284,34 @@ def of_list(**files) -> Callable[[Path], None]:
     return damage
 
 
-LISTED = {
-    "an endless file": of_list(**{"state.json": {"bytes": float("inf"), "sha256": ""}}),
-    "a device": of_list(**{"/dev/zero": {"bytes": 0, "sha256": ""}}),
-    "a file elsewhere": of_list(**{"../../config.yaml": {"bytes": 9, "sha256": ""}}),
-    "a name of nothing": of_list(**{"a\0b": {"bytes": 0, "sha256": ""}}),
-    "a long name": of_list(**{"a" * 300: {"bytes": 0, "sha256": ""}}),
+FORGED_LISTS = {
+    "an endless file": change_list(**{"state.json": {"bytes": float("inf"), "sha256": ""}}),
+    "a device": change_list(**{"/dev/zero": {"bytes": 0, "sha256": ""}}),
+    "a file elsewhere": change_list(**{"../../config.yaml": {"bytes": 9, "sha256": ""}}),
+    "a name of nothing": change_list(**{"a\0b": {"bytes": 0, "sha256": ""}}),
+    "a long name": change_list(**{"a" * 300: {"bytes": 0, "sha256": ""}}),
 }
 
 
 @pytest.mark.attack(
-    "A damaged checkpoint is passed over for the one before it, and a note says why",
-    "5 forged lists of files (a device, a file elsewhere, sizes without end)",
+    "A damaged checkpoint is skipped for the one before it, and a note gives the reason",
+    "5 forged lists of files (a device, a file outside the folder, infinite sizes)",
 )
-@pytest.mark.parametrize("name", LISTED)
-def test_a_forged_list_of_files(project, name, tries):
-    LISTED[name](project / "run" / "checkpoints" / "step_3")
+@pytest.mark.parametrize("name", FORGED_LISTS)
+def test_a_checkpoint_with_a_forged_list_of_files_is_skipped(project, name, tries):
+    FORGED_LISTS[name](project / "run" / "checkpoints" / "step_3")
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 0, result.output
     assert "step_3 is damaged and was skipped: " in " ".join(result.stderr.split())
     tries()
 
 
-def test_what_a_user_keeps_beside_checkpoints_stays(project, tmp_path):
+def test_a_users_files_beside_checkpoints_are_kept(project, tmp_path):
     checkpoints = project / "run" / "checkpoints"
     for name in ("step_02", "step_3_best", "step_3.bak"):
         shutil.copytree(checkpoints / "step_3", checkpoints / name)
     (checkpoints / "step_9").write_text("mine")
-    # An older one moved to another disk, and linked.
+    # An older checkpoint that was moved to another disk and linked.
     (checkpoints / "step_2").rename(tmp_path / "step_2")
     (checkpoints / "step_2").symlink_to(tmp_path / "step_2")
     assert call("resume", "run", "train.steps=4").exit_code == 0
@@ -311,11 +322,11 @@ def test_what_a_user_keeps_beside_checkpoints_stays(project, tmp_path):
     }
 
 
-def test_half_a_character_in_the_configuration(project):
-    """YAML can write one; a model card cannot."""
+def test_an_unpaired_surrogate_in_the_configuration_is_escaped(project):
+    """YAML can contain one; a model card cannot."""
     text = (project / "run.yaml").read_text()
-    half = '{name: "letters:letters", label: "a \\ud800"}'
-    (project / "run.yaml").write_text(text.replace("letters:letters", half))
+    section = '{name: "letters:letters", label: "a \\ud800"}'
+    (project / "run.yaml").write_text(text.replace("letters:letters", section))
     result = call("train", "run.yaml", "output=other")
     assert result.exit_code == 0, result.output
     assert "a \\ud800" in (project / "other" / "model" / "README.md").read_text()
@@ -326,15 +337,15 @@ def test_an_optimizer_of_other_shapes_is_refused(project):
     path = folder / "optimizer.safetensors"
     tensors = {name: t if t.dim() == 0 else torch.zeros(2) for name, t in load_file(path).items()}
     save_file(tensors, path)
-    relisted(folder)
+    update_checksums(folder)
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 2
     assert "the optimizer's state in the checkpoint is of another model" in result.stderr
 
 
-def test_nothing_can_be_read(project):
+def test_without_any_readable_checkpoint_the_error_names_all(project):
     for folder in (project / "run" / "checkpoints").iterdir():
-        scrambled(folder / "state.json")
+        scramble(folder / "state.json")
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 2
     assert "can be read: " in result.stderr
@@ -342,17 +353,18 @@ def test_nothing_can_be_read(project):
     assert "step_3" in result.stderr
 
 
-def test_a_first_evaluation_that_is_damaged_costs_the_comparison_alone(project):
+def test_with_a_damaged_first_evaluation_a_run_resumes_without_the_comparison(project):
     (project / "run" / "samples" / "before.jsonl").write_text('{"prompt": "1')
     result = call("resume", "run", "train.steps=4")
     assert result.exit_code == 0
     text = " ".join(result.stderr.split())
     assert "note: there is no first evaluation to compare with: " in text
     path = project / "run" / "samples" / "before.jsonl"
-    assert f"{path}isdamaged" in text.replace(" ", "")  # which a narrow terminal breaks
+    # Without blanks, since a narrow terminal breaks lines.
+    assert f"{path}isdamaged" in text.replace(" ", "")
 
 
-def test_lines_of_metrics_that_cannot_be_read_are_counted(project):
+def test_unreadable_lines_of_metrics_are_counted(project):
     with (project / "run" / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": "x"}\n\xff\xfe\n{"step": 2, "rew')
     result = call("resume", "run", "train.steps=4")
@@ -362,8 +374,8 @@ def test_lines_of_metrics_that_cannot_be_read_are_counted(project):
     assert len((project / "run" / "metrics.jsonl").read_text().splitlines()) >= 4
 
 
-def test_a_folder_that_cannot_be_written(project, monkeypatch):
-    """As another user would see it; this one may be allowed everything."""
+def test_a_folder_without_permission_to_write_is_refused(project, monkeypatch):
+    """Simulated, since tests may run as root."""
 
     def refused(path, *_, **__):
         raise PermissionError(13, "Permission denied", str(path))

@@ -1,4 +1,4 @@
-"""A user's folder holds what cannot be made again: what may be replaced, when, and by whom."""
+"""The folder of a run: which files may be replaced, when, and by which process."""
 
 import json
 import os
@@ -21,37 +21,37 @@ from groupwise.storage.run_folder import RunFolder
 
 from . import projects
 
-UNTOUCHED = "A folder that no run wrote is never removed, with --overwrite or without"
-BACK = "An older run that is replaced stays until the new one has made its first step"
-ALONE = "Two processes never write to one run: the second is refused, and named the first"
+NEVER_REMOVED = "A folder that no run wrote is never removed, with --overwrite or without"
+KEPT_UNTIL_FIRST_STEP = "A replaced run is kept until the new one has made its first step"
+ONE_PROCESS = "Two processes never write to one run: the second is refused with the id of the first"
 
-RAISES = "def letters(completions, **columns):\n    raise RuntimeError('broken')\n"
-AT_TRAINING = (
+FAILS_ALWAYS = "def letters(completions, **columns):\n    raise RuntimeError('broken')\n"
+FAILS_IN_TRAINING = (
     "def letters(completions, trainer_state, **columns):\n"
     "    if len(completions) > 1: {what}\n"
     "    return [1.0] * len(completions)\n"
 )
 
 
-def call(*words: str):
-    sys.modules.pop("letters", None)  # several folders have one of that name
-    return CliRunner().invoke(app, [*map(str, words)])
+def call(*arguments: str):
+    sys.modules.pop("letters", None)  # several projects have a module of this name
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-def apart(folder: Path, *words: str) -> Job:
-    """A training in a process of its own; what it prints lies in the folder."""
-    command = ("-m", "groupwise", "train", "run.yaml", *words)
-    return Job(*command, terminals=folder / "apart", imports=["groupwise_llm.policy"])
+def start_training(folder: Path, *arguments: str) -> Job:
+    """Starts a run in a separate process; its output is written to the folder."""
+    command = ("-m", "groupwise", "train", "run.yaml", *arguments)
+    return Job(*command, terminals=folder / "training", imports=["groupwise_llm.policy"])
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
-    """A project, which is the current folder, without a run."""
-    return entered(projects.make(tmp_path / "project", steps=1), monkeypatch)
+    """A project without a run, as the current folder."""
+    return enter(projects.make(tmp_path / "project", steps=1), monkeypatch)
 
 
-def entered(home: Path, monkeypatch) -> Path:
-    # Other tests have projects of their own, each with a module of that name.
+def enter(home: Path, monkeypatch) -> Path:
+    # Projects of other tests have a module of the same name.
     path = [folder for folder in sys.path if not Path(folder, "letters.py").exists()]
     monkeypatch.setattr(sys, "path", path)
     monkeypatch.chdir(home)
@@ -59,25 +59,25 @@ def entered(home: Path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory) -> Path:
+def trained(tmp_path_factory) -> Path:
     """A project with a run."""
-    home = projects.make(tmp_path_factory.mktemp("begun"), steps=1)
+    home = projects.make(tmp_path_factory.mktemp("trained"), steps=1)
     with pytest.MonkeyPatch.context() as patch:
-        entered(home, patch)
+        enter(home, patch)
         result = call("train", "run.yaml", "--quiet")
     assert result.exit_code == 0, result.output
     return home
 
 
 @pytest.fixture
-def older(home, begun) -> bytes:
-    """The weights of a run in that folder."""
-    projects.copied(begun, home)
+def older_weights(home, trained) -> bytes:
+    """Copies a run into the project; the content of its file of weights."""
+    projects.copied(trained, home)
     return (home / "run" / "model" / "model.safetensors").read_bytes()
 
 
-def everything(folder: Path) -> dict[str, bytes | str]:
-    """Whatever lies in a folder, links as where they lead."""
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """{path: content} of a folder; of links their target."""
     return {
         str(path.relative_to(folder)): str(path.readlink())
         if path.is_symlink()
@@ -102,17 +102,19 @@ FOREIGN = {
 }
 
 
-@pytest.mark.attack(UNTOUCHED, "6 folders with a user's own files of the names that runs write")
+@pytest.mark.attack(
+    NEVER_REMOVED, "6 folders of a user's files that have the names of a run's files"
+)
 @pytest.mark.parametrize("name", FOREIGN)
-@pytest.mark.parametrize("way", [(), ("--overwrite",), ("--resume",)])
-def test_foreign_folders(home, name, way, tries):
+@pytest.mark.parametrize("flags", [(), ("--overwrite",), ("--resume",)])
+def test_folders_of_other_programs_are_refused(home, name, flags, tries):
     for path, text in FOREIGN[name].items():
         (home / "run" / path).parent.mkdir(parents=True, exist_ok=True)
         (home / "run" / path).write_text(text)
-    before = everything(home / "run")
-    result = call("train", "run.yaml", *way)
+    before = contents(home / "run")
+    result = call("train", "run.yaml", *flags)
     assert result.exit_code == 2, result.output
-    assert everything(home / "run") == before
+    assert contents(home / "run") == before
     assert sorted(path.name for path in home.iterdir() if path.name[:3] == "run") == [
         "run",
         "run.yaml",
@@ -120,20 +122,24 @@ def test_foreign_folders(home, name, way, tries):
     tries()
 
 
-@pytest.mark.attack(UNTOUCHED, "links, files, the current folder, and what the run itself reads")
-def test_folders_in_use(home, older, tries, monkeypatch, tmp_path):
+@pytest.mark.attack(
+    NEVER_REMOVED, "links, files, the current folder, and folders that the run reads"
+)
+def test_links_files_and_folders_in_use_are_refused(
+    home, older_weights, tries, monkeypatch, tmp_path
+):
     cases = {
         "the configuration lies in it": ("train", "run/config.yaml", "--overwrite"),
         "policy.model lies in it": (
             *("train", "run.yaml", "policy.model=run/model", "--overwrite"),
         ),
     }
-    before = everything(home / "run")
-    for reason, words in cases.items():
-        result = call(*words)
+    before = contents(home / "run")
+    for reason, arguments in cases.items():
+        result = call(*arguments)
         assert result.exit_code == 2, result.output
         assert reason in " ".join(result.stderr.split())
-        assert everything(home / "run") == before
+        assert contents(home / "run") == before
         tries()
     (tmp_path / "link").symlink_to(home / "run")
     result = call("train", "run.yaml", f"output={tmp_path / 'link'}", "--overwrite")
@@ -144,12 +150,12 @@ def test_folders_in_use(home, older, tries, monkeypatch, tmp_path):
     monkeypatch.chdir(home / "run")
     result = call("train", "../run.yaml", f"output={home / 'run'}", "--overwrite")
     assert "this process lies in it" in " ".join(result.stderr.split())
-    assert everything(home / "run") == before
+    assert contents(home / "run") == before
     assert (tmp_path / "file").read_text() == "mine"
     tries(3)
 
 
-def test_what_a_user_put_into_a_run_is_kept(home, older, tmp_path):
+def test_a_users_files_in_a_replaced_run_are_kept(home, older_weights, tmp_path):
     target = tmp_path / "elsewhere"
     target.mkdir()
     (target / "large.bin").write_text("mine")
@@ -162,10 +168,10 @@ def test_what_a_user_put_into_a_run_is_kept(home, older, tmp_path):
     text = " ".join(result.stderr.split())
     names = ".gitignore, config.until_step_mine.yaml, linked, notes.txt"
     assert f"note: files that no run wrote were moved from run to run.replaced: {names}" in text
-    kept = dict.fromkeys((".gitignore", "config.until_step_mine.yaml", "notes.txt"), b"mine")
-    assert everything(home / "run.replaced") == {**kept, "linked": str(target)}
+    expected = dict.fromkeys((".gitignore", "config.until_step_mine.yaml", "notes.txt"), b"mine")
+    assert contents(home / "run.replaced") == {**expected, "linked": str(target)}
     assert (target / "large.bin").read_text() == "mine"
-    # Once more: nothing of the first is touched.
+    # Replaced again: files of the first time stay.
     (home / "run" / "notes.txt").write_text("mine, too")
     assert call("train", "run.yaml", "--overwrite").exit_code == 0
     assert (home / "run.replaced" / "notes.txt").read_text() == "mine"
@@ -173,38 +179,40 @@ def test_what_a_user_put_into_a_run_is_kept(home, older, tmp_path):
     assert "mine, too" in (home / "run_2.replaced" / "notes.txt").read_text()
 
 
-@pytest.mark.attack(BACK, "rewards that raise, exit and interrupt, before and in the first step")
+@pytest.mark.attack(
+    KEPT_UNTIL_FIRST_STEP, "rewards that raise, exit and interrupt, before and in the first step"
+)
 @pytest.mark.parametrize(
     "reward",
     [
-        RAISES,
-        AT_TRAINING.format(what="raise RuntimeError('broken')"),
-        AT_TRAINING.format(what="raise KeyboardInterrupt"),
-        AT_TRAINING.format(what="raise SystemExit"),
+        FAILS_ALWAYS,
+        FAILS_IN_TRAINING.format(what="raise RuntimeError('broken')"),
+        FAILS_IN_TRAINING.format(what="raise KeyboardInterrupt"),
+        FAILS_IN_TRAINING.format(what="raise SystemExit"),
         "def letters(completions, nothing): return [1.0] * len(completions)\n",
         "syntax error",
     ],
 )
-def test_a_new_run_that_fails_costs_no_older_one(home, older, reward, tries):
-    before = everything(home / "run")
+def test_a_new_run_that_fails_restores_the_older_one(home, older_weights, reward, tries):
+    before = contents(home / "run")
     (home / "letters.py").write_text(reward)
     result = call("train", "run.yaml", "--overwrite")
     assert result.exit_code != 0
-    after = everything(home / "run")
+    after = contents(home / "run")
     assert {**after, "run.lock": b""} == {**before, "run.lock": b""}
     assert not list(home.glob("run*.replaced*"))
     tries()
-    # And without an error it is replaced.
+    # Without an error the older run is replaced.
     (home / "letters.py").write_text(projects.REWARD)
     assert call("train", "run.yaml", "--overwrite", "seed=7").exit_code == 0
-    assert (home / "run" / "model" / "model.safetensors").read_bytes() != older
+    assert (home / "run" / "model" / "model.safetensors").read_bytes() != older_weights
     assert not list(home.glob("run*.replaced*"))
 
 
-@pytest.mark.attack(BACK, "SIGTERM and SIGHUP in the first evaluation")
+@pytest.mark.attack(KEPT_UNTIL_FIRST_STEP, "SIGTERM and SIGHUP in the first evaluation")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_first_step_brings_the_older_run_back(home, older, number, tries):
-    before = everything(home / "run")
+def test_a_signal_before_the_first_step_restores_the_older_run(home, older_weights, number, tries):
+    before = contents(home / "run")
     (home / "letters.py").write_text(
         f"import os\n"
         f"def letters(completions, **columns):\n"
@@ -215,36 +223,38 @@ def test_a_signal_before_the_first_step_brings_the_older_run_back(home, older, n
     try:
         result = call("train", "run.yaml", "--overwrite")
         assert result.exit_code == 130
-        assert {**everything(home / "run"), "run.lock": b""} == {**before, "run.lock": b""}
+        assert {**contents(home / "run"), "run.lock": b""} == {**before, "run.lock": b""}
         tries()
         signal.signal(number, signal.SIG_IGN)
-        ignored = number == signal.SIGHUP  # what nohup does
+        ignored = number == signal.SIGHUP  # as with nohup
         assert call("train", "run.yaml", "--overwrite").exit_code == (0 if ignored else 130)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, previous)
 
 
-@pytest.mark.attack(BACK, "SIGKILL in the first evaluation")
-def test_a_kill_before_the_first_step_leaves_the_older_run_aside(home, older, tmp_path, tries):
+@pytest.mark.attack(KEPT_UNTIL_FIRST_STEP, "SIGKILL in the first evaluation")
+def test_a_kill_before_the_first_step_leaves_the_older_run_in_its_temporary_folder(
+    home, older_weights, tmp_path, tries
+):
     (home / "letters.py").write_text(
         f"import os\ndef letters(completions): os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
     )
-    codes, _ = apart(tmp_path, "--overwrite").end()
+    codes, _ = start_training(tmp_path, "--overwrite").end()
     assert codes == [-signal.SIGKILL]
     weights = home / "run.replaced" / "model" / "model.safetensors"
-    assert weights.read_bytes() == older
+    assert weights.read_bytes() == older_weights
     (home / "letters.py").write_text(projects.REWARD)
     result = call("train", "run.yaml")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
     assert "run.replaced: left over from runs that were replaced" in text
-    assert weights.read_bytes() == older
+    assert weights.read_bytes() == older_weights
     tries()
 
 
-@pytest.mark.attack(ALONE, "train, --overwrite, --resume and resume while a run trains")
-def test_two_processes(home, tmp_path, tries):
+@pytest.mark.attack(ONE_PROCESS, "train, --overwrite, --resume and resume while a run trains")
+def test_a_second_process_is_refused_while_a_run_trains(home, tmp_path, tries):
     (home / "letters.py").write_text(
         "import pathlib, time\n"
         "def letters(completions, **columns):\n"
@@ -252,46 +262,46 @@ def test_two_processes(home, tmp_path, tries):
         "    while not pathlib.Path('go_on').exists(): time.sleep(0.01)\n"
         "    return [float(len(text)) for text in completions]\n"
     )
-    first = apart(tmp_path, "train.steps=2")
+    first = start_training(tmp_path, "train.steps=2")
     try:
         while not (home / "scoring").exists():
             assert first.is_running()
             time.sleep(0.01)
         process = json.loads((home / "run" / "run.lock").read_text())["process"]
-        named = f"run is in use by process {process} on "
+        message = f"run is in use by process {process} on "
         assert process != os.getpid()
-        for way in (("run.yaml",), ("run.yaml", "--overwrite"), ("run.yaml", "--resume")):
-            result = call("train", *way)
+        for flags in (("run.yaml",), ("run.yaml", "--overwrite"), ("run.yaml", "--resume")):
+            result = call("train", *flags)
             assert result.exit_code == 2
-            assert named in " ".join(result.stderr.split())
+            assert message in " ".join(result.stderr.split())
             tries()
         result = call("resume", "run")
-        assert named in " ".join(result.stderr.split())
+        assert message in " ".join(result.stderr.split())
         tries()
     finally:
         (home / "go_on").touch()
         first.succeed()
     lines = (home / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 2] or len(lines) <= 4
-    # The lock went with the process: even one that is killed lets go.
+    # The lock ends with its process, even if that is killed.
     assert call("resume", "run", "train.steps=3").exit_code == 0
 
 
-@pytest.mark.attack(ALONE, "two that begin at the same moment, 20 times over")
-def test_two_at_the_same_moment(home, tries):
+@pytest.mark.attack(ONE_PROCESS, "two that begin at the same moment, 20 times")
+def test_of_two_that_begin_at_the_same_moment_one_is_refused(home, tries):
     loaded = load_config(Path("run.yaml"))
-    both = threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
     def begin(outcomes: list[str]) -> None:
-        both.wait()
+        barrier.wait()
         try:
             with RunFolder(loaded, resume=False, overwrite=False) as run_folder:
                 run_folder.make()
                 outcomes.append("begun")
-                both.wait()
+                barrier.wait()
         except UserError as error:
             outcomes.append(str(error))
-            both.wait()
+            barrier.wait()
 
     for _ in range(20):
         outcomes: list[str] = []
@@ -318,10 +328,10 @@ AT_STEP_2 = (
 )
 
 
-@pytest.mark.attack(ALONE, "the lock's file removed in a step, and another's put there")
-def test_a_lock_that_another_took(home, tries):
-    taken = "os.remove('run/run.lock'); pathlib.Path('run/run.lock').write_text('{}')"
-    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=taken))
+@pytest.mark.attack(ONE_PROCESS, "the lock file replaced by another one during a step")
+def test_a_run_ends_if_another_process_replaces_its_lock(home, tries):
+    replace_lock = "os.remove('run/run.lock'); pathlib.Path('run/run.lock').write_text('{}')"
+    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=replace_lock))
     result = call("train", "run.yaml", "train.steps=4")
     assert result.exit_code == 2
     assert "run.lock was removed from run while the run wrote to it" in result.stderr
@@ -331,7 +341,7 @@ def test_a_lock_that_another_took(home, tries):
     tries()
 
 
-def test_a_lock_that_nobody_took_is_taken_again(home):
+def test_a_removed_lock_is_written_again(home):
     what = "os.remove('run/run.lock')"
     (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
     assert call("train", "run.yaml", "train.steps=3").exit_code == 0
@@ -339,7 +349,7 @@ def test_a_lock_that_nobody_took_is_taken_again(home):
 
 
 @pytest.mark.parametrize("what", ["shutil.rmtree('run')", "os.rename('run', 'moved')"])
-def test_a_folder_that_goes_away_in_a_step(home, what):
+def test_a_run_ends_and_saves_its_step_if_its_folder_is_moved_or_removed(home, what):
     (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
     result = call("train", "run.yaml", "train.steps=4")
     assert result.exit_code == 2
@@ -349,33 +359,33 @@ def test_a_folder_that_goes_away_in_a_step(home, what):
     assert (home / "run" / "model" / "model.safetensors").exists()
 
 
-def test_a_reward_that_changes_the_current_folder(home, older, tmp_path):
-    """What is written later lies in the run's folder, and not in one of that name elsewhere."""
+def test_a_reward_may_change_the_current_folder(home, older_weights, tmp_path):
+    """Files are still written to the folder of the run, not to one with its name elsewhere."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (home / "run").rename(elsewhere / "run")
-    before = everything(elsewhere / "run")
+    before = contents(elsewhere / "run")
     what = f"os.chdir({str(elsewhere)!r})"
     (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
     result = call("train", "run.yaml", "train.steps=3")
     assert result.exit_code == 0, result.output
-    assert everything(elsewhere / "run") == before
+    assert contents(elsewhere / "run") == before
     assert json.loads((home / "run" / "result.json").read_text())["steps"] == 3
 
 
-@pytest.mark.attack(UNTOUCHED, "new runs within the folder of an older one")
-def test_a_run_within_a_run_is_refused(home, older, tries):
-    before = everything(home / "run")
+@pytest.mark.attack(NEVER_REMOVED, "new runs within the folder of an older one")
+def test_a_run_within_a_run_is_refused(home, older_weights, tries):
+    before = contents(home / "run")
     for inside in ("run/b", "run/model/b", "run/checkpoints/step_9", "run/samples/../b"):
         result = call("train", "run.yaml", f"output={inside}", "--overwrite")
         assert result.exit_code == 2
         assert "the folder of another run" in " ".join(result.stderr.split())
         tries()
-    assert everything(home / "run") == before
+    assert contents(home / "run") == before
 
 
 @pytest.mark.parametrize("name", ["a\\0b", "a\\ud800b", "x" * 300])
-def test_a_folder_of_no_name(home, name):
+def test_impossible_folder_names_are_refused(home, name):
     result = call("train", "run.yaml", f'output="{name}"')
     assert result.exit_code == 2
     assert result.stderr.startswith("error: output: ")
@@ -385,22 +395,22 @@ def test_a_folder_of_no_name(home, name):
     ]
 
 
-def test_a_resumed_run_keeps_every_former_configuration(home, older):
+def test_a_resumed_run_keeps_every_former_configuration(home, older_weights):
     for number, beta in enumerate((0.1, 0.2, 0.3)):
-        words = ("resume", "run", f"train.steps={number + 2}", f"algorithm.beta={beta}")
-        assert call(*words).exit_code == 0
-    # The same step, again: a run that is brought back to an earlier checkpoint.
+        arguments = ("resume", "run", f"train.steps={number + 2}", f"algorithm.beta={beta}")
+        assert call(*arguments).exit_code == 0
+    # One file for each step at which the run was resumed with another configuration.
     names = sorted(path.name for path in (home / "run").glob("config.until_step_*"))
     assert names == [f"config.until_step_{step}.yaml" for step in (1, 2, 3)]
 
 
-def test_nothing_left_to_train_is_said(home, older):
+def test_resuming_a_finished_run_states_that_nothing_is_left(home, older_weights):
     result = call("resume", "run")
     assert result.exit_code == 0
     assert "1 steps are done, and train.steps is 1" in " ".join(result.stderr.split())
 
 
-def test_resume_and_overwrite_is_refused_in_python_too(home, older):
+def test_resume_and_overwrite_together_are_refused_in_python(home, older_weights):
     with pytest.raises(UserError, match="choose one"):
         groupwise.train("run.yaml", resume=True, overwrite=True)
     assert os.path.exists("run/model")  # noqa: PTH110

@@ -1,4 +1,4 @@
-"""SIGKILL and a full disk, aimed at every touch of the disk; and a disk that really fills up."""
+"""SIGKILL and a full disk at every operation on the disk, and a real disk that fills up."""
 
 import os
 import subprocess
@@ -13,87 +13,94 @@ from tests.core.launching import Job
 from . import projects
 
 
-def victim(home: Path, *words: str, at: int = 0, what: str = "kill") -> int:
-    """The exit code of a training in a folder, in a process of its own."""
-    command = (Path(__file__).with_name("victim.py"), touches(home), at, what, "train", "run.yaml")
+def train_until(home: Path, *arguments: str, at: int = 0, what: str = "kill") -> int:
+    """The exit code of a run in a separate process; at operation `at` a kill or a full disk."""
+    command = (
+        Path(__file__).with_name("victim.py"),
+        operation_count(home),
+        at,
+        what,
+        "train",
+        "run.yaml",
+    )
     with chdir(home):
-        job = Job(*command, *words, terminals=home, imports=["groupwise_llm.policy"])
+        job = Job(*command, *arguments, terminals=home, imports=["groupwise_llm.policy"])
     ((code,), _) = job.end()
     return code
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[int, Any]:
-    """How often an uninterrupted run touches the disk, and what comes out of it."""
-    home = projects.make(tmp_path_factory.mktemp("whole"))
-    assert victim(home) == 0, terminal(home).read_text()
-    return int(touches(home).read_text()), projects.outcome(home / "run")
+def uninterrupted(tmp_path_factory) -> tuple[int, Any]:
+    """The number of operations of an uninterrupted run on the disk, and its outcome."""
+    home = projects.make(tmp_path_factory.mktemp("uninterrupted"))
+    assert train_until(home) == 0, terminal(home).read_text()
+    return int(operation_count(home).read_text()), projects.outcome(home / "run")
 
 
 def terminal(home: Path) -> Path:
-    """What the last command printed; beside the folder, whose disk may be full."""
+    """The output of the last command, in a file outside the folder, whose disk may be full."""
     return home.with_name(f"{home.name}-0.txt")
 
 
-def touches(home: Path) -> Path:
-    """Where the last command left how often it touched the disk."""
+def operation_count(home: Path) -> Path:
+    """The file with the number of operations of the last command."""
     return home.with_name(f"{home.name}.count")
 
 
-def spots(count: int, full: bool) -> Iterator[int]:
-    """All of them, or as many as take some seconds, every part of the run among them."""
+def operation_numbers(count: int, full: bool) -> Iterator[int]:
+    """All numbers with --full, else about 7, spread over the run."""
     return iter(range(1, count + 1)) if full else iter(range(5, count, max(1, count // 7)))
 
 
-def go_on(home: Path) -> None:
-    """To the end of the run, from its checkpoint if there is one."""
-    code = victim(home, "--resume")
+def resume_to_the_end(home: Path) -> None:
+    """Resumes the run from its checkpoint, or starts it again if there is none."""
+    code = train_until(home, "--resume")
     text = terminal(home).read_text()
     if code == 2:
         assert "nothing to resume" in text or "no checkpoint in" in text
-        # Not in the way of another, unless a model was saved where a checkpoint had no room.
-        code = victim(home, *(["--overwrite"] if (home / "run" / "model").exists() else []))
+        # --overwrite is needed only if a model was saved, but no checkpoint.
+        code = train_until(home, *(["--overwrite"] if (home / "run" / "model").exists() else []))
         text = terminal(home).read_text()
     assert code == 0, text
 
 
 @pytest.mark.attack(
-    "A killed run goes on as if nothing had happened: the same metrics, the same weights",
+    "A killed run that is resumed has the metrics and weights of an uninterrupted one",
     "SIGKILL at every write, rename and removal of a run, then resumed",
 )
-def test_killed_at_every_touch(whole, tmp_path, tries, full):
-    count, expected = whole
-    for spot in spots(count, full):
-        home = projects.make(tmp_path / str(spot))
-        assert victim(home, at=spot) == -9
-        go_on(home)
-        assert projects.outcome(home / "run") == expected, spot
+def test_a_run_killed_at_any_operation_can_be_resumed(uninterrupted, tmp_path, tries, full):
+    count, expected = uninterrupted
+    for number in operation_numbers(count, full):
+        home = projects.make(tmp_path / str(number))
+        assert train_until(home, at=number) == -9
+        resume_to_the_end(home)
+        assert projects.outcome(home / "run") == expected, number
         tries()
 
 
 @pytest.mark.attack(
-    "A full disk ends a run with a sentence, and costs at most the step it was at",
-    "no space from every write of a run on, then space again, and resumed",
+    "A full disk ends a run with an error of one sentence, and at most the current step is lost",
+    "no space left from each write of a run on, then resumed with free space",
 )
-def test_a_disk_that_is_full_at_every_write(whole, tmp_path, tries, full):
-    count, expected = whole
-    for spot in spots(count, full):
-        home = projects.make(tmp_path / str(spot))
-        code = victim(home, at=spot, what="full")
+def test_a_run_with_a_full_disk_at_any_write_can_be_resumed(uninterrupted, tmp_path, tries, full):
+    count, expected = uninterrupted
+    for number in operation_numbers(count, full):
+        home = projects.make(tmp_path / str(number))
+        code = train_until(home, at=number, what="full")
         text = terminal(home).read_text()
         assert "Traceback" not in text, text
         if code == 2:
             assert "no space left on device" in text.replace("\n", " ")
-            go_on(home)
-        assert projects.outcome(home / "run") == expected, spot
+            resume_to_the_end(home)
+        assert projects.outcome(home / "run") == expected, number
         tries()
 
 
 @pytest.mark.attack(
-    "A full disk ends a run with a sentence, and costs at most the step it was at",
-    "a disk of a few megabytes that really fills up, then space again, and resumed",
+    "A full disk ends a run with an error of one sentence, and at most the current step is lost",
+    "a real disk of a few megabytes that fills up, then resumed with free space",
 )
-def test_a_disk_that_fills_up(whole, tmp_path, tries, full):
+def test_a_run_on_a_disk_that_fills_up_can_be_resumed(uninterrupted, tmp_path, tries, full):
     home = tmp_path / "disk"
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", home]
@@ -104,19 +111,19 @@ def test_a_disk_that_fills_up(whole, tmp_path, tries, full):
         for space in sizes:
             projects.make(home)
             subprocess.run(["rm", "-rf", home / "run"], check=True)
-            left = os.statvfs(home)
+            disk = os.statvfs(home)
             ballast = home / "ballast"
-            ballast.write_bytes(bytes(max(0, left.f_bavail * left.f_frsize - space)))
-            code = victim(home)
+            ballast.write_bytes(bytes(max(0, disk.f_bavail * disk.f_frsize - space)))
+            code = train_until(home)
             assert code in (0, 2), terminal(home).read_text()
             ballast.unlink()
             if code:
-                go_on(home)
-            assert projects.outcome(home / "run") == whole[1], space
+                resume_to_the_end(home)
+            assert projects.outcome(home / "run") == uninterrupted[1], space
             tries()
     finally:
         subprocess.run(["umount", home], check=True)
 
 
-def test_every_kind_of_touch_is_aimed_at(whole):
-    assert whole[0] > 60
+def test_operations_on_the_disk_are_counted(uninterrupted):
+    assert uninterrupted[0] > 60

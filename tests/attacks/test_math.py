@@ -1,4 +1,4 @@
-"""Answers that an adversary writes in place of the mathematics that was asked for."""
+"""Answers that try to earn the reward for mathematics without solving the problem."""
 
 from __future__ import annotations
 
@@ -17,38 +17,42 @@ from groupwise_verifiable.mathematics.attempt import Attempt
 from groupwise_verifiable.mathematics.check import equivalent
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 
-Written = tuple[Fraction, str]  # a value, and LaTeX with at least one operation that comes to it
+Expression = tuple[Fraction, str]  # a value, and LaTeX with an operation that has this value
 
 _NUMBERS = st.integers(-12, 12).map(lambda number: (Fraction(number), str(number)))
 _PRODUCTS = (r"{} \cdot {}", r"{}\times {}", "{}*{}", r"{} \cdot {}")
 
 
-def _operations(parts: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
-    def combined(operands: tuple[Written, Written, int]) -> Written:
-        (left, above), (right, below), kind = operands
-        first, second = (each if each.isdigit() else f"({each})" for each in (above, below))
+def _operations(parts: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+    def combine(operands: tuple[Expression, Expression, int]) -> Expression:
+        (left, left_latex), (right, right_latex), kind = operands
+        first, second = (
+            latex if latex.isdigit() else f"({latex})" for latex in (left_latex, right_latex)
+        )
         if kind == 0:
             return left + right, f"{first} + {second}"
         if kind == 1:
             return left - right, f"{first}-{second}"
         if kind == 2 and right:
-            return left / right, rf"\frac{{{above}}}{{{below}}}"
+            return left / right, rf"\frac{{{left_latex}}}{{{right_latex}}}"
         if kind == 3:
             return left**2, f"{first}^2"
         return left * right, _PRODUCTS[kind % 4].format(first, second)
 
-    return st.tuples(parts, parts, st.integers(0, 7)).map(combined)
+    return st.tuples(parts, parts, st.integers(0, 7)).map(combine)
 
 
 FRACTION = re.compile(r"\\frac\{-?[0-9]+\}\{-?[0-9]+\}")
 EXPRESSIONS = _operations(st.recursive(_NUMBERS, _operations, max_leaves=3))
 
 
-@pytest.mark.attack("What is left to compute earns nothing", "random arithmetic for its value")
-def test_arithmetic_is_no_value(tries: Callable[[int], None]) -> None:
+@pytest.mark.attack(
+    "An expression that is not computed earns nothing", "random arithmetic instead of its value"
+)
+def test_expressions_that_are_not_computed_earn_nothing(tries: Callable[[int], None]) -> None:
     @given(EXPRESSIONS)
-    def attack(written: Written) -> None:
-        value, latex = written
+    def attack(expression: Expression) -> None:
+        value, latex = expression
         assume(value.denominator == 1 or not FRACTION.fullmatch(latex))
         tries(1)
         text = rf"\boxed{{{latex}}}"
@@ -57,20 +61,20 @@ def test_arithmetic_is_no_value(tries: Callable[[int], None]) -> None:
     attack()
 
 
-# The gold answer and an answer, for a whole number n, and for a fraction in lowest terms a/b.
-WHOLE = (("{n}", "{n:,}"), ("{n}", "n = {n}"), ("{n}", "{n}.0"), ("{n}", r"{n}\text{{ m}}"))
-REDUCED = (("{a}/{b}", r"\dfrac{{{a}}}{{{b}}}"), (r"\frac{{{a}}}{{{b}}}", "{a}/{b}"))
+# (gold answer, answer) for an integer n, and for a fraction a/b in lowest terms.
+INTEGERS = (("{n}", "{n:,}"), ("{n}", "n = {n}"), ("{n}", "{n}.0"), ("{n}", r"{n}\text{{ m}}"))
+FRACTIONS = (("{a}/{b}", r"\dfrac{{{a}}}{{{b}}}"), (r"\frac{{{a}}}{{{b}}}", "{a}/{b}"))
 
 
-@pytest.mark.attack("A value earns, however it is spelled", "random numbers in six spellings")
-def test_numbers_are_values(tries: Callable[[int], None]) -> None:
-    @given(st.integers(-(10**7), 10**7), st.integers(2, 999), st.sampled_from(WHOLE + REDUCED))
-    def attack(above: int, below: int, spelling: tuple[str, str]) -> None:
-        value = Fraction(above, below)
-        assume(spelling in WHOLE or value.denominator > 1)
+@pytest.mark.attack("A right value earns 1 in any notation", "random numbers in six notations")
+def test_right_numbers_earn_1_in_any_notation(tries: Callable[[int], None]) -> None:
+    @given(st.integers(-(10**7), 10**7), st.integers(2, 999), st.sampled_from(INTEGERS + FRACTIONS))
+    def attack(numerator: int, denominator: int, notation: tuple[str, str]) -> None:
+        value = Fraction(numerator, denominator)
+        assume(notation in INTEGERS or value.denominator > 1)
         tries(1)
-        numbers = {"n": above, "a": value.numerator, "b": value.denominator}
-        gold, latex = (each.format(**numbers) for each in spelling)
+        numbers = {"n": numerator, "a": value.numerator, "b": value.denominator}
+        gold, latex = (form.format(**numbers) for form in notation)
         assert equivalent(Attempt(gold, rf"\boxed{{{latex}}}")) == 1.0, (gold, latex)
 
     attack()
@@ -104,9 +108,9 @@ def _costly() -> list[str]:
 
 
 @pytest.mark.attack(
-    "No answer takes long to check", "100 towers, factorials and texts of 1 MB in a call"
+    "No answer takes long to check", "100 power towers, factorials and texts of 1 MB in one call"
 )
-def test_costly_answers_cost_little(tries: Callable[[int], None]) -> None:
+def test_costly_answers_are_checked_within_their_deadline(tries: Callable[[int], None]) -> None:
     texts = _costly()
     assert len(texts) == 100
     metrics: dict[str, float] = {}
@@ -117,7 +121,8 @@ def test_costly_answers_cost_little(tries: Callable[[int], None]) -> None:
     )
     assert set(values) == {0.0}
     assert metrics["unchecked"] > 0.5
-    assert time.monotonic() - begin < 15  # one each of their deadlines would be four minutes
+    # Their deadlines one after the other would be four minutes.
+    assert time.monotonic() - begin < 15
 
 
 _PIECES = (
@@ -128,27 +133,29 @@ _PIECES = (
 )
 
 
-@pytest.mark.attack("No text breaks the reading of mathematics", "random pieces of LaTeX")
-def test_random_latex(tries: Callable[[int], None], full: bool) -> None:
+@pytest.mark.attack("No text makes the parser of mathematics fail", "random pieces of LaTeX")
+def test_random_latex_is_parsed_without_an_error(tries: Callable[[int], None], full: bool) -> None:
     draw = random.Random(0)
     count = 20_000 if full else 100
-    soups = ["".join(draw.choices(_PIECES, k=draw.randint(1, 40))) for _ in range(count)]
-    boxed = [rf"\boxed{{{soup}}}" for soup in soups]
+    random_texts = ["".join(draw.choices(_PIECES, k=draw.randint(1, 40))) for _ in range(count)]
+    boxed = [rf"\boxed{{{text}}}" for text in random_texts]
     tries(2 * count)
-    for text in (*soups, *boxed):
+    for text in (*random_texts, *boxed):
         formulas.answer(text), formulas.tidy(text), formulas.expressions(text)
-    values = MathEquivalence()(soups, boxed, answer=["5"] * count)
+    values = MathEquivalence()(random_texts, boxed, answer=["5"] * count)
     assert set(values) <= {0.0, 1.0}
     golds = MathEquivalence.Config(rules="any_form")
     assert len(MathEquivalence(golds)(["p"] * count, boxed, answer=["x^2+1"] * count)) == count
 
 
-# What math-verify takes for units behind a number.
+# Letters that math-verify takes for units after a number.
 _LETTERS = ("m", "t", "h", "g", "d", "c", "l", "s", "o", "ab", "bc", "st", "th", "cm", "lb", "am")
 
 
-@pytest.mark.attack("A part of the gold answer earns nothing", "the number before 16 products")
-def test_a_part_of_gold_is_no_answer(tries: Callable[[int], None]) -> None:
+@pytest.mark.attack(
+    "A part of the gold answer earns nothing", "the number without its letters, for 16 products"
+)
+def test_a_part_of_the_gold_answer_earns_nothing(tries: Callable[[int], None]) -> None:
     golds = [(form.format(letters), letters) for letters in _LETTERS for form in ("3{}", "x=3{}")]
     prompts = [f"Find it by ${'+'.join(letters)}$ and $x$." for _, letters in golds]
     tries(len(golds))
@@ -157,8 +164,8 @@ def test_a_part_of_gold_is_no_answer(tries: Callable[[int], None]) -> None:
         assert equivalent(Attempt(gold, rf"\boxed{{3{letters}}}", prompt)) == 1.0, gold
 
 
-@pytest.mark.attack("The digits of another base earn nothing", "each base for each other")
-def test_another_base_is_another_number(tries: Callable[[int], None]) -> None:
+@pytest.mark.attack("The same digits in another base earn nothing", "every pair of four bases")
+def test_the_same_digits_in_another_base_earn_nothing(tries: Callable[[int], None]) -> None:
     bases = ("2", "3", "8", "{12}")
     pairs = [(gold, answer) for gold in bases for answer in bases]
     tries(len(pairs))

@@ -1,6 +1,6 @@
-"""A page of several runs, and one that follows a run, in a real browser.
+"""The report of several runs, and a page that follows a run, in a real browser.
 
-On a phone and on a desktop, light and dark. A window takes a second or more: few are opened.
+With the sizes of a phone and a desktop, light and dark. Few pages are opened, as each takes 1 s.
 """
 
 import itertools
@@ -9,36 +9,36 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from tests.attacks.test_report import CONTRAST, MARKUP, NUMBERS, Seen, run_of
+from tests.attacks.test_report import CONTRAST, MARKUP, NUMBERS, OpenPage, run_of
 
 from groupwise.report import write_comparison
 from groupwise.report.watch import _Server
 
-PROMISE = "A report runs nothing of what a run holds, fetches nothing, and fits the window"
+PROMISE = "A report executes no content of a run, loads nothing, and fits the window"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
-@pytest.mark.attack(PROMISE, "markup wherever several runs on one page hold a name or a text")
+@pytest.mark.attack(PROMISE, "markup in every name and text of several runs on one page")
 def test_markup_of_several_runs_stays_text(browser, tmp_path, tries):
     runs = [run_of(tmp_path / name, MARKUP, numbers=name == "two") for name in ("one", "two")]
     runs[1].joinpath("config.yaml").write_text(
         "".join(f"k{n}: {t!r}\n" for n, t in enumerate(MARKUP))
     )
-    seen = Seen(browser, write_comparison(runs))
-    seen.check()
-    assert not any(NUMBERS[:40] in text for text in seen.words().split())
+    opened = OpenPage(browser, write_comparison(runs))
+    opened.check()
+    assert not any(NUMBERS[:40] in text for text in opened.text().split())
     tries(len(MARKUP))
 
 
-def test_nine_runs_are_readable(browser, tmp_path):
-    """Contrast of 4.5 at least; nothing stands out of the window, and no legend is covered."""
+def test_the_report_of_nine_runs_is_readable(browser, tmp_path):
+    """Contrast of at least 4.5; the page fits the window, and charts do not cover their legends."""
     runs = [run_of(tmp_path / f"a_run_of_a_long_name_{n}", ["correct", "format"]) for n in range(9)]
-    seen = Seen(browser, write_comparison(runs))
-    evaluate = seen.page.evaluate
+    opened = OpenPage(browser, write_comparison(runs))
+    evaluate = opened.page.evaluate
     for size, scheme in itertools.product((PHONE, DESKTOP), ("light", "dark")):
-        seen.page.set_viewport_size(size)
-        seen.page.emulate_media(color_scheme=scheme)
-        assert evaluate("document.documentElement.scrollWidth <= innerWidth"), seen.widest()
+        opened.page.set_viewport_size(size)
+        opened.page.emulate_media(color_scheme=scheme)
+        assert evaluate("document.documentElement.scrollWidth <= innerWidth"), opened.widest()
         contrasts = evaluate(CONTRAST)
         assert {key: ratio for key, ratio in contrasts.items() if ratio < 4.5} == {}
         boxes = evaluate(
@@ -56,16 +56,16 @@ def test_nine_runs_are_readable(browser, tmp_path):
             ".map(k => getComputedStyle(k).backgroundColor + getComputedStyle(k).backgroundImage)"
         )
         assert len(set(colours)) == 9
-        # The head of a row stays in view when the table is moved.
+        # The head of a row stays visible when the table is scrolled.
         evaluate("document.querySelector('.card').scrollLeft = 9999")
         name = "document.querySelector('td').getBoundingClientRect().left"
         assert evaluate(f"{name} >= 0")
-    assert seen.events == []
+    assert opened.events == []
 
 
 @contextmanager
-def followed(browser, run):
-    """A page that follows the run, its server, and what went wrong in the page."""
+def follow(browser, run):
+    """Opens a page that follows the run; yields the page, its server and a list of errors."""
     with _Server([run], 0, lambda _: None) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -73,7 +73,7 @@ def followed(browser, run):
         events: list[str] = []
         page.on("pageerror", lambda error: events.append(str(error)))
         page.on("console", lambda message: events.append(message.text))
-        # Not every two seconds, but as soon as the script asks for the next look.
+        # Twenty times as often as every two seconds.
         page.add_init_script("const later = setTimeout; setTimeout = (f, ms) => later(f, ms / 20)")
         try:
             page.goto(f"http://127.0.0.1:{server.server_port}/")
@@ -85,7 +85,7 @@ def followed(browser, run):
 
 
 def wait(page, condition):
-    """Until it holds; the page's policy forbids playwright's own way, which is eval."""
+    """Waits for a condition without eval, which the security policy of the page forbids."""
     for _ in range(400):
         if page.evaluate(condition):
             return
@@ -93,46 +93,46 @@ def wait(page, condition):
     raise AssertionError(condition)
 
 
-def step(run, number, **more):
-    row = {"step": number, "reward": number / 20, "reward_std": 0.1, "kl": 0.1, **more}
+def step(run, number, **fields):
+    row = {"step": number, "reward": number / 20, "reward_std": 0.1, "kl": 0.1, **fields}
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 
-def test_a_page_follows_its_run_and_moves_nothing(browser, tmp_path):
+def test_a_page_that_follows_its_run_keeps_the_scroll_position(browser, tmp_path):
     names = ["correct", "format"] + [f"long text {n} " * 200 for n in range(12)]
     run = run_of(tmp_path / "run", names)
     (run / "result.json").unlink()
     (run / "samples" / "after.jsonl").unlink()
-    with followed(browser, run) as (page, _, events):
+    with follow(browser, run) as (page, _, events):
         evaluate = page.evaluate
         evaluate("document.querySelector('details').open = true")
         evaluate("window.card = document.querySelectorAll('.sample')[4]")
-        place = "card.getBoundingClientRect().top"
+        position = "card.getBoundingClientRect().top"
         for number, size in ((30, PHONE), (31, DESKTOP)):
             page.set_viewport_size(size)
             evaluate("card.scrollIntoView()")
             evaluate("card.querySelector('.words').scrollTop = 33")
-            before, height = evaluate(place), evaluate("card.offsetTop")
-            # Another line in the header, a tile and a chart, all above the card that is read.
+            before, height = evaluate(position), evaluate("card.offsetTop")
+            # A new line in the header, a new tile and a new chart, all above the visible card.
             with (run / "metrics.jsonl").open("a") as file:
                 file.write("damaged\n")
-            new = {f"evaluation/watch/{number}": 3.0, "evaluation/reward": 9.0}
-            step(run, number, **new)
+            fields = {f"evaluation/watch/{number}": 3.0, "evaluation/reward": 9.0}
+            step(run, number, **fields)
             wait(page, f"document.querySelector('main').dataset.last === '{number}'")
             assert evaluate("card.offsetTop") > height
-            assert abs(evaluate(place) - before) <= 1  # pixel
+            assert abs(evaluate(position) - before) <= 1  # pixel
             assert evaluate("card.querySelector('.words').scrollTop") == 33
             assert evaluate("card.isConnected && document.querySelector('details').open")
-            # The charts that came read the pointer as the first ones did.
+            # New charts react to the pointer, too.
             page.locator(".plot").first.hover()
             assert evaluate("document.querySelector('.cursor').hidden") is False
         assert events == []
 
 
-def test_what_is_open_in_a_changed_part_stays_open(browser, tmp_path):
+def test_open_details_stay_open_when_their_content_changes(browser, tmp_path):
     run = run_of(tmp_path / "run", ["a"])
-    with followed(browser, run) as (page, _, events):
+    with follow(browser, run) as (page, _, events):
         page.evaluate("document.querySelector('details').open = true")
         (run / "config.yaml").write_text("seed: 77\n")
         wait(page, "document.querySelector('pre').textContent.includes('77')")
@@ -140,12 +140,12 @@ def test_what_is_open_in_a_changed_part_stays_open(browser, tmp_path):
         assert events == []
 
 
-def test_a_run_without_a_step_grows_its_parts_in_order(browser, tmp_path):
+def test_sections_of_a_new_run_appear_in_order(browser, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
     (run / "config.yaml").write_text("seed: 1\n")
-    with followed(browser, run) as (page, _, events):
+    with follow(browser, run) as (page, _, events):
         assert page.locator("figure").count() == 0
         for number in range(1, 4):
             step(run, number, **{"time/sample": 2.0})
@@ -156,9 +156,9 @@ def test_a_run_without_a_step_grows_its_parts_in_order(browser, tmp_path):
         assert events == []
 
 
-def test_a_page_says_when_its_server_is_gone(browser, tmp_path):
+def test_a_page_shows_that_its_server_does_not_answer(browser, tmp_path):
     run = run_of(tmp_path / "run", ["a"])
-    with followed(browser, run) as (page, server, _):
+    with follow(browser, run) as (page, server, _):
         assert page.locator(".lost").is_hidden()
         server.shutdown()
         server.server_close()

@@ -1,4 +1,4 @@
-"""Everything that reads what a model wrote, on text that nobody would write."""
+"""Text rewards and parsers of completions, on arbitrary and hostile text."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ TEXTS = st.one_of(
     st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join),
     st.lists(st.one_of(st.sampled_from(FRAGMENTS), ANYTHING), max_size=30).map("".join),
 )
-# Plain text, which neither opens nor closes anything.
+# Plain text, without signs that open or close something.
 PLAIN = st.text(st.characters(exclude_characters="<>$`\\", exclude_categories=()))
 
 
 def ids(completions: list[Any]) -> list[list[int]]:
-    return [[ord(character) % 7 for character in content(each)] for each in completions]
+    return [[ord(character) % 7 for character in content(completion)] for completion in completions]
 
 
-def over(reward: Any) -> Callable[[list[Any]], Any]:
+def with_ids(reward: Any) -> Callable[[list[Any]], Any]:
     return lambda texts: reward(["p"] * len(texts), texts, completion_ids=ids(texts))
 
 
@@ -59,7 +59,7 @@ def exact(**settings: Any) -> Callable[[list[Any]], Any]:
     return lambda texts: reward(["p"] * len(texts), texts, answer=["e\u0301"] * len(texts))
 
 
-# What each gives for texts, and the values that its docs say there are.
+# Each reward as a function of texts, and a test of the values that its docs allow.
 REWARDS: dict[str, tuple[Callable[[list[Any]], Any], Callable[[float | None], bool]]] = {
     **{
         f"exact_answer {how}": (exact(extract=how), {0.0, 1.0}.__contains__)
@@ -70,28 +70,28 @@ REWARDS: dict[str, tuple[Callable[[list[Any]], Any], Callable[[float | None], bo
         f"numeric_answer {how}": (numeric(extract=how, relative=0.1), {0.0, 1.0}.__contains__)
         for how in ("last_number", "whole", "tag")
     },
-    "think_answer_format": (over(ThinkAnswerFormat()), {0.0, 1.0}.__contains__),
-    "think_format": (over(ThinkFormat()), {0.0, 1.0}.__contains__),
-    "tag_count": (over(TagCount()), {0.0, 0.25, 0.5, 0.75, 1.0}.__contains__),
+    "think_answer_format": (with_ids(ThinkAnswerFormat()), {0.0, 1.0}.__contains__),
+    "think_format": (with_ids(ThinkFormat()), {0.0, 1.0}.__contains__),
+    "tag_count": (with_ids(TagCount()), {0.0, 0.25, 0.5, 0.75, 1.0}.__contains__),
     "repetition words": (
-        over(Repetition(Repetition.Config(over="words"))),
+        with_ids(Repetition(Repetition.Config(over="words"))),
         lambda value: -1.0 < value <= 0.0,
     ),
-    "repetition tokens": (over(Repetition()), lambda value: -1.0 < value <= 0.0),
+    "repetition tokens": (with_ids(Repetition()), lambda value: -1.0 < value <= 0.0),
     "soft_overlong": (
-        over(SoftOverlong(SoftOverlong.Config(max_length=30, cache=10))),
+        with_ids(SoftOverlong(SoftOverlong.Config(max_length=30, cache=10))),
         lambda value: -1.0 <= value <= 0.0,
     ),
     "language_consistency en": (
-        over(LanguageConsistency()),
+        with_ids(LanguageConsistency()),
         lambda value: value is None or 0.0 <= value <= 1.0,
     ),
     "language_consistency zh": (
-        over(LanguageConsistency(LanguageConsistency.Config(language="zh"))),
+        with_ids(LanguageConsistency(LanguageConsistency.Config(language="zh"))),
         lambda value: value is None or 0.0 <= value <= 1.0,
     ),
 }
-READERS: dict[str, Callable[[str], Any]] = {
+PARSERS: dict[str, Callable[[str], Any]] = {
     "last_number": last_number,
     "whole_number": whole_number,
     "tagged": lambda text: tagged(text, "answer"),
@@ -105,11 +105,11 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.attack(
-    "Whatever is written, a text reward gives one value in its range, and to each alone the same",
+    "A text reward gives any text one value in its range, the same alone and in a batch",
     "random text and scraps of tags, numbers, scripts and surrogates",
 )
 @pytest.mark.parametrize("name", REWARDS)
-def test_whatever_is_written_has_a_value(name: str, tries: Tries) -> None:
+def test_any_text_has_one_value_in_the_documented_range(name: str, tries: Tries) -> None:
     score, allowed = REWARDS[name]
 
     @given(st.lists(TEXTS, min_size=1, max_size=4))
@@ -125,27 +125,32 @@ def test_whatever_is_written_has_a_value(name: str, tries: Tries) -> None:
     check()
 
 
-@pytest.mark.attack("What docs say is not read changes nothing", "random text with it and without")
-def test_what_is_not_read_changes_nothing(tries: Tries) -> None:
+@pytest.mark.attack(
+    "Parts of a text that the docs call ignored change nothing", "random text with and without them"
+)
+def test_ignored_parts_of_a_text_change_nothing(tries: Tries) -> None:
     last, language = REWARDS["numeric_answer last_number"][0], LanguageConsistency()
 
     @given(PLAIN, PLAIN)
     def check(text: str, other: str) -> None:
-        thought = f"<think>{other}</think>\n{text}"
-        assert last([thought]) == last([text])
-        assert last_line(outside_thinking(thought)) == last_line(text)
-        assert tagged(thought + "<answer>a</answer>", "answer") == "a"
+        with_thinking = f"<think>{other}</think>\n{text}"
+        assert last([with_thinking]) == last([text])
+        assert last_line(outside_thinking(with_thinking)) == last_line(text)
+        assert tagged(with_thinking + "<answer>a</answer>", "answer") == "a"
         spaced = "  " + text.replace(" ", " \t") + "\n"
         assert exact()([spaced]) == exact()([text])
         assert folded(spaced) == folded(text)
-        marked = [text + " $x\u0439$ <tag> \\alpha ```\u0439```"]
-        assert language(["p"], marked) == language(["p"], [text])
+        with_markup = [text + " $x\u0439$ <tag> \\alpha ```\u0439```"]
+        assert language(["p"], with_markup) == language(["p"], [text])
         tries(1)
 
     check()
 
 
-@pytest.mark.attack("One rule agrees with the other", "random text that one of two judged right")
+@pytest.mark.attack(
+    "An answer that a strict rule accepts is accepted by looser ones",
+    "random text that the strict rule accepts",
+)
 def test_stricter_rules_imply_looser_ones(tries: Tries) -> None:
     whole, tag, last = (
         REWARDS[f"numeric_answer {how}"][0] for how in ("whole", "tag", "last_number")
@@ -168,17 +173,15 @@ def test_stricter_rules_imply_looser_ones(tries: Tries) -> None:
     check()
 
 
-@pytest.mark.attack(
-    "No text keeps a reader busy for a second", "99 scraps, each over and over in a long text"
-)
-@pytest.mark.parametrize("name", [*READERS, *(name for name in REWARDS if name[-2:] != "zh")])
-def test_no_text_takes_a_second(name: str, full: bool, tries: Tries) -> None:
+@pytest.mark.attack("No text takes a parser a second", "99 fragments, each repeated to a long text")
+@pytest.mark.parametrize("name", [*PARSERS, *(name for name in REWARDS if name[-2:] != "zh")])
+def test_no_text_takes_a_parser_a_second(name: str, full: bool, tries: Tries) -> None:
     size = 300_000 if full else 30_000
-    read = (lambda text: REWARDS[name][0]([text])) if name in REWARDS else READERS[name]
-    read("a sentence that loads whatever there is to load")
+    parse = (lambda text: REWARDS[name][0]([text])) if name in REWARDS else PARSERS[name]
+    parse("a first sentence, which loads models and tables")
     for unit in UNITS:
         text = (unit * (size // len(unit) + 1))[:size]
         started = time.process_time()
-        read(text)
+        parse(text)
         assert time.process_time() - started < (1.0 if full else 0.5), repr(unit[:20])
         tries(1)

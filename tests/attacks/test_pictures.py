@@ -1,4 +1,4 @@
-"""Pictures that must not earn, and pictures that no policy makes."""
+"""Images that must earn nothing, and images that no policy makes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ CLIP = {
 }
 
 
-def drawn(*parts: Draw, side: int = 64, background: str = "white") -> Image.Image:
+def draw_image(*parts: Draw, side: int = 64, background: str = "white") -> Image.Image:
     image = Image.new("RGB", (side, side), background)
     for part in parts:
         part(ImageDraw.Draw(image))
     return image
 
 
-def disk(x: float, y: float, radius: float = 10, color: str = "red", **how: Any) -> Draw:
+def disk(x: float, y: float, radius: float = 10, color: str = "red", **options: Any) -> Draw:
     box = (x - radius, y - radius, x + radius, y + radius)
-    return lambda draw: draw.ellipse(box, fill=color, **how)
+    return lambda draw: draw.ellipse(box, fill=color, **options)
 
 
 def square(x: float, y: float, half: float = 9, color: str = "red") -> Draw:
@@ -60,54 +60,58 @@ def noise(height: int, width: int) -> np.ndarray:
     return values.astype(np.uint8)
 
 
-RED_DISK = drawn(disk(32, 32))
-# In none of these is one red disk, and nothing else.
+RED_DISK = draw_image(disk(32, 32))
+# None of these is one red disk and nothing else.
 WRONG_SCENES = {
-    "nothing": drawn(),
-    "all red": drawn(background="red"),
+    "nothing": draw_image(),
+    "all red": draw_image(background="red"),
     "noise": Image.fromarray(noise(64, 64)),
     "a gradient": Image.linear_gradient("L").resize((64, 64)).convert("RGB"),
-    "two": drawn(disk(16, 32), disk(48, 32)),
-    "two that touch": drawn(disk(22, 32), disk(42, 32)),
-    "two that overlap": drawn(disk(26, 32), disk(38, 32)),
-    "twenty-five": drawn(*(disk(8 + 12 * x, 8 + 12 * y, 4) for x in range(5) for y in range(5))),
-    "green": drawn(disk(32, 32, color="green")),
-    "orange": drawn(disk(32, 32, color="orange")),
-    "pink": drawn(disk(32, 32, color="pink")),
-    "faint": drawn(disk(32, 32, color="#ffeeee")),
-    "a square": drawn(square(32, 32)),
-    "a triangle": drawn(lambda draw: draw.polygon([(32, 20), (20, 44), (44, 44)], fill="red")),
-    "half a disk": drawn(lambda draw: draw.pieslice((20, 20, 44, 44), 0, 180, fill="red")),
-    "three quarters": drawn(lambda draw: draw.pieslice((20, 20, 44, 44), 0, 270, fill="red")),
-    "an ellipse": drawn(lambda draw: draw.ellipse((8, 24, 56, 40), fill="red")),
-    "a ring": drawn(lambda draw: draw.ellipse((20, 20, 44, 44), outline="red", width=4)),
-    "cut off by the edge": drawn(disk(0, 32)),
-    "a speck": drawn(disk(32, 32, 1)),
-    "with a square": drawn(disk(16, 32), square(48, 32)),
-    "with a green disk": drawn(disk(16, 32), disk(48, 32, color="green")),
-    "with a line": drawn(disk(16, 32), lambda draw: draw.line((40, 4, 40, 60), "blue", 4)),
-    "on a square": drawn(square(32, 32, 20, "blue"), disk(32, 32)),
-    "its name": drawn(lambda draw: draw.text((4, 24), "red disk", fill="red")),
-    "melted": drawn(disk(22, 32, 6), square(38, 34, 8)).filter(ImageFilter.GaussianBlur(3)),
+    "two": draw_image(disk(16, 32), disk(48, 32)),
+    "two that touch": draw_image(disk(22, 32), disk(42, 32)),
+    "two that overlap": draw_image(disk(26, 32), disk(38, 32)),
+    "twenty-five": draw_image(
+        *(disk(8 + 12 * x, 8 + 12 * y, 4) for x in range(5) for y in range(5))
+    ),
+    "green": draw_image(disk(32, 32, color="green")),
+    "orange": draw_image(disk(32, 32, color="orange")),
+    "pink": draw_image(disk(32, 32, color="pink")),
+    "faint": draw_image(disk(32, 32, color="#ffeeee")),
+    "a square": draw_image(square(32, 32)),
+    "a triangle": draw_image(lambda draw: draw.polygon([(32, 20), (20, 44), (44, 44)], fill="red")),
+    "half a disk": draw_image(lambda draw: draw.pieslice((20, 20, 44, 44), 0, 180, fill="red")),
+    "three quarters": draw_image(lambda draw: draw.pieslice((20, 20, 44, 44), 0, 270, fill="red")),
+    "an ellipse": draw_image(lambda draw: draw.ellipse((8, 24, 56, 40), fill="red")),
+    "a ring": draw_image(lambda draw: draw.ellipse((20, 20, 44, 44), outline="red", width=4)),
+    "cut off by the edge": draw_image(disk(0, 32)),
+    "a speck": draw_image(disk(32, 32, 1)),
+    "with a square": draw_image(disk(16, 32), square(48, 32)),
+    "with a green disk": draw_image(disk(16, 32), disk(48, 32, color="green")),
+    "with a line": draw_image(disk(16, 32), lambda draw: draw.line((40, 4, 40, 60), "blue", 4)),
+    "on a square": draw_image(square(32, 32, 20, "blue"), disk(32, 32)),
+    "its name": draw_image(lambda draw: draw.text((4, 24), "red disk", fill="red")),
+    "melted": draw_image(disk(22, 32, 6), square(38, 34, 8)).filter(ImageFilter.GaussianBlur(3)),
 }
 
 
-@pytest.mark.attack("A picture is right where all of it is", "pictures beside one red disk")
-def test_other_scenes_earn_nothing(tries: Tries) -> None:
+@pytest.mark.attack("An image is right only if all of it is", "images that are not one red disk")
+def test_images_of_other_scenes_earn_nothing(tries: Tries) -> None:
     row = [{"class": "disk", "color": "red"}]
-    strict, half = ImageContents(), ImageContents(ImageContents.Config(mode="partial"))
+    strict, partial_reward = ImageContents(), ImageContents(ImageContents.Config(mode="partial"))
     assert strict(["p"], [RED_DISK], include=[row]) == [1.0]
     scenes = list(WRONG_SCENES.values())
     columns = {"include": [row] * len(scenes)}
     values = strict(["p"] * len(scenes), scenes, **columns)
     assert dict(zip(WRONG_SCENES, values, strict=True)) == dict.fromkeys(WRONG_SCENES, 0.0)
-    shares = dict(zip(WRONG_SCENES, half(["p"] * len(scenes), scenes, **columns), strict=True))
+    shares = dict(
+        zip(WRONG_SCENES, partial_reward(["p"] * len(scenes), scenes, **columns), strict=True)
+    )
     assert all(share is not None and share < 1.0 for share in shares.values())
     assert {shares[name] for name in ("nothing", "all red", "faint", "a speck")} == {0.0}
     tries(2 * len(scenes))
 
 
-def written(
+def image_of_text(
     text: str, size: int = 32, ink: str = "black", background: str = "white"
 ) -> Image.Image:
     font = ImageFont.load_default(size)
@@ -122,16 +126,23 @@ def reader() -> ImageText:
     return ImageText()
 
 
-@pytest.mark.attack("Writing is right where it spells the target alone", "other writings, and none")
-def test_other_writings_do_not_earn_all(reader: ImageText, tries: Tries) -> None:
-    nothing = [drawn(), drawn(background="black"), Image.fromarray(noise(48, 160)), written("...")]
-    nothing += [written("12345"), written("XYZQ"), written("HARBOR HARBOR")]
+@pytest.mark.attack(
+    "Writing is right only if it is exactly the target", "other words, and images without words"
+)
+def test_images_of_other_words_earn_less_than_1(reader: ImageText, tries: Tries) -> None:
+    without_word = [
+        draw_image(),
+        draw_image(background="black"),
+        Image.fromarray(noise(48, 160)),
+        image_of_text("..."),
+    ]
+    without_word += [image_of_text("12345"), image_of_text("XYZQ"), image_of_text("HARBOR HARBOR")]
     others = ["HARBO", "ARBOR", "HARBORS", "HARBOUR", "HARBER", "THE HARBOR", "DOG"]
     others += ["HARBOR 1", "ROBRAH", "H A R B", "HARBOR or PORT", "SHARBORT", "HARB0R5", "HXRBXR"]
-    pictures = [*nothing, *map(written, others)]
+    pictures = [*without_word, *map(image_of_text, others)]
     values = reader(["p"] * len(pictures), pictures, text=["HARBOR"] * len(pictures))
-    assert reader(["p"], [written("HARBOR")], text=["HARBOR"]) == [1.0]
-    assert values[: len(nothing)] == [0.0] * len(nothing)
+    assert reader(["p"], [image_of_text("HARBOR")], text=["HARBOR"]) == [1.0]
+    assert values[: len(without_word)] == [0.0] * len(without_word)
     assert all(value is not None and value < 1.0 for value in values)
     tries(len(pictures))
 
@@ -148,7 +159,7 @@ def stripes(height: int, width: int) -> Image.Image:
 
 SIZES = [(5000, 1), (1, 5000), (40000, 4), (4, 40000), (1, 1), (2, 3), (300, 300)]
 MODES = ("1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV", "LAB", "I", "I;16", "F")
-ODD: dict[str, Any] = {
+UNUSUAL: dict[str, Any] = {
     **{f"{make.__name__} {h} x {w}": make(h, w) for h, w in SIZES for make in (flat, stripes)},
     **{f"noise {h} x {w}": Image.fromarray(noise(h, w)) for h, w in SIZES},
     **{f"mode {mode}": Image.new(mode, (32, 32)) for mode in MODES},
@@ -184,11 +195,11 @@ ODD: dict[str, Any] = {
 def rewards(
     tmp_path_factory: pytest.TempPathFactory, reader: ImageText
 ) -> dict[str, Callable[[Any], Any]]:
-    """Every reward of pictures, as what it gives for one of them."""
+    """Every reward of images, by name, as a function of one image."""
     clip, owl = tmp_path_factory.mktemp("clip"), tmp_path_factory.mktemp("owl")
     torch.manual_seed(0)
-    described = {"model_cfg": CLIP, "preprocess_cfg": {}}
-    (clip / "open_clip_config.json").write_text(json.dumps(described))
+    model_config = {"model_cfg": CLIP, "preprocess_cfg": {}}
+    (clip / "open_clip_config.json").write_text(json.dumps(model_config))
     weights = open_clip.model.CLIP(**CLIP).state_dict()
     save_file(weights, clip / "open_clip_model.safetensors")
     save_file({"weight": torch.randn(1, 8)}, clip / "head.safetensors")
@@ -202,20 +213,20 @@ def rewards(
     ]
     aesthetic = Aesthetic(Aesthetic.Config(**settings, head=str(clip / "head.safetensors")))
 
-    def one(reward: Any, image: Any, **columns: Any) -> Any:
+    def score(reward: Any, image: Any, **columns: Any) -> Any:
         return reward(["a cat"], [image], **columns)
 
-    made = {
-        "image_contents shapes": partial(one, ImageContents(), include=[row]),
-        "image_contents owl": partial(one, ImageContents(detector), include=[row]),
-        "image_text": partial(one, reader, text=["CAT"]),
-        "jpeg_size": partial(one, JpegSize()),
+    by_name = {
+        "image_contents shapes": partial(score, ImageContents(), include=[row]),
+        "image_contents owl": partial(score, ImageContents(detector), include=[row]),
+        "image_text": partial(score, reader, text=["CAT"]),
+        "jpeg_size": partial(score, JpegSize()),
         "image_diversity": lambda image: ImageDiversity()(["p"] * 2, [image] * 2),
-        "preference": partial(one, Preference(Preference.Config(**settings))),
-        "aesthetic": partial(one, aesthetic),
+        "preference": partial(score, Preference(Preference.Config(**settings))),
+        "aesthetic": partial(score, aesthetic),
     }
     ways = zip(("shortest", "longest", "squash"), similarity, strict=True)
-    return made | {f"clip_similarity {way}": partial(one, reward) for way, reward in ways}
+    return by_name | {f"clip_similarity {way}": partial(score, reward) for way, reward in ways}
 
 
 NAMES = (
@@ -226,16 +237,16 @@ NAMES = (
 
 
 @pytest.mark.attack(
-    "Any picture has a value in its time and memory, or an error that names it in a sentence",
-    "sizes to 40000 x 4, modes, numbers and types that no policy makes",
+    "Any image gets a value within limits of time and memory, or an error of one sentence",
+    "sizes up to 40000 x 4, and modes, values and types that no policy makes",
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_odd_pictures_have_a_value_or_are_named(
+def test_any_image_gets_a_value_or_an_error_of_one_sentence(
     name: str, rewards: dict[str, Callable[[Any], Any]], tries: Tries
 ) -> None:
     rewards[name](flat(32, 32))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for kind, image in ODD.items():
+    for kind, image in UNUSUAL.items():
         started = time.process_time()
         try:
             values = rewards[name](image)
@@ -248,5 +259,5 @@ def test_odd_pictures_have_a_value_or_are_named(
             assert not any(np.isnan(values)), kind
         assert time.process_time() - started < 2, kind
         tries(1)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
-    assert grown < 500_000
+    growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
+    assert growth < 500_000

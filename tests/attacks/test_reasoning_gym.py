@@ -1,4 +1,4 @@
-"""Answers that must earn nothing from reasoning-gym, or must not stop a run: each of its tasks."""
+"""Answers to each task of reasoning-gym that must earn nothing, or must not stop a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 Row = dict[str, Any]
 
 TASKS = [task for task in task_names() if task != "composite" and task not in REFUSED]
-# Here two right answers may differ, and one after the other may be right, too.
+# Tasks with several right answers; one after the other may be right, too.
 MANY_RIGHT = {
     *("boxnet", "graph_color", "intermediate_integration", "jugs", "knight_swap", "quantum_lock"),
     *("rubiks_cube", "rush_hour", "simple_integration", "sokoban"),
@@ -60,7 +60,7 @@ MORE = [
     '{"a":' * 5_000 + "1" + "}" * 5_000,
 ]
 
-# What keeps a verifier busy for ever, or needs more memory than there is.
+# Answers that a verifier would check forever, or with more memory than there is.
 COSTLY = {
     "polynomial_multiplication": "9**9**9",
     "rush_hour": "A+999999999",
@@ -96,16 +96,16 @@ def rows_of(task: str, count: int) -> list[Row]:
 
 
 def gold_of(row: Row) -> str:
-    """The row's answer, or its example of one, or nothing."""
+    """The gold answer of the row, an example of a right answer, or an empty text."""
     return on_gold(Attempt("", None, row)).answer or ""
 
 
 def is_right(answer: str, gold: str) -> bool:
-    """Whether the answer is the gold one in other clothes."""
-    here, there = whole_number(answer), whole_number(gold)
+    """Whether the answer equals the gold answer as text or as a number."""
+    number, gold_number = whole_number(answer), whole_number(gold)
     return bool(gold) and (
         answer.strip("\"' ").casefold() == gold.strip().casefold()
-        or (here is not None and there is not None and here.value == there.value)
+        or (number is not None and gold_number is not None and number.value == gold_number.value)
     )
 
 
@@ -119,8 +119,8 @@ def rewards(cases: list[tuple[Row, str]], **settings: object) -> tuple[list[Any]
     return values, metrics["unchecked"]
 
 
-def paid(cases: list[tuple[Row, str]], **settings: object) -> list[tuple[str, str, str, float]]:
-    """Task, answer, gold answer and value of those that earn something."""
+def rewarded(cases: list[tuple[Row, str]], **settings: object) -> list[tuple[str, str, str, float]]:
+    """Task, answer, gold answer and value of all cases with a value other than 0."""
     values, _ = rewards(cases, **settings)
     return [
         (row["metadata"]["source_dataset"], answer[:50], gold_of(row)[:50], value)
@@ -134,77 +134,85 @@ def paid(cases: list[tuple[Row, str]], **settings: object) -> list[tuple[str, st
     f"{len(EMPTY)} to {len(EMPTY + MORE)} of them, and the question, to rows of every task",
 )
 @pytest.mark.timeout(600)
-def test_empty_answers(
+def test_answers_without_content_earn_nothing(
     rows: dict[str, list[Row]], full: bool, tries: Callable[[int], None]
 ) -> None:
     cases = []
-    for row in (row for some in rows.values() for row in (some if full else some[:1])):
+    for row in (
+        row for task_rows in rows.values() for row in (task_rows if full else task_rows[:1])
+    ):
         question = row["question"].strip()
         answers = [*EMPTY, *(MORE if full else ()), question, *question.splitlines()[-3:]]
         cases += [(row, answer) for answer in answers if not is_right(answer, gold_of(row))]
     assert len(cases) > 30 * len(TASKS)
-    assert paid(cases) == []
+    assert rewarded(cases) == []
     tries(len(cases))
 
 
 @pytest.mark.attack(
     "The answer to another question, or several answers, earn nothing from reasoning-gym",
-    "four to rows of every task that has one right answer",
+    "four for rows of every task with one right answer",
 )
-def test_several_answers(rows: dict[str, list[Row]], tries: Callable[[int], None]) -> None:
-    cases = [case for task in TASKS for case in several(task, rows[task])]
+def test_answers_to_other_questions_and_several_answers_earn_nothing(
+    rows: dict[str, list[Row]], tries: Callable[[int], None]
+) -> None:
+    cases = [case for task in TASKS for case in wrong_answers(task, rows[task])]
     assert len(cases) > 4 * len(TASKS)
-    assert paid(cases) == []
+    assert rewarded(cases) == []
     tries(len(cases))
 
 
-def several(task: str, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+def wrong_answers(task: str, rows: list[Row]) -> Iterator[tuple[Row, str]]:
     if task in MANY_RIGHT:
         return
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
-        gold, theirs = gold_of(row), gold_of(other)
-        if not is_right(theirs, gold):
-            together = (f"{gold} {theirs}", f"{gold}, {theirs}", f"{theirs}\n{gold}")
-            yield from ((row, answer) for answer in (theirs, *together))
+        gold, other_gold = gold_of(row), gold_of(other)
+        if not is_right(other_gold, gold):
+            joined = (f"{gold} {other_gold}", f"{gold}, {other_gold}", f"{other_gold}\n{gold}")
+            yield from ((row, answer) for answer in (other_gold, *joined))
 
 
 @pytest.mark.attack(
     "A right answer earns 1 from reasoning-gym", "the gold answer of rows of every task"
 )
-def test_gold_answers(rows: dict[str, list[Row]], tries: Callable[[int], None]) -> None:
-    some = [row for task in TASKS if task not in WITHOUT_GOLD for row in rows[task]]
-    cases = [(row, gold_of(row)) for row in some if "Integral" not in gold_of(row)]
-    assert len(cases) > 0.99 * len(some)
+def test_gold_answers_earn_1(rows: dict[str, list[Row]], tries: Callable[[int], None]) -> None:
+    rows_with_gold = [row for task in TASKS if task not in WITHOUT_GOLD for row in rows[task]]
+    cases = [(row, gold_of(row)) for row in rows_with_gold if "Integral" not in gold_of(row)]
+    assert len(cases) > 0.99 * len(rows_with_gold)
     assert rewards(cases) == ([1.0] * len(cases), 0.0)
     tries(len(cases))
 
 
 @pytest.mark.attack(
-    "No answer keeps a run of reasoning-gym longer than its deadline, or stops it",
+    "No answer to reasoning-gym delays a run beyond the deadline, or stops it",
     "answers of a million characters to a row of every task",
 )
 @pytest.mark.timeout(900)
-def test_long_answers(rows: dict[str, list[Row]], full: bool, tries: Callable[[int], None]) -> None:
+def test_long_answers_are_refused_within_the_deadline(
+    rows: dict[str, list[Row]], full: bool, tries: Callable[[int], None]
+) -> None:
     for name in LONG if full else ("brackets", "lines"):
         text = LONG[name] if full else LONG[name][:20_000]
-        cases = [(some[0], text) for some in rows.values()]
-        assert paid(cases, timeout=3.0 if full else 10.0) == [], name
+        cases = [(task_rows[0], text) for task_rows in rows.values()]
+        assert rewarded(cases, timeout=3.0 if full else 10.0) == [], name
         tries(len(cases))
 
 
 def start_of_a_worker() -> float:
-    """The seconds that it takes, more on a busy machine."""
+    """Seconds to start a worker; more if the machine is busy."""
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", "import groupwise_verifiable.puzzles.check"], check=True)
     return time.monotonic() - started
 
 
 @pytest.mark.attack(
-    "No answer keeps a run of reasoning-gym longer than its deadline, or stops it",
+    "No answer to reasoning-gym delays a run beyond the deadline, or stops it",
     "costly answers to many rows at once, among right ones",
 )
 @pytest.mark.timeout(600)
-def test_costly_answers(full: bool, tries: Callable[[int], None]) -> None:
+def test_costly_answers_delay_no_others_beyond_the_deadline(
+    full: bool, tries: Callable[[int], None]
+) -> None:
     tasks = [*COSTLY] * 8 if full else [*COSTLY][:2]
     timeout = 2.0 if full else 1.0
     sums = rows_of("chain_sum", 20)

@@ -1,4 +1,4 @@
-"""The report of a run that holds anything, in a real browser."""
+"""The report of a run with hostile names and texts, in a real browser."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.report import write_report
 
-PROMISE = "A report runs nothing of what a run holds, fetches nothing, and fits the window"
+PROMISE = "A report executes no content of a run, loads nothing, and fits the window"
 WIDTHS = (360, 800, 1600)
 RUN = "window.hacked = true"
 MARKUP = [
@@ -52,8 +52,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
 
-class Seen:
-    """A page that is open, and all that it did which a report must not do."""
+class OpenPage:
+    """A page in a browser, and a list of all events that a report must not cause."""
 
     def __init__(self, browser, file: Path, scheme: str = "light") -> None:
         self.page = browser.new_page(color_scheme=scheme)
@@ -76,7 +76,7 @@ class Seen:
             self.events.append(f"frame of {frame.url[:100]}")
 
     def check(self) -> None:
-        """At every width: nothing ran, nothing was fetched, nothing stands out of the window."""
+        """At every width: no script ran, nothing was loaded, and the page fits the window."""
         evaluate = self.page.evaluate
         assert evaluate("window.hacked") is None
         assert evaluate("document.scripts.length") == 1
@@ -86,27 +86,27 @@ class Seen:
         assert evaluate(f"{handlers}.filter(a => a.name.startsWith('on')).length") == 0
         for width in WIDTHS:
             self.page.set_viewport_size({"width": width, "height": 900})
-            found = evaluate("[document.documentElement.scrollWidth, innerWidth]")
-            assert found[0] <= found[1], (width, self.widest())
+            widths = evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert widths[0] <= widths[1], (width, self.widest())
         for plot in self.page.locator(".plot").all()[:2]:
             plot.hover()
         assert evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert self.events == []
 
     def widest(self) -> list[str]:
-        """What stands out, for who mends it."""
+        """The first elements that are wider than the window, for the message of a failed test."""
         return self.page.evaluate(
             "[...document.querySelectorAll('body *')]"
             ".filter(e => e.getBoundingClientRect().right > innerWidth)"
             ".slice(0, 5).map(e => e.outerHTML.slice(0, 200))"
         )
 
-    def words(self) -> str:
+    def text(self) -> str:
         return self.page.inner_text("body")
 
 
 def run_of(folder: Path, names: list[str], *, numbers: bool = False) -> Path:
-    """A run in which everything that has a name has these, and every text is one of them."""
+    """Writes a run in which all names and all texts are taken from `names`."""
     (folder / "samples").mkdir(parents=True)
     rewards = {name: 0.5 * number for number, name in enumerate(names)}
     keys = ("rewards/", "evaluation/rewards/", "evaluation/watch/", "alarm/", "time/")
@@ -172,44 +172,46 @@ def run_of(folder: Path, names: list[str], *, numbers: bool = False) -> Path:
     return folder
 
 
-@pytest.mark.attack(PROMISE, "18 pieces of markup wherever a run holds a name or a text")
+@pytest.mark.attack(PROMISE, "18 pieces of markup in every name and text of a run")
 def test_markup_stays_text(browser, tmp_path, tries):
-    seen = Seen(browser, write_report(run_of(tmp_path / "run", MARKUP)))
-    seen.check()
-    words = re.sub(r"\s+", " ", seen.words())
+    opened = OpenPage(browser, write_report(run_of(tmp_path / "run", MARKUP)))
+    opened.check()
+    words = re.sub(r"\s+", " ", opened.text())
     for text in MARKUP[:10]:
         assert re.sub(r"\s+", " ", text)[:40] in words
         tries(len(WIDTHS))
-    assert seen.page.locator("figure svg").count() > 20
-    assert len(seen.page.locator(".sample").all()) == len(MARKUP)
+    assert opened.page.locator("figure svg").count() > 20
+    assert len(opened.page.locator(".sample").all()) == len(MARKUP)
 
 
 @pytest.mark.attack(PROMISE, "names of 5,000 characters, bidirectional controls, marks, tabs")
-def test_text_of_any_shape_fits(browser, tmp_path, tries, full):
+def test_text_of_any_kind_fits_the_window(browser, tmp_path, tries, full):
     runs = {"all": list(SHAPES.values())}
     runs |= {name: [text, f"{text}2", "plain"] * 3 for name, text in SHAPES.items()} if full else {}
     for name, texts in runs.items():
-        seen = Seen(browser, write_report(run_of(tmp_path / name, texts)))
-        seen.check()
-        seen.page.close()
+        opened = OpenPage(browser, write_report(run_of(tmp_path / name, texts)))
+        opened.check()
+        opened.page.close()
         tries(len(WIDTHS) * len(set(texts)))
 
 
 @pytest.mark.attack(PROMISE, "numbers of 6,000 digits, JSON 10,000 deep, texts of 1 MB")
-def test_numbers_and_nesting_of_any_size_fit(browser, tmp_path, tries):
-    seen = Seen(browser, write_report(run_of(tmp_path / "run", ["plain", "other"], numbers=True)))
-    seen.check()
-    words = seen.words()
+def test_numbers_and_nesting_of_any_size_fit_the_window(browser, tmp_path, tries):
+    opened = OpenPage(
+        browser, write_report(run_of(tmp_path / "run", ["plain", "other"], numbers=True))
+    )
+    opened.check()
+    words = opened.text()
     assert not re.search(r"[\d,]{40}", words.replace("9" * 40, ""))
     assert "characters left out" in words
     tries(len(WIDTHS))
 
 
-def test_directions_do_not_reach_beyond_their_cell(browser, tmp_path):
+def test_directions_of_text_do_not_affect_other_elements(browser, tmp_path):
     names = [SHAPES["override"], SHAPES["right to left"], SHAPES["unbalanced"]]
-    seen = Seen(browser, write_report(run_of(tmp_path / "run", names)))
-    seen.page.set_viewport_size({"width": 1600, "height": 900})
-    orders = seen.page.evaluate(
+    opened = OpenPage(browser, write_report(run_of(tmp_path / "run", names)))
+    opened.page.set_viewport_size({"width": 1600, "height": 900})
+    orders = opened.page.evaluate(
         """[...document.querySelectorAll('.scores > span, .legend > span')].map(span => {
           const value = span.querySelector('b').getBoundingClientRect();
           const name = document.createRange();
@@ -225,13 +227,13 @@ def test_directions_do_not_reach_beyond_their_cell(browser, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_both_schemes(browser, tmp_path, scheme):
-    """Contrast of 4.5 at least, WCAG 2.1's AA, of all text with what lies behind it."""
+    """Contrast of at least 4.5 (WCAG 2.1, AA) between all text and its background."""
     names = ["correct", "format"]
-    seen = Seen(browser, write_report(run_of(tmp_path / "run", names)), scheme)
-    seen.page.evaluate("document.querySelector('details').open = true")
-    contrasts = seen.page.evaluate(CONTRAST)
+    opened = OpenPage(browser, write_report(run_of(tmp_path / "run", names)), scheme)
+    opened.page.evaluate("document.querySelector('details').open = true")
+    contrasts = opened.page.evaluate(CONTRAST)
     assert len(contrasts) > 12
     assert {key: ratio for key, ratio in contrasts.items() if ratio < 4.5} == {}
-    lines = seen.page.locator("path.line, path.dot")
+    lines = opened.page.locator("path.line, path.dot")
     assert lines.count() > 4
     assert all(box["height"] > 0 for box in (line.bounding_box() for line in lines.all()[:4]))

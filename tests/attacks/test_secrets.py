@@ -1,4 +1,4 @@
-"""Secrets of a configuration: used by plugins, and to be found nowhere in what a run leaves."""
+"""Secrets of a configuration are passed to plugins, but never written or printed."""
 
 import json
 import traceback
@@ -26,16 +26,16 @@ import groupwise
 from groupwise.errors import UserError
 from pydantic import BaseModel, SecretStr
 
-seen = {}
+received = {}
 
 
-def scored(completions):
+def lengths(completions):
     return [float(len(text)) for text in completions]
 
 
 def function(prompts, completions, token=None, headers=None, retries=1):
-    seen["function"] = [token, headers, retries]
-    return scored(completions)
+    received["function"] = [token, headers, retries]
+    return lengths(completions)
 
 
 class Client(BaseModel):
@@ -64,11 +64,11 @@ class Model:
 
     def __call__(self, prompts, completions):
         c = self.config
-        seen["model"] = [c.api_key, c.phrase and c.phrase.get_secret_value(), c.servers]
-        seen["model"] += [client.pin.get_secret_value() for client in c.clients]
+        received["model"] = [c.api_key, c.phrase and c.phrase.get_secret_value(), c.servers]
+        received["model"] += [client.pin.get_secret_value() for client in c.clients]
         if c.size == 16:
             raise RuntimeError(f"refused by {c.api_key}")
-        return scored(completions)
+        return lengths(completions)
 
 
 class Tracker(groupwise.Callback):
@@ -76,8 +76,8 @@ class Tracker(groupwise.Callback):
         self.access_token = access_token
 
     def on_end(self, result):
-        seen["tracker"] = self.access_token
-        pathlib.Path(__file__).with_name("seen.json").write_text(json.dumps(seen))
+        received["tracker"] = self.access_token
+        pathlib.Path(__file__).with_name("received.json").write_text(json.dumps(received))
 """
 IN_FILE = {
     "token": "tok-xqoneqx",
@@ -96,14 +96,14 @@ SECRETS = [
 
 
 @pytest.fixture(autouse=True)
-def _forgotten(monkeypatch):
-    """What these tests call a secret is none in others."""
+def _no_known_secrets(monkeypatch):
+    """Secrets that these tests register do not remain for other tests."""
     monkeypatch.setattr(secrets, "_known", {})
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder with a configuration that is full of secrets, and the plugins that take them."""
+    """A folder with a configuration with many secrets, and the plugins that receive them."""
     name = f"keyed_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(PLUGINS)
     config = {
@@ -135,7 +135,7 @@ def project(tmp_path, monkeypatch):
 
 
 def call(*arguments):
-    """Exit code and all that a command prints; no traceback of it shows a secret either."""
+    """The exit code of a command, and its output with the traceback, if any."""
     result = CliRunner().invoke(app, list(map(str, arguments)))
     output = result.output
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -143,44 +143,46 @@ def call(*arguments):
     return result.exit_code, output
 
 
-def leaked(text):
+def leaked_secrets(text):
     return [secret for secret in SECRETS if secret in text]
 
 
 def files_with_secrets(folder):
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(f): found for f in files if (found := leaked(f.read_bytes().decode("latin-1")))}
+    return {
+        str(f): leaks for f in files if (leaks := leaked_secrets(f.read_bytes().decode("latin-1")))
+    }
 
 
-def given_to_plugins(project):
-    return json.loads((project / "seen.json").read_text())
+def received_by_plugins(project):
+    return json.loads((project / "received.json").read_text())
 
 
-AS_GIVEN = {
+EXPECTED = {
     "function": [IN_FILE["token"], IN_FILE["headers"], 1],
     "model": [IN_FILE["api_key"], IN_FILE["phrase"], IN_FILE["servers"], IN_FILE["pin"]],
     "tracker": IN_FILE["access_token"],
 }
 
 
-@pytest.mark.attack(PROMISE, "every file of a run with 8 secrets, and all it prints, searched")
+@pytest.mark.attack(PROMISE, "8 secrets searched in every file of a run and in its output")
 def test_a_run_writes_none_of_its_secrets(project, tries):
     code, output = call("train", "run.yaml")
     assert code == 0, output
-    assert given_to_plugins(project) == AS_GIVEN
-    assert not leaked(output)
+    assert received_by_plugins(project) == EXPECTED
+    assert not leaked_secrets(output)
     run = project / "run"
     assert {path.name for path in run.iterdir()} >= {"config.yaml", "report.html", "model"}
     assert files_with_secrets(run) == {}
-    kept = yaml.safe_load((run / "config.yaml").read_text())
-    assert kept["rewards"][1]["api_key"] == kept["rewards"][1]["phrase"] == secrets.MASK
-    assert kept["rewards"][1]["clients"] == [{"user": "u", "pin": secrets.MASK}]
-    assert kept["rewards"][0]["headers"] == {"Authorization": secrets.MASK, "accept": "json"}
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved["rewards"][1]["api_key"] == saved["rewards"][1]["phrase"] == secrets.MASK
+    assert saved["rewards"][1]["clients"] == [{"user": "u", "pin": secrets.MASK}]
+    assert saved["rewards"][0]["headers"] == {"Authorization": secrets.MASK, "accept": "json"}
     assert secrets.MASK in (run / "report.html").read_text()
     tries(8)
 
 
-AGAIN = {
+OVERRIDES = {
     "policy.loading.token": "hub-xqeightqx",
     "rewards.0.token": IN_FILE["token"],
     "rewards.0.headers.Authorization": IN_FILE["headers"]["Authorization"],
@@ -192,34 +194,34 @@ AGAIN = {
 }
 
 
-def test_a_run_is_gone_on_with_when_its_secrets_are_given_again(project, monkeypatch):
+def test_a_run_is_resumed_with_its_secrets_passed_again(project, monkeypatch):
     assert call("train", "run.yaml")[0] == 0
     for command in ("resume", "eval"):
         code, output = call(command, "run")
         assert code == 2
         assert "rewards.0.token: the run's folder holds only the mask ****" in output
         assert "pass it again by rewards.0.token=... on the command line; ${NAME}, wh" in output
-    again = [f"{key}={value}" for key, value in AGAIN.items()]
-    code, output = call("eval", "run", *again)
+    overrides = [f"{key}={value}" for key, value in OVERRIDES.items()]
+    code, output = call("eval", "run", *overrides)
     assert code == 0, output
-    (project / "seen.json").unlink()
-    code, output = call("resume", "run", "train.steps=2", *again)
+    (project / "received.json").unlink()
+    code, output = call("resume", "run", "train.steps=2", *overrides)
     assert code == 0, output
     assert "resumed with train.steps: 1 -> 2" in output
     assert "***" not in output
-    assert given_to_plugins(project) == AS_GIVEN
-    # In the file a reference takes the place of the secret, which makes the rewards no others.
+    assert received_by_plugins(project) == EXPECTED
+    # A reference instead of the secret in the file does not count as another reward.
     monkeypatch.setenv("MODEL_KEY", "key-xqnineqx")
     text = (project / "run.yaml").read_text().replace("key-xqthreeqx", "${MODEL_KEY}")
     (project / "run.yaml").write_text(text)
     code, output = call("train", "run.yaml", "--resume", "train.steps=3")
     assert code == 0, output
     assert f"rewards.1.api_key: {secrets.MASK} -> ${{MODEL_KEY}}" in output
-    assert given_to_plugins(project)["model"][0] == "key-xqnineqx"
+    assert received_by_plugins(project)["model"][0] == "key-xqnineqx"
     assert files_with_secrets(project / "run") == {}
 
 
-def test_a_folder_of_an_earlier_version_shows_none_either(project):
+def test_secrets_in_the_folder_of_an_earlier_version_are_not_copied(project):
     assert call("train", "run.yaml")[0] == 0
     config = project / "run" / "config.yaml"
     text = config.read_text().replace(f"api_key: '{secrets.MASK}'", "api_key: key-xqthreeqx")
@@ -227,19 +229,19 @@ def test_a_folder_of_an_earlier_version_shows_none_either(project):
     config.write_text(text)
     assert call("report", "run")[0] == 0
     assert files_with_secrets(project / "run").keys() == {str(config)}
-    again = [f"{key}={value}" for key, value in AGAIN.items() if "api_key" not in key]
-    code, output = call("resume", "run", "train.steps=2", *again)
+    overrides = [f"{key}={value}" for key, value in OVERRIDES.items() if "api_key" not in key]
+    code, output = call("resume", "run", "train.steps=2", *overrides)
     assert code == 0, output
-    assert not leaked(output)
+    assert not leaked_secrets(output)
     assert files_with_secrets(project / "run").keys() == {
-        str(project / "run" / "config.until_step_1.yaml")  # which is the earlier version's own
+        str(project / "run" / "config.until_step_1.yaml")  # the file of the earlier version
     }
 
 
-@pytest.mark.attack(PROMISE, "references to the environment, as a run writes them")
-def test_references_stay_as_they_are_written(project, monkeypatch, tries):
+@pytest.mark.attack(PROMISE, "references to environment variables in the files of a run")
+def test_references_to_environment_variables_are_saved_as_references(project, monkeypatch, tries):
     text = (project / "run.yaml").read_text()
-    for number, value in enumerate(map(str, AGAIN.values())):
+    for number, value in enumerate(map(str, OVERRIDES.values())):
         monkeypatch.setenv(f"SECRET_{number}", value)
         text = text.replace(value, f"${{SECRET_{number}}}")
         tries(1)
@@ -254,13 +256,13 @@ def test_references_stay_as_they_are_written(project, monkeypatch, tries):
     monkeypatch.setenv("SIZE", "2")
     code, output = call("train", "run.yaml", "rewards.1.size=${SIZE}")
     assert code == 0, output
-    expected = {**AS_GIVEN, "model": [*AS_GIVEN["model"]]}
+    expected = {**EXPECTED, "model": [*EXPECTED["model"]]}
     expected["model"][2] = {"a": {"password": "91827364", "port": 8000}}  # a variable is text
-    assert given_to_plugins(project) == expected
+    assert received_by_plugins(project) == expected
     assert files_with_secrets(project / "run") == {}
-    kept = yaml.safe_load((project / "run" / "config.yaml").read_text())
-    assert kept["rewards"][1]["api_key"] == "${SECRET_3}"
-    assert kept["rewards"][1]["size"] == "${SIZE}"
+    saved = yaml.safe_load((project / "run" / "config.yaml").read_text())
+    assert saved["rewards"][1]["api_key"] == "${SECRET_3}"
+    assert saved["rewards"][1]["size"] == "${SIZE}"
     assert call("resume", "run", "train.steps=2")[0] == 0
     for number in range(3, 5):
         monkeypatch.delenv(f"SECRET_{number}")
@@ -270,7 +272,7 @@ def test_references_stay_as_they_are_written(project, monkeypatch, tries):
     assert "rewards.1.phrase: there is no environment variable SECRET_4" in output
 
 
-def test_a_doubled_sign_is_text(monkeypatch):
+def test_a_doubled_dollar_sign_is_not_a_reference(monkeypatch):
     monkeypatch.setenv("HOME_OF", "x")
     options = {
         "a": "$${HOME_OF}",
@@ -282,9 +284,7 @@ def test_a_doubled_sign_is_text(monkeypatch):
     assert secrets.revealed(options) == {**options, "a": "${HOME_OF}", "b": "x"}
 
 
-@pytest.mark.attack(
-    PROMISE, "mistakes of every kind beside a secret, and the words they are told in"
-)
+@pytest.mark.attack(PROMISE, "the error messages of mistakes of every kind beside a secret")
 @pytest.mark.parametrize(
     "override",
     [
@@ -314,15 +314,15 @@ def test_a_doubled_sign_is_text(monkeypatch):
         "policy.model=nowhere/at-all",
     ],
 )
-def test_no_mistake_shows_a_secret(project, override, tries):
+def test_no_error_message_shows_a_secret(project, override, tries):
     code, output = call("train", "run.yaml", override)
     assert code == 2, output
     assert output.startswith("error: ")
-    assert not leaked(output.replace("apikey=key-xqthreeqx", ""))
+    assert not leaked_secrets(output.replace("apikey=key-xqthreeqx", ""))
     tries(1)
 
 
-@pytest.mark.attack(PROMISE, "a callback that fails with a secret in its words")
+@pytest.mark.attack(PROMISE, "a callback that fails with a secret in its message")
 def test_no_traceback_on_the_terminal_shows_a_secret(project, tries):
     (source,) = project.glob("keyed_*.py")
     raises = "    def on_start(self, policy):\n        raise KeyError(self.access_token)\n\n"
@@ -331,7 +331,7 @@ def test_no_traceback_on_the_terminal_shows_a_secret(project, tries):
     assert code == 1
     assert "Traceback" in output
     assert "KeyError" in output
-    assert not leaked(output)
+    assert not leaked_secrets(output)
     tries(1)
 
 
@@ -350,13 +350,13 @@ def test_no_traceback_on_the_terminal_shows_a_secret(project, tries):
         (partial(print, end=""), False),
     ],
 )
-def test_values_that_hold_a_secret(value, expected):
+def test_secrets_within_values_are_masked(value, expected):
     hidden = secrets.concealed({"option": value})
     assert (secrets.masked(hidden)["option"] == secrets.MASK) is expected
     assert secrets.revealed(hidden) == {"option": value}
 
 
-def test_whatever_python_gives_is_written_as_something_that_is_read_again():
+def test_values_of_any_python_type_are_written_as_readable_yaml():
     data = {"policy": "p", "prompts": "q", "rewards": [{"name": "r", "a": b"x", "b": {2, 1}}]}
     config = parse_config(data).config
     options = yaml.safe_load(dump(config))["rewards"][0]
@@ -367,7 +367,7 @@ def test_no_traceback_in_python_shows_a_secret(project, monkeypatch):
     for overrides in ({"rewards.1.size": "many"}, {"rewards.1.weight": "much"}):
         with pytest.raises(UserError) as caught:
             groupwise.train("run.yaml", **overrides)
-        assert not leaked("".join(traceback.format_exception(caught.value)))
+        assert not leaked_secrets("".join(traceback.format_exception(caught.value)))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_no_traceback_in_python_shows_a_secret(project, monkeypatch):
         ("key keys keyword monkey label secret_word passes password_length name 1", False),
     ],
 )
-def test_which_names_are_secret(keys, expected):
+def test_names_of_options_that_are_secret(keys, expected):
     assert {key: secrets.is_secret(key) for key in keys.split()} == dict.fromkeys(
         keys.split(), expected
     )
@@ -400,7 +400,7 @@ class Client:
         return f"Client({self.api_key})"
 
 
-def test_objects_of_pythons_are_handed_over_as_they_are():
+def test_python_objects_are_passed_on_unchanged():
     client, shared = Client("key-xqthreeqx"), []
     data = {
         "policy": "p",
@@ -408,7 +408,7 @@ def test_objects_of_pythons_are_handed_over_as_they_are():
         "rewards": [{"name": "r", "client": client, "s": shared}],
     }
     loaded = parse_config(data)
-    assert not leaked(dump(loaded.config))
+    assert not leaked_secrets(dump(loaded.config))
     options = secrets.revealed(loaded.config.rewards[0].options)
     assert options["client"] is client
     assert options["s"] is shared
@@ -423,8 +423,8 @@ OPTIONS = st.recursive(
 )
 
 
-@pytest.mark.attack(PROMISE, "hypothesis: options of any shape, hidden, written and handed over")
-def test_options_of_any_shape(tries):
+@pytest.mark.attack(PROMISE, "hypothesis: options of any shape, masked, written and passed on")
+def test_secrets_are_masked_in_options_of_any_shape(tries):
     @given(st.dictionaries(KEYS, OPTIONS))
     def attack(options):
         tries(1)
@@ -450,22 +450,22 @@ def test_options_of_any_shape(tries):
     attack()
 
 
-def test_types_of_pydantics_are_given_in_python():
+def test_secret_types_of_pydantic_may_be_passed_from_python():
     section = {
         "name": "r",
         "phrase": SecretStr("phr-xqfourqx"),
         "more": [SecretBytes(b"key-xqthreeqx")],
     }
     loaded = parse_config({"policy": "p", "prompts": "q", "rewards": [section]})
-    assert not leaked(repr(loaded) + dump(loaded.config))
+    assert not leaked_secrets(repr(loaded) + dump(loaded.config))
     options = secrets.revealed(loaded.config.rewards[0].options)
     assert options == {key: section[key] for key in ("phrase", "more")}
-    assert not leaked(str(UserError("refused by phr-xqfourqx and key-xqthreeqx")))
+    assert not leaked_secrets(str(UserError("refused by phr-xqfourqx and key-xqthreeqx")))
 
 
-def test_a_secret_in_a_file_and_on_the_line(tmp_path):
+def test_secrets_in_a_file_and_on_the_command_line_are_masked(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("policy: p\nprompts: q\nrewards: [{name: r, api_key: key-xqthreeqx}]\n")
     loaded = load_config(path, ["rewards.0.db_password=key-xqnineqx", "policy.api_key=${KEY}"])
-    assert not leaked(repr(loaded) + dump(loaded.config))
+    assert not leaked_secrets(repr(loaded) + dump(loaded.config))
     assert loaded.config.policy.options == {"api_key": "${KEY}"}

@@ -1,4 +1,4 @@
-"""Models that bring code: it is not run, and nobody is asked, unless a configuration trusts it."""
+"""Code of a model is run only if the configuration trusts it, without a question."""
 
 import io
 import json
@@ -21,9 +21,7 @@ from groupwise_verifiable.images.clip_colors import ClipColors
 from groupwise_verifiable.images.zero_shot import ZeroShotDetector
 from groupwise_verifiable.text.reward_model import RewardModel
 
-PROMISE = (
-    "Code that a model brings is not run unless the configuration says so, and nobody is asked"
-)
+PROMISE = "Code of a model is run only if the configuration trusts it, without a question"
 BASE = Path(__file__).parents[2] / "examples" / "arithmetic" / "base"
 CODE = """
 from pathlib import Path
@@ -52,18 +50,18 @@ MODELS = [
 
 
 class Yes(io.StringIO):
-    """A terminal with somebody before it who says yes to everything."""
+    """A terminal at which somebody answers every question with yes."""
 
-    asked = False
+    was_read = False
 
     def readline(self, *_):
-        self.asked = True
+        self.was_read = True
         return "y\n"
 
 
 @pytest.fixture
-def stranger(tmp_path, monkeypatch):
-    """A folder with a model that needs its own code, and one whose tokenizer does."""
+def foreign_models(tmp_path, monkeypatch):
+    """A folder with a model that needs its own code, and a model whose tokenizer does."""
     mark = tmp_path / "mark"
     for name in ("model", "tokenizer"):
         folder = tmp_path / name
@@ -74,7 +72,7 @@ def stranger(tmp_path, monkeypatch):
         model_type="stranger",
         auto_map={"AutoConfig": "stranger.Config", **dict.fromkeys(MODELS, "stranger.Model")},
     )
-    # An architecture for which transformers has no tokenizer of its own to fall back on.
+    # An architecture for which transformers has no default tokenizer.
     _change(
         tmp_path / "tokenizer" / "config.json", model_type="arcee", architectures=None, num_labels=1
     )
@@ -96,28 +94,28 @@ def _change(path, **changes):
     path.write_text(json.dumps(data | changes))
 
 
-def refused(stranger, load):
-    """What loading says when nobody trusts the code."""
+def assert_refused(foreign_models, load):
+    """The error of loading a model whose code is not trusted."""
     with pytest.raises(ValueError, match="brings Python code of its own") as caught:
         load()
-    assert not sys.stdin.asked
-    assert not (stranger / "mark").exists()
+    assert not sys.stdin.was_read
+    assert not (foreign_models / "mark").exists()
     return str(caught.value)
 
 
-def command(stranger, name, model, **loading):
+def command(foreign_models, name, model, **loading):
     config = {
         "policy": {"name": "language_model", "model": str(model), "max_new_tokens": 3},
         "prompts": {"name": "rows", "rows": [{"prompt": f"{n} + 1 ="} for n in range(8)]},
         "rewards": ["think_format"],
         "train": {"steps": 0},
         "evaluation": {"prompts": 0},
-        "output": str(stranger / "run"),
+        "output": str(foreign_models / "run"),
     }
     config["policy"] |= {"loading": loading} if loading else {}
-    (stranger / "run.yaml").write_text(yaml.safe_dump(config))
+    (foreign_models / "run.yaml").write_text(yaml.safe_dump(config))
     stdin, out = sys.stdin, CliRunner()
-    result = out.invoke(app, [name, str(stranger / "run.yaml")], input="y\n" * 9)
+    result = out.invoke(app, [name, str(foreign_models / "run.yaml")], input="y\n" * 9)
     assert stdin is sys.stdin
     return result
 
@@ -125,48 +123,48 @@ def command(stranger, name, model, **loading):
 @pytest.mark.attack(PROMISE, "a policy whose model, or whose tokenizer, needs its own code")
 @pytest.mark.parametrize("name", ["model", "tokenizer"])
 @pytest.mark.parametrize("loading", [{}, {"trust_remote_code": None}, {"trust_remote_code": "no"}])
-def test_policies(stranger, name, loading, tries):
-    for way in ("check", "train"):
-        result = command(stranger, way, stranger / name, **loading)
+def test_code_of_policies_is_not_run(foreign_models, name, loading, tries):
+    for subcommand in ("check", "train"):
+        result = command(foreign_models, subcommand, foreign_models / name, **loading)
         assert result.exit_code == 2, result.output
         assert result.output.startswith("error: policy.model: cannot ")
         assert "runs only with policy.loading.trust_remote_code: true; set" in result.output
         assert "Do you wish" not in result.output
-        assert not (stranger / "mark").exists()
+        assert not (foreign_models / "mark").exists()
         tries(1)
 
 
 @pytest.mark.parametrize("name", ["model", "tokenizer"])
-def test_a_policy_that_is_trusted(stranger, name):
-    result = command(stranger, "check", stranger / name, trust_remote_code=True)
+def test_code_of_a_trusted_policy_is_run(foreign_models, name):
+    result = command(foreign_models, "check", foreign_models / name, trust_remote_code=True)
     assert result.exit_code == 0, result.output
-    assert (stranger / "mark").exists()
+    assert (foreign_models / "mark").exists()
 
 
-def test_trust_is_true_or_false(stranger):
-    result = command(stranger, "check", stranger / "model", trust_remote_code="maybe")
+def test_trust_remote_code_must_be_true_or_false(foreign_models):
+    result = command(foreign_models, "check", foreign_models / "model", trust_remote_code="maybe")
     assert result.exit_code == 2
     assert "trust_remote_code: expected true or false, found 'maybe'" in result.output
 
 
 @pytest.mark.attack(PROMISE, "models of rewards, by transformers and by open_clip")
 @pytest.mark.parametrize("name", ["model", "tokenizer"])
-def test_rewards(stranger, name, tries):
-    folder = str(stranger / name)
+def test_code_of_reward_models_is_not_run(foreign_models, name, tries):
+    folder = str(foreign_models / name)
 
-    def judged():
+    def load_reward_model():
         reward = RewardModel(RewardModel.Config(model=folder))
         reward.load()
 
-    towers = stranger / "towers"
+    towers = foreign_models / "towers"
     towers.mkdir()
     vision = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8}
     text = {"hf_model_name": folder, "hf_tokenizer_name": folder, "hf_model_pretrained": False}
     model = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text}
     (towers / "open_clip_config.json").write_text(json.dumps({"model_cfg": model}))
     (towers / "open_clip_model.safetensors").write_bytes(b"")
-    loads = [judged]
-    if name == "model":  # these need the model's code before they look at the tokenizer
+    loads = [load_reward_model]
+    if name == "model":  # these load the model's code before the tokenizer
         loads += [
             lambda: ZeroShotDetector(folder).load(),
             lambda: Transformers(folder),
@@ -174,13 +172,13 @@ def test_rewards(stranger, name, tries):
             lambda: ClipColors(f"local-dir:{towers}", None).load(),
         ]
     for load in loads:
-        assert "cannot be loaded" in refused(stranger, load)
+        assert "cannot be loaded" in assert_refused(foreign_models, load)
         tries(1)
 
 
 @pytest.mark.attack(PROMISE, "parts of an image pipeline that need their own code")
-def test_pipelines(stranger, tries):
-    folder = stranger / "pipeline"
+def test_code_of_image_pipelines_is_not_run(foreign_models, tries):
+    folder = foreign_models / "pipeline"
     parts = {
         "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
         "tokenizer": ["transformers", "AutoTokenizer"],
@@ -188,14 +186,18 @@ def test_pipelines(stranger, tries):
     }
     for name in parts:
         (folder / name).mkdir(parents=True)
-    shutil.copytree(stranger / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
-    shutil.copy(stranger / "model" / "stranger.py", folder / "transformer")
+    shutil.copytree(foreign_models / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+    shutil.copy(foreign_models / "model" / "stranger.py", folder / "transformer")
     (folder / "scheduler" / "scheduler_config.json").write_text("{}")
     settings = FlowSettings(model=str(folder))
     index = {"_class_name": "StableDiffusion3Pipeline", **parts}
     (folder / "model_index.json").write_text(json.dumps(index))
-    assert "transformer: it brings" in refused(stranger, lambda: flow.read_index(settings))
+    assert "transformer: it brings" in assert_refused(
+        foreign_models, lambda: flow.read_index(settings)
+    )
     del index["transformer"]
     (folder / "model_index.json").write_text(json.dumps(index))
-    assert "policy.loading.trust" in refused(stranger, lambda: list(examine(settings, [])))
+    assert "policy.loading.trust" in assert_refused(
+        foreign_models, lambda: list(examine(settings, []))
+    )
     tries(2)

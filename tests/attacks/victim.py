@@ -1,10 +1,11 @@
-"""Runs a command of groupwise that is killed, or finds the disk full, at a chosen touch.
+"""Runs a command of groupwise that is killed, or finds the disk full, at a chosen operation.
 
     python victim.py COUNT AT WHAT COMMAND ...
 
-A touch is whatever changes the disk in the run's folder: a file opened for writing, a rename, a
-removal, a folder made; and for weights, which are not written by Python, before and amidst. COUNT
-is a file for how many there were, AT the number of the touch (0 for none), WHAT `kill` or `full`.
+Counted are operations that change the folder of the run: opening a file for writing, renaming,
+removing, making a folder; and writing weights, which is not done by Python, before and halfway.
+COUNT: a file for the number of operations; AT: the number of the chosen one (0 for none); WHAT:
+`kill` or `full`.
 """
 
 import contextlib
@@ -20,13 +21,13 @@ import safetensors.torch
 from groupwise.cli import app
 
 PATHS = {"os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.mkdir": 1}
-"""Events that change the disk, and how many of their first arguments are paths."""
-MAKES = ("open", "os.mkdir", "weights")
-"""Those that need space."""
+"""Audit events that change the disk: the number of their first arguments that are paths."""
+NEED_SPACE = ("open", "os.mkdir", "weights")
+"""Events that need free space."""
 
 
 class Watch:
-    """Counts touches in a folder; at one of them the process is killed, or the disk is full."""
+    """Counts operations in a folder; at number `at` it kills the process or reports a full disk."""
 
     def __init__(self, folder: str, at: int, what: str) -> None:
         self.folder, self.at, self.what, self.count = folder, at, what, 0
@@ -34,11 +35,11 @@ class Watch:
         serialize = safetensors.torch.serialize_file
 
         def weights(tensors: Any, path: Any, **options: Any) -> None:
-            self.touch("weights", path)
+            self.count_operation("weights", path)
             serialize(tensors, path, **options)
-            if self.at == self.count + 1:  # amidst: half of it is on the disk
+            if self.at == self.count + 1:  # halfway: half of the file is on the disk
                 os.truncate(path, Path(path).stat().st_size // 2)
-            self.touch("weights", path)
+            self.count_operation("weights", path)
 
         safetensors.torch.serialize_file = weights
 
@@ -47,17 +48,17 @@ class Watch:
             path, _, flags = arguments
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
             if writes and isinstance(path, str | bytes | os.PathLike):
-                self.touch(event, path)
+                self.count_operation(event, path)
         elif event in PATHS:
-            # rmtree removes by names relative to a folder that it holds open.
+            # rmtree uses names relative to an open folder.
             relative = event in ("os.remove", "os.rmdir") and arguments[1] >= 0
             if relative or any(self.within(path) for path in arguments[: PATHS[event]]):
-                self.touch(event, self.folder)
+                self.count_operation(event, self.folder)
 
     def within(self, path: Any) -> bool:
         return str(Path(os.fsdecode(path)).absolute()).startswith(self.folder)
 
-    def touch(self, event: str, path: Any) -> None:
+    def count_operation(self, event: str, path: Any) -> None:
         if not self.within(path):
             return
         self.count += 1
@@ -65,7 +66,7 @@ class Watch:
             return
         if self.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif event in MAKES:
+        elif event in NEED_SPACE:
             raise OSError(errno.ENOSPC, "No space left on device", os.fsdecode(path))
 
 

@@ -1,13 +1,13 @@
-"""A training step of a language model: TRL's GRPOTrainer, ours, and what the model alone takes.
+"""Time of a training step of a language model: TRL's GRPOTrainer, ours, and a plain loop.
 
     python tests/benchmarks/against_trl.py                # makes the models, prints the table
     python tests/benchmarks/against_trl.py A V --rounds 5 --threads 1
     python tests/benchmarks/against_trl.py --device cuda --rounds 1 --steps 3    # a real size
 
-Same random model, prompts, reward and settings, in float32 on the CPU and in bf16 on a GPU. Each
-side runs in a process of its own, in turns, round by round; the first step of a process does not
-count. `bare` is a plain loop over transformers without our code. On a machine that others use, too,
-`--threads 1 --cpu-time` counts the time of the processor. Needs `pip install trl`.
+Same random model, prompts, reward and settings, in float32 on the CPU and in bf16 on a GPU. Sides
+run in turns, round by round, each in a separate process, whose first step does not count. `bare` is
+a plain loop over transformers without our code. On a machine that is shared, `--threads 1
+--cpu-time` measures processor time. Needs `pip install trl`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from works import DEFAULT, VARIETY, WORKS, Work, make
 GROUP, RATE = 8, 1e-5
 Clock = Callable[[], float]
 Tick = Callable[[float], None]
-"""What a side calls at the end of each step, with the seconds of sampling."""
+"""Called by a side at the end of each step with the seconds of sampling."""
 Side = Callable[[Work, Path, int, Tick, str], None]
 
 
@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--cpu-time", action="store_true", help="of the processor, not of the wall")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time, not wall time"
+    )
     parser.add_argument("--side", choices=SIDES, help="run this side alone, in this process")
     parser.add_argument("--models", type=Path, help="where the models are, made there if missing")
     options = parser.parse_args()
@@ -59,7 +61,7 @@ def main() -> None:
         side, work = SIDES[options.side], WORKS[name]
         print(
             json.dumps(
-                alone(side, work, folder / name, options.steps, clock, device=options.device)
+                run_side(side, work, folder / name, options.steps, clock, device=options.device)
             )
         )
         return
@@ -72,7 +74,7 @@ def main() -> None:
         )
         print("|---|---|---|---|---|---|---|")
     for name in works:
-        print((rows if on_gpu else row)(name, compared(name, folder, sides, options)), flush=True)
+        print((rows if on_gpu else row)(name, compare(name, folder, sides, options)), flush=True)
 
 
 def machine(options: Any) -> str:
@@ -90,44 +92,46 @@ def machine(options: Any) -> str:
     return f"{cpu}, {os.cpu_count()} cores, {options.threads} threads; {versions}."
 
 
-def compared(name: str, folder: Path, sides: Sequence[str], options: Any) -> dict[str, Any]:
-    """Of each side the seconds of all its steps, those of sampling, and its peak in GB."""
-    seen: dict[str, Any] = {side: {"seconds": [], "sampling": [], "peak": 0.0} for side in sides}
+def compare(name: str, folder: Path, sides: Sequence[str], options: Any) -> dict[str, Any]:
+    """Seconds of all steps, seconds of sampling and peak memory in GB, of each side."""
+    measured: dict[str, Any] = {
+        side: {"seconds": [], "sampling": [], "peak": 0.0} for side in sides
+    }
     settings = ["--models", str(folder), "--steps", str(options.steps), "--device", options.device]
     settings += ["--cpu-time"] if options.cpu_time else []
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
     if options.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     for _ in range(options.rounds):
-        for side, sums in seen.items():
+        for side, values in measured.items():
             command = [sys.executable, __file__, name, "--side", side, *settings]
             output = subprocess.run(
                 command, env=environment, stdout=subprocess.PIPE, check=True
             ).stdout
-            answer = json.loads(output.splitlines()[-1])
+            result = json.loads(output.splitlines()[-1])
             for key in ("seconds", "sampling"):
-                sums[key] += answer[key][1:]
-            sums["peak"] = max(sums["peak"], answer["peak"])
-    return seen
+                values[key] += result[key][1:]
+            values["peak"] = max(values["peak"], result["peak"])
+    return measured
 
 
-def row(name: str, seen: dict[str, Any]) -> str:
-    trl, ours, bare = [statistics.median(sums["seconds"]) for sums in seen.values()]
-    peaks = f"{seen['trl']['peak']:.2f} and {seen['ours']['peak']:.2f}"
+def row(name: str, measured: dict[str, Any]) -> str:
+    trl, ours, bare = [statistics.median(values["seconds"]) for values in measured.values()]
+    peaks = f"{measured['trl']['peak']:.2f} and {measured['ours']['peak']:.2f}"
     times = f"{trl:.2f} s | {ours:.2f} s | {trl / ours:.2f} | {bare:.2f} s | {ours / bare:.2f}"
     return f"| {name} | {times} | {peaks} |"
 
 
-def rows(name: str, seen: dict[str, Any]) -> str:
+def rows(name: str, measured: dict[str, Any]) -> str:
     """A table with a line for each side."""
     tokens = WORKS[name].rows * WORKS[name].completion
     lines = [
         f"\n| {name} | seconds a step | of them sampling | tokens a second | peak GB |",
         "|---|---|---|---|---|",
     ]
-    for side, sums in seen.items():
-        whole, sampling = (statistics.median(sums[key]) for key in ("seconds", "sampling"))
-        numbers = f"{whole:.2f} | {sampling:.2f} | {tokens / whole:,.0f} | {sums['peak']:.1f}"
+    for side, values in measured.items():
+        total, sampling = (statistics.median(values[key]) for key in ("seconds", "sampling"))
+        numbers = f"{total:.2f} | {sampling:.2f} | {tokens / total:,.0f} | {values['peak']:.1f}"
         lines.append(f"| {side} | {numbers} |")
     return "\n".join(lines)
 
@@ -135,11 +139,11 @@ def rows(name: str, seen: dict[str, Any]) -> str:
 # ---- the sides
 
 
-def alone(
+def run_side(
     side: Side, work: Work, model: Path, steps: int, clock: Clock, *, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Seconds of each step, from the end of one to the end of the next; its peak in GB, that of
-    the GPU's memory or of the process's."""
+    """Seconds of each step, between the ends of two steps; peak memory in GB, of the GPU or of the
+    process."""
     gpu, sampling = device == "cuda", []
     if gpu:
         import torch
@@ -160,14 +164,14 @@ def alone(
 
 
 def reward(completions: Sequence[str], **_: Any) -> list[float]:
-    """Some number that differs within a group."""
+    """A reward that differs within a group."""
     return [sum(map(ord, completion)) % 97 / 97 for completion in completions]
 
 
 def trl(
     work: Work, model: Path, steps: int, tick: Tick, device: str, *, dtype: str = "float32"
 ) -> None:
-    """dtype: of the weights, and so of the optimizer."""
+    """dtype: of the weights and of the state of the optimizer."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -181,9 +185,9 @@ def trl(
     class Timed(GRPOTrainer):  # type: ignore[misc]
         def _generate(self, *args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
-            answer = super()._generate(*args, **kwargs)
+            output = super()._generate(*args, **kwargs)
             sampled.append(time.perf_counter() - started)
-            return answer
+            return output
 
     part = work.part or work.rows
     settings = GRPOConfig(

@@ -1,15 +1,15 @@
-"""Every algorithm on examples/arithmetic.yaml: seconds of training to an accuracy of 0.85.
+"""All algorithms on examples/arithmetic.yaml: seconds of training to an accuracy of 0.85.
 
     python tests/benchmarks/algorithms.py --seeds 0 1 2 --jobs 16 --out runs/algorithms
     python tests/benchmarks/algorithms.py several --seeds 0 1 2 --jobs 16 --out runs/several
 
-Everything but the algorithm is the example's, and every algorithm has its own published settings.
-The first race makes one update of a step's 256 completions, at which every ratio is 1: clips, gates
-and weights by the ratio do nothing, and what differs is the advantage and what losses are averaged
-over. Those that differ from another one by the ratio alone are left out of it.
+Each algorithm has its published settings; everything else is as in the example. The first race
+makes one update with the 256 completions of a step, where every ratio is 1: clips, gates and
+weights of the ratio have no effect, and algorithms differ only in their advantages and in how they
+average the loss. Algorithms that differ from another one only in the ratio are left out.
 
-The second makes eight updates of a step's completions: two passes over them, four updates each, at
-the example's learning rate, which is thus spent eight times as fast. There the ratio counts.
+The second race makes eight updates with the completions of a step (two epochs of four updates) at
+the learning rate of the example, so that the ratio matters.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A training step without our code: a plain loop over transformers, AdamW's own update."""
+"""A training step without our code: a plain loop over transformers and torch's AdamW."""
 
 import time
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from works import Work
 def bare(
     work: Work, model: Path, steps: int, tick: Callable[[float], None], *, group: int, device: str
 ) -> None:
-    """Each prompt is computed once for its group, tokens are chosen by argmax, and all logits of a
-    part of the update are held. In bf16 all of it is, weights and optimizer too.
+    """Computes each prompt once for its group, chooses tokens by argmax, and keeps all logits of a
+    part of the update. With bf16, weights and optimizer are in bf16, too.
 
-    tick: called at the end of a step with the seconds that sampling took.
+    tick: called at the end of a step with the seconds of sampling.
     """
     torch.manual_seed(0)
     dtype = torch.bfloat16 if work.bf16 else torch.float32
@@ -28,17 +28,17 @@ def bare(
     size = work.part or work.rows
     for _ in range(steps):
         if work.ends:
-            drawn = torch.empty(work.rows, device=device).geometric_(1 / 32).long()
-            lengths = drawn.clamp(max=work.completion)
+            random_lengths = torch.empty(work.rows, device=device).geometric_(1 / 32).long()
+            lengths = random_lengths.clamp(max=work.completion)
         started = time.perf_counter()
-        ids = decoded(causal, prompts, lengths, group)
-        lengths.sum().item()  # waits
+        ids = decode(causal, prompts, lengths, group)
+        lengths.sum().item()  # waits for the device
         sampled = time.perf_counter() - started
         for start in range(0, work.rows, size):
             rows = slice(start, start + size)
-            asked = prompts[start // group : (start + size) // group]
+            part_prompts = prompts[start // group : (start + size) // group]
             share = lengths[rows].sum() / lengths.sum()
-            mean = mean_log_prob(causal, asked, ids[rows], lengths[rows], group)
+            mean = mean_log_prob(causal, part_prompts, ids[rows], lengths[rows], group)
             (-mean * share).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -46,11 +46,11 @@ def bare(
 
 
 @torch.no_grad()
-def decoded(causal: Any, prompts: Tensor, lengths: Tensor, group: int) -> Tensor:
-    """[rows, longest] ids; rows that are complete leave the batch as ours do."""
+def decode(causal: Any, prompts: Tensor, lengths: Tensor, group: int) -> Tensor:
+    """Ids, [rows, longest]; as in our code, completed rows leave the batch."""
     device = prompts.device
-    # On a GPU the host would wait at every look.
-    looks = 1 if device.type == "cpu" else 16
+    # On a GPU every check makes the host wait.
+    interval = 1 if device.type == "cpu" else 16
     cache, rows = DynamicCache(config=causal.config), torch.arange(len(lengths), device=device)
     ids = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.int64, device=device)
     logits = causal(prompts, past_key_values=cache, logits_to_keep=1).logits[:, -1]
@@ -58,7 +58,7 @@ def decoded(causal: Any, prompts: Tensor, lengths: Tensor, group: int) -> Tensor
     logits = logits.repeat_interleave(group, dim=0)
     for step in range(ids.shape[1]):
         ids[rows, step] = logits.argmax(dim=-1)
-        if (step + 1) % looks == 0:
+        if (step + 1) % interval == 0:
             alive = (lengths[rows] > step + 1).nonzero().flatten()
             if not len(alive):
                 break
@@ -70,12 +70,12 @@ def decoded(causal: Any, prompts: Tensor, lengths: Tensor, group: int) -> Tensor
 
 
 def mean_log_prob(causal: Any, prompts: Tensor, ids: Tensor, lengths: Tensor, group: int) -> Tensor:
-    """Over all tokens, of one pass over the prompts and one over the completions behind them."""
+    """The mean log-prob of all tokens, by a pass over the prompts and one over the completions."""
     cache = DynamicCache(config=causal.config)
     first = causal.base_model(prompts, past_key_values=cache, use_cache=True).last_hidden_state
     cache.batch_repeat_interleave(group)
-    rest = causal.base_model(ids[:, :-1], past_key_values=cache, use_cache=True).last_hidden_state
-    states = torch.cat([first[:, -1:].repeat_interleave(group, dim=0), rest], dim=1)
+    hidden = causal.base_model(ids[:, :-1], past_key_values=cache, use_cache=True).last_hidden_state
+    states = torch.cat([first[:, -1:].repeat_interleave(group, dim=0), hidden], dim=1)
     mask = torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(1)
     log_p = causal.get_output_embeddings()(states[mask]).float().log_softmax(dim=-1)
     return log_p.gather(1, ids[mask].unsqueeze(1)).mean()

@@ -1,11 +1,11 @@
-"""Time to the same held-out accuracy: 40 and 10 training steps, and a window of 3 of 10.
+"""Time to a held-out accuracy: with 40 and 10 training steps, and a window of 3 of 10.
 
     python tests/benchmarks/flow_headline.py [--accuracy 0.75] [--seeds 0 1 2] [--minutes 40]
 
 Trains examples/shapes.yaml with each of the three until an evaluation with 40 ODE steps reaches the
-accuracy. Seconds are those of sampling, scoring and updating; evaluations are left out. Curves are
-kept under runs/headline_ACCURACY, so that a second call goes on where the first one stopped. Prints
-a table and draws docs/pictures/headline.svg.
+accuracy. Seconds are those of sampling, scoring and updating, without evaluations. Curves are saved
+in runs/headline_ACCURACY, so that a second call continues the first. Prints a table and draws
+docs/pictures/headline.svg.
 """
 
 import argparse
@@ -22,11 +22,11 @@ import groupwise
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "headline.svg"
 COLOURS = {"40 steps": "#8c959f", "10 steps": "#d9730d", "window of 3 of 10": "#2f6fde"}
 EVERY = {"40 steps": 3, "10 steps": 6, "window of 3 of 10": 10}
-"""Steps between evaluations: about as many seconds for each."""
+"""Steps between evaluations, so that about equal times pass between them."""
 WORK = ("time/sample", "time/reward", "time/update")
 
 Curve = list[tuple[float, float]]
-"""Seconds of work and held-out accuracy, evaluation by evaluation."""
+"""Seconds of training and held-out accuracy at each evaluation."""
 
 
 def main() -> None:
@@ -37,18 +37,18 @@ def main() -> None:
     options = parser.parse_args()
     curves: dict[str, list[Curve]] = {name: [] for name in VARIANTS}
     for seed in options.seeds:
-        for name, of_seeds in curves.items():
-            of_seeds.append(climbed(name, seed, options.accuracy, options.minutes))
+        for name, seed_curves in curves.items():
+            seed_curves.append(train_curve(name, seed, options.accuracy, options.minutes))
     print(f"| seconds to {options.accuracy} | {' | '.join(f'seed {s}' for s in options.seeds)} |")
     print("|---|" + "---|" * len(options.seeds))
-    for name, of_seeds in curves.items():
-        reached = [first(curve, options.accuracy) for curve in of_seeds]
+    for name, seed_curves in curves.items():
+        reached = [first(curve, options.accuracy) for curve in seed_curves]
         print(f"| {name} | {' | '.join(reached)} |")
-    PICTURE.write_text(drawn(curves, options.accuracy), encoding="utf-8")
+    PICTURE.write_text(draw_svg(curves, options.accuracy), encoding="utf-8")
 
 
-class Climb(groupwise.Callback):
-    """Notes accuracy against seconds, and ends the run once it is high enough."""
+class StopAtAccuracy(groupwise.Callback):
+    """Records accuracy against seconds, and ends the run once the accuracy is reached."""
 
     def __init__(self, accuracy: float) -> None:
         self.accuracy, self.seconds = accuracy, 0.0
@@ -56,24 +56,24 @@ class Climb(groupwise.Callback):
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         self.seconds += sum(metrics.get(part) or 0.0 for part in WORK)
-        reached = metrics.get("evaluation/accuracy")
-        if reached is None:
+        value = metrics.get("evaluation/accuracy")
+        if value is None:
             return
-        self.curve.append((self.seconds, reached))
-        if reached >= self.accuracy:
-            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does: the run ends after this step
+        self.curve.append((self.seconds, value))
+        if value >= self.accuracy:
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C: the run ends after this step
 
 
-def climbed(name: str, seed: int, accuracy: float, minutes: float) -> Curve:
-    """The curve of one run, or the one kept from an earlier call."""
-    kept = Path("runs") / f"headline_{accuracy}" / f"{name.replace(' ', '_')}_{seed}.json"
-    if kept.exists():
-        return [(seconds, reached) for seconds, reached in json.loads(kept.read_text())]
-    climb = Climb(accuracy)
+def train_curve(name: str, seed: int, accuracy: float, minutes: float) -> Curve:
+    """The curve of one run, or the saved one of an earlier call."""
+    file = Path("runs") / f"headline_{accuracy}" / f"{name.replace(' ', '_')}_{seed}.json"
+    if file.exists():
+        return [(seconds, reached) for seconds, reached in json.loads(file.read_text())]
+    callback = StopAtAccuracy(accuracy)
     overrides = {
         **VARIANTS[name],
         "seed": seed,
-        "output": kept.with_suffix(""),
+        "output": file.with_suffix(""),
         "train.steps": 10_000,
         "train.schedule": "constant",
         "algorithm.beta": 0.05,
@@ -82,12 +82,12 @@ def climbed(name: str, seed: int, accuracy: float, minutes: float) -> Curve:
         "evaluation.samples": 2,
     }
     result = groupwise.train(
-        EXAMPLES / "shapes.yaml", overwrite=True, callbacks=[climb], **overrides
+        EXAMPLES / "shapes.yaml", overwrite=True, callbacks=[callback], **overrides
     )
-    if result.interrupted and climb.curve[-1:] and climb.curve[-1][1] < accuracy:
-        raise KeyboardInterrupt  # it was not the climb that ended the run
-    curve = [(0.0, result.before["accuracy"]), *climb.curve]
-    kept.write_text(json.dumps(curve), encoding="utf-8")
+    if result.interrupted and callback.curve[-1:] and callback.curve[-1][1] < accuracy:
+        raise KeyboardInterrupt  # a real Ctrl-C, not the callback
+    curve = [(0.0, result.before["accuracy"]), *callback.curve]
+    file.write_text(json.dumps(curve), encoding="utf-8")
     return curve
 
 
@@ -96,10 +96,10 @@ def first(curve: Curve, accuracy: float) -> str:
     return f"{reached[0]:.0f}" if reached else f"not in {curve[-1][0]:.0f}"
 
 
-def drawn(curves: dict[str, list[Curve]], accuracy: float) -> str:
-    """Accuracy against minutes, a line for each seed."""
+def draw_svg(curves: dict[str, list[Curve]], accuracy: float) -> str:
+    """Accuracy against minutes as SVG, with a line for each seed."""
     width, height, left, top, low, high = 560, 240, 50, 30, 0.45, 0.8
-    longest = max(curve[-1][0] for of_seeds in curves.values() for curve in of_seeds)
+    longest = max(curve[-1][0] for seed_curves in curves.values() for curve in seed_curves)
 
     def at(seconds: float, value: float) -> tuple[float, float]:
         share = (value - low) / (high - low)
@@ -118,8 +118,8 @@ def drawn(curves: dict[str, list[Curve]], accuracy: float) -> str:
         f'<line x1="{x}" x2="{x + width}" y1="{y}" y2="{y}" stroke="#57606a" '
         f'stroke-dasharray="4 3"/>'
     )
-    for number, (name, of_seeds) in enumerate(curves.items()):
-        for curve in of_seeds:
+    for number, (name, seed_curves) in enumerate(curves.items()):
+        for curve in seed_curves:
             points = " ".join(f"{x},{y}" for x, y in (at(*point) for point in curve))
             parts.append(
                 f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" '

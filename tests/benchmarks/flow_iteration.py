@@ -1,12 +1,12 @@
-"""How long one iteration of Flow-GRPO takes: fewer steps, a window, and the published procedure.
+"""Time of an iteration of Flow-GRPO: fewer steps, a window, and the published procedure.
 
     python tests/benchmarks/flow_iteration.py steps       # 40 and 10 steps, and a window of 3 of 10
     python tests/benchmarks/flow_iteration.py published   # against the published procedure
 
-`steps` runs the model and the settings of examples/shapes.yaml. `published` restates the training
-loop of Flow-GRPO's authors on a random SD3 (guidance in training, 9 of 10 steps, both branches with
-a graph, a reference pass for every step) and runs it beside ours with the same LoRA, the same KL
-and one update per rollout. All are timed in turns, round by round; the figures are medians.
+`steps` runs the model and the settings of examples/shapes.yaml. `published` implements the training
+loop of Flow-GRPO's authors with plain torch on a random SD3 (guidance in training, 9 of 10 steps,
+gradients through both branches, a reference pass for every step) and runs ours with the same LoRA,
+the same KL and one update per rollout. All run in turns, round by round; figures are medians.
 """
 
 import argparse
@@ -43,15 +43,15 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     runs = steps() if options.what == "steps" else published()
-    seconds = timed(runs, options.rounds)
+    seconds = median_seconds(runs, options.rounds)
     slowest = max(seconds.values())
     print("| iteration | seconds | times faster |\n|---|---|---|")
     for name, spent in seconds.items():
         print(f"| {name} | {spent:.2f} | {slowest / spent:.2f} |")
 
 
-def timed(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median seconds of each, run in turns after one round to warm up."""
+def median_seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The median seconds of each, which run in turns after a round to warm up."""
     spent: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -74,13 +74,13 @@ def steps() -> dict[str, Callable[[], Any]]:
 def published() -> dict[str, Callable[[], Any]]:
     folder = Path(tempfile.mkdtemp())
     random_pipeline(folder)
-    usual = {"training_guidance": GUIDANCE, "window": {"kind": "all"}}
-    fast = {"training_guidance": 1.0, "window": {"kind": "random", "size": 3}}
+    published_settings = {"training_guidance": GUIDANCE, "window": {"kind": "all"}}
+    fast_settings = {"training_guidance": 1.0, "window": {"kind": "random", "size": 3}}
     return {
         "published procedure": Published(folder).iteration,
-        "ours, same semantics": ours(folder, usual, beta=BETA),
-        "ours, no guidance, window of 3": ours(folder, fast, beta=BETA),
-        "ours, no guidance, window of 3, no reference": ours(folder, fast, beta=0.0),
+        "ours, same semantics": ours(folder, published_settings, beta=BETA),
+        "ours, no guidance, window of 3": ours(folder, fast_settings, beta=BETA),
+        "ours, no guidance, window of 3, no reference": ours(folder, fast_settings, beta=0.0),
     }
 
 
@@ -105,7 +105,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
 
 
 def iteration(parts: Parts) -> Callable[[], Any]:
-    """A step of the loop: sampling, scoring and the update."""
+    """A function that makes one step: sampling, scoring and the update."""
     trainer = ExitStack().enter_context(open_trainer(parts, Accelerator()))
 
     def run() -> None:
@@ -120,7 +120,7 @@ def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> lis
 
 
 def random_pipeline(folder: Path) -> None:
-    """An SD3 of 4 layers and width 128, with 256 image tokens and 78 of text."""
+    """Saves a random SD3 with 4 layers of width 128, 256 image tokens and 78 text tokens."""
     import sys
 
     sys.path.insert(0, str(EXAMPLES))
@@ -132,7 +132,7 @@ def random_pipeline(folder: Path) -> None:
 
 
 class Published:
-    """The loop of the authors' train_sd3.py for one batch, restated with plain torch."""
+    """The loop of the authors' train_sd3.py for one batch, in plain torch."""
 
     def __init__(self, folder: Path) -> None:
         from diffusers import StableDiffusion3Pipeline
@@ -158,7 +158,7 @@ class Published:
         self.embeds, self.pooled = torch.cat([empty, prompt]), torch.cat([no_pooled, pooled])
 
     def velocity(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Both branches in one batch, as in sampling so in training; one is detached behind it."""
+        """Both branches in one batch, always; the unconditional one has no gradient."""
         time = self.sigmas[number].expand(2 * IMAGES) * 1000
         both = self.model(
             hidden_states=torch.cat([x, x]),
@@ -167,9 +167,9 @@ class Published:
             pooled_projections=self.pooled,
             return_dict=False,
         )[0]
-        without, told = both.chunk(2)
-        without = without.detach()
-        return without + GUIDANCE * (told - without)
+        unconditional, conditional = both.chunk(2)
+        unconditional = unconditional.detach()
+        return unconditional + GUIDANCE * (conditional - unconditional)
 
     def moments(self, x: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         v, s, after = self.velocity(x, number), self.sigmas[number], self.sigmas[number + 1]

@@ -1,13 +1,12 @@
-"""How far half precision puts the log-ratios of a second update off, in clip ranges.
+"""Errors of the log-ratios of a second update in half precision, in units of the clip range.
 
     python tests/benchmarks/flow_precision.py [--rate 3e-4] [--images 24]
 
-A random SD3 with LoRA (guidance 4.5 in training, 9 of 10 steps). At a step's first update the ratio
-is 1 whatever the precision, as both of its log-probs are computed alike. So one update is made, in
-float32, and the same weights then tell of the same samples in each precision: the log-ratio to
-their own log-probs from before. What differs from float32's is rounding, and a clip range of 1e-4
-takes it for learning. `log_prob_error` is the metric of that name: a log-prob's distance from
-float32's before any update.
+A random SD3 with LoRA (guidance 4.5 in training, 9 of 10 steps). At the first update of a step the
+ratio is 1 in any precision. So one update is made in float32, and for the same weights and samples
+the log-ratio to the log-probs before is computed in each precision. Its difference from that of
+float32 is rounding, which a clip range of 1e-4 treats as a change of the policy. `log_prob_error`
+is the metric of this name: the error of a log-prob before any update.
 """
 
 import argparse
@@ -40,9 +39,9 @@ def main() -> None:
     rollouts = exact.sample(
         [{"prompt": "a cat"}], group_size=options.images, seeds=range(options.images)
     )
-    # Each computes the unconditional branch itself, before the update as after it.
-    known = {k: v for k, v in rollouts.trajectory.items() if k != "unconditional"}
-    rollouts = replace(rollouts, trajectory=known)
+    # Each precision computes the unconditional branch itself, before and after the update.
+    trajectory = {k: v for k, v in rollouts.trajectory.items() if k != "unconditional"}
+    rollouts = replace(rollouts, trajectory=trajectory)
     before = {name: log_probs(policy, rollouts) for name, policy in policies.items()}
     update(exact, rollouts, options.rate)
     for policy in policies.values():
@@ -55,14 +54,14 @@ def main() -> None:
     print("| precision | error, mean | error, max | wrongly clipped or not | log_prob_error |")
     print("|---|---|---|---|---|")
     for name in PRECISIONS[1:]:
-        off = (ratios[name] - ratios["float32"]).abs() / CLIP
+        errors = (ratios[name] - ratios["float32"]).abs() / CLIP
         wrong = ((ratios[name].abs() > CLIP) != (ratios["float32"].abs() > CLIP)).float().mean()
-        error = (before[name] - before["float32"]).abs().mean() / CLIP
-        print(f"| {name} | {off.mean():.2f} | {off.max():.2f} | {wrong:.1%} | {error:.2f} |")
+        base = (before[name] - before["float32"]).abs().mean() / CLIP
+        print(f"| {name} | {errors.mean():.2f} | {errors.max():.2f} | {wrong:.1%} | {base:.2f} |")
 
 
 def make(folder: Path, precision: str) -> FlowPolicy:
-    """All with the same adapters, none of them zero."""
+    """A policy with random adapters, the same in every precision."""
     torch.manual_seed(0)
     settings = Settings(
         model=str(folder),
@@ -75,12 +74,12 @@ def make(folder: Path, precision: str) -> FlowPolicy:
     policy = FlowPolicy(settings)
     policy.place("cpu")
     with torch.no_grad():
-        for parameter in trained(policy):
+        for parameter in trained_parameters(policy):
             parameter.add_(0.02 * torch.randn(parameter.shape))
     return policy
 
 
-def trained(policy: FlowPolicy) -> list[torch.nn.Parameter]:
+def trained_parameters(policy: FlowPolicy) -> list[torch.nn.Parameter]:
     return [p for p in policy.parameters() if p.requires_grad]
 
 
@@ -93,17 +92,17 @@ def log_probs(policy: FlowPolicy, rollouts: Rollouts) -> torch.Tensor:
 def update(policy: FlowPolicy, rollouts: Rollouts, rate: float) -> None:
     """One step of AdamW along random advantages."""
     advantages = torch.randn(len(rollouts), 1, generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.AdamW(trained(policy), lr=rate)
+    optimizer = torch.optim.AdamW(trained_parameters(policy), lr=rate)
     for number in range(STEPS - 1):
-        answer = policy(rollouts, slice(number, number + 1)).log_probs
-        (-answer * advantages).mean().backward()
-    torch.nn.utils.clip_grad_norm_(trained(policy), 1.0)
+        log_prob = policy(rollouts, slice(number, number + 1)).log_probs
+        (-log_prob * advantages).mean().backward()
+    torch.nn.utils.clip_grad_norm_(trained_parameters(policy), 1.0)
     optimizer.step()
 
 
 @torch.no_grad()
 def copy_trained(source: FlowPolicy, target: FlowPolicy) -> None:
-    for one, other in zip(trained(source), trained(target), strict=True):
+    for one, other in zip(trained_parameters(source), trained_parameters(target), strict=True):
         other.copy_(one)
 
 

@@ -1,4 +1,4 @@
-"""Accuracy while completions stay at 40 tokens: by a constraint, by a fixed price, and left alone.
+"""Accuracy with completions of 40 tokens: by a constraint, a fixed price, or no bound.
 
 python tests/benchmarks/held_length.py --seeds 0 1 2 --jobs 15 --out runs/held_length
 """
@@ -16,7 +16,7 @@ RACE = Race(
     },
     goal=0.75,
     common=["evaluation.every=0"],
-    shown={"tokens": "rewards/token_count"},
+    columns={"tokens": "rewards/token_count"},
 )
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python tests/benchmarks/learners.py pool --seeds 0 1 2 --jobs 2 --out runs/pool
     python tests/benchmarks/learners.py chain --seeds 0 1 2 --jobs 2 --out runs/chain
 
-The pool's groups have eight completions of each policy. Alone, each is raced with groups of eight,
-as many as it draws in the pool, and with groups of sixteen, as many as it is compared with there.
-The chain is raced with a painter that stays as it is, and with one that learns beside its writer.
+Groups of the pool have eight completions of each policy. Alone, each policy has groups of eight, as
+many as it draws in the pool, and of sixteen, the size of the pool's groups. In the chain, only the
+writer learns, or both learn.
 """
 
 import sys
@@ -26,7 +26,7 @@ RACES = {
         configs={"pool": ROOT / "examples" / "pool.yaml"},
         goal=0.85,
         common=["evaluation.every=0"],
-        shown={"whole": "accuracy/whole", "adapter": "accuracy/adapter"},
+        columns={"whole": "accuracy/whole", "adapter": "accuracy/adapter"},
     ),
     "chain": Race(
         config=ROOT / "examples" / "chain.yaml",

@@ -1,11 +1,11 @@
-"""How long a step takes against the sum of its parts, with rewards that compute elsewhere.
+"""Time of a step, compared with the sum of its parts, with async and isolated rewards.
 
     python tests/benchmarks/overlap.py [--seconds 1] [--steps 6]
 
-Sampling a step, an async reward and an isolated one each take so many seconds for all completions
-of a step, in proportion for a part of them, and an update a fifth. All of them only wait, so the
-machine hardly matters. `parts` is the sum of sampling, both rewards and the update; `bound` is the
-longest chain of what must follow on each other.
+For all completions of a step, sampling, an async reward and an isolated reward take `--seconds`
+each, and an update a fifth of it. All of them only sleep, so the machine hardly matters. `parts` is
+the sum of sampling, both rewards and the update; `bound` is the longest sequence of parts that must
+follow each other.
 """
 
 import argparse
@@ -31,19 +31,19 @@ BATCH = GROUPS * SIZE
 
 
 async def judge(completions: list[str], seconds: list[float]) -> list[float]:
-    """As one behind a server."""
+    """A reward that waits, as for a server."""
     await asyncio.sleep(sum(seconds) / BATCH)
     return [text.count("1") - 0.25 * len(text) for text in completions]
 
 
 def runs(completions: list[str], seconds: list[float]) -> list[float]:
-    """As one that runs programs, in a process of its own."""
+    """A reward that blocks, as if it ran programs; isolated in a separate process."""
     time.sleep(sum(seconds) / BATCH)
     return [0.1 * text.count("2") for text in completions]
 
 
 class Engine(Sampler):
-    """Draws in no time of this process, as a server does, with its copy of the weights."""
+    """Samples with its own copy of the weights, as a server does."""
 
     def __init__(self, policy: Any) -> None:
         self.copy, self.version = copy.deepcopy(policy), -1
@@ -52,8 +52,8 @@ class Engine(Sampler):
         self.copy.load_state_dict(policy.state_dict())
         self.version = version
 
-    def sample(self, *rest: Any, **more: Any) -> Rollouts:
-        rollouts = self.copy.sample(*rest, **more)
+    def sample(self, *args: Any, **options: Any) -> Rollouts:
+        rollouts = self.copy.sample(*args, **options)
         return replace(rollouts, versions=torch.full((len(rollouts),), self.version))
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--steps", type=int, default=6)
     options = parser.parse_args()
-    lab, full = _lab(), options.seconds
+    lab, seconds = _lab(), options.seconds
     print("| setting | parts | step | bound | step / parts |\n|---|---|---|---|---|")
     for name, settings, by_engine, bound in [
         ("in process, one batch", {}, False, 2.2),
@@ -71,21 +71,23 @@ def main() -> None:
         ("in process, ahead", {"ahead": 1}, False, 1.2),
         ("an engine, ahead", {"ahead": 1}, True, 1.2),
     ]:
-        step = _timed(lab, settings, by_engine, full, options.steps)
-        parts = 3.2 * full
-        print(f"| {name} | {parts:.2f} | {step:.2f} | {bound * full:.2f} | {step / parts:.2f} |")
+        step = _step_seconds(lab, settings, by_engine, seconds, options.steps)
+        parts = 3.2 * seconds
+        print(f"| {name} | {parts:.2f} | {step:.2f} | {bound * seconds:.2f} | {step / parts:.2f} |")
 
 
-def _timed(lab: Any, settings: dict[str, Any], by_engine: bool, full: float, steps: int) -> float:
-    """The median seconds of a step, the first and the last apart: nothing is ahead of them."""
+def _step_seconds(
+    lab: Any, settings: dict[str, Any], by_engine: bool, seconds: float, steps: int
+) -> float:
+    """The median seconds of a step, without the first and the last, which overlap with no other."""
 
     class Slow(lab.Tabular):  # type: ignore[misc]
-        def sample(self, prompts: Any, *, group_size: int, **more: Any) -> Rollouts:
-            time.sleep(full * len(prompts) * group_size / BATCH)
-            return super().sample(prompts, group_size=group_size, **more)
+        def sample(self, prompts: Any, *, group_size: int, **options: Any) -> Rollouts:
+            time.sleep(seconds * len(prompts) * group_size / BATCH)
+            return super().sample(prompts, group_size=group_size, **options)
 
     policy = Slow()
-    rows = [{**row, "seconds": full} for row in lab.rows()]
+    rows = [{**row, "seconds": seconds} for row in lab.rows()]
     counts = {"groups_per_step": GROUPS, "group_size": SIZE, "steps": steps}
     trainer = lab.trainer(
         policy,
@@ -104,11 +106,11 @@ def _timed(lab: Any, settings: dict[str, Any], by_engine: bool, full: float, ste
     scorer.load()
     learn = trainer.learner.learn
 
-    def slowly(*arguments: Any) -> Any:
-        time.sleep(0.2 * full)
+    def slow_learn(*arguments: Any) -> Any:
+        time.sleep(0.2 * seconds)
         return learn(*arguments)
 
-    trainer.learner.learn = slowly
+    trainer.learner.learn = slow_learn
     ends = [time.perf_counter()]
     try:
         lab.fit(trainer, lambda *_: ends.append(time.perf_counter()))
@@ -118,7 +120,7 @@ def _timed(lab: Any, settings: dict[str, Any], by_engine: bool, full: float, ste
 
 
 def _lab() -> Any:
-    """The helpers of the tests: a policy small enough to cost no time."""
+    """The helpers of tests/core, with a policy that takes no time."""
     path = Path(__file__).parents[1] / "core" / "conftest.py"
     spec = importlib.util.spec_from_file_location("lab", path)
     assert spec is not None

@@ -1,13 +1,13 @@
-"""How everything that reads what a model wrote takes 100,000 odd texts, and a megabyte of one.
+"""Time and memory of parsers and text rewards on 100,000 random texts and texts of a megabyte.
 
-    python tests/benchmarks/parsers.py                # 100,000 texts a reader, and the megabytes
+    python tests/benchmarks/parsers.py                # 100,000 texts for each parser
     python tests/benchmarks/parsers.py --texts 2000
 
-Texts are mutations of what models write: scraps of tags, numbers, scripts and surrogates spliced,
-repeated, cut and swapped, mostly short, some of them up to 20,000 characters. The table has for
-each reader the seconds for all, those of the slowest and its length, those of the slowest megabyte
-of a hundred scraps repeated, and by how much the process's largest memory grew. Seconds are of
-computing. An exception ends it.
+Texts are mutations of completions: fragments of tags, numbers, scripts and surrogates are inserted,
+repeated, cut and swapped; most are short, some have up to 20,000 characters. For each parser the
+table has the processor seconds of all texts, of the slowest text with its length, and of the
+slowest text of a megabyte, a repeated fragment; and the growth of the peak memory of the process.
+An exception ends the benchmark.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attacks"))
 from scraps import FRAGMENTS, UNITS
-from test_parsers import READERS, REWARDS
+from test_parsers import PARSERS, REWARDS
 
 SEEDS = (
     "<think>\nWe add 2 and 3, which makes 5.\n</think>\n<answer>\n5\n</answer>",
@@ -37,50 +37,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", type=int, default=100_000)
     options = parser.parse_args()
-    readers: dict[str, Callable[[str], Any]] = {**READERS}
+    parsers: dict[str, Callable[[str], Any]] = {**PARSERS}
     for name, (score, allowed) in REWARDS.items():
-        readers[name] = checked(score, allowed)
-    head = ("reader", "texts", "seconds", "slowest", "of", "of 1 MB", "MB")
+        parsers[name] = checked_parser(score, allowed)
+    head = ("parser", "texts", "seconds", "slowest", "of", "of 1 MB", "MB")
     print("{:30} {:>9} {:>8} {:>9} {:>7} {:>8} {:>5}".format(*head))
-    for name, read in readers.items():
-        read("a sentence that loads whatever there is to load")
-        before = peak()
+    for name, parse in parsers.items():
+        parse("a first sentence, which loads models and tables")
+        before = peak_memory()
         started = time.process_time()
-        slowest, length = max(timed(read, text) for text in mutations(options.texts))
+        slowest, length = max(timed(parse, text) for text in mutations(options.texts))
         seconds = time.process_time() - started
-        largest, _ = max(timed(read, repeated(unit)) for unit in UNITS)
+        largest, _ = max(timed(parse, megabyte_of(unit)) for unit in UNITS)
         print(
             f"{name:30} {options.texts:9,} {seconds:8.1f} {slowest:8.4f}s {length:7,} "
-            f"{largest:7.2f}s {peak() - before:5.0f}",
+            f"{largest:7.2f}s {peak_memory() - before:5.0f}",
             flush=True,
         )
 
 
-def checked(
+def checked_parser(
     score: Callable[[list[Any]], Any], allowed: Callable[[float | None], bool]
 ) -> Callable[[str], None]:
-    """A reward as a reader of one text, which fails for a value that the docs do not know."""
+    """A reward as a parser of one text, which fails for a value that the docs do not allow."""
 
-    def read(text: str) -> None:
+    def parse(text: str) -> None:
         (value,) = score([text])
         if not allowed(value):
             raise AssertionError(f"{value!r} for {text[:200]!r}")
 
-    return read
+    return parse
 
 
-def timed(read: Callable[[str], Any], text: str) -> tuple[float, int]:
+def timed(parse: Callable[[str], Any], text: str) -> tuple[float, int]:
     started = time.process_time()
-    read(text)
+    parse(text)
     return time.process_time() - started, len(text)
 
 
-def repeated(unit: str) -> str:
+def megabyte_of(unit: str) -> str:
     return (unit * (MEGABYTE // len(unit) + 1))[:MEGABYTE]
 
 
-def peak() -> float:
-    """The process's largest memory so far, in megabytes."""
+def peak_memory() -> float:
+    """The peak memory of the process, in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -90,24 +90,24 @@ def mutations(count: int) -> Iterator[str]:
     for _ in range(count):
         text = chance.choice(SEEDS)
         for _ in range(chance.randrange(1, 8)):
-            text = mutated(text, chance)[:LONGEST]
+            text = mutate(text, chance)[:LONGEST]
         yield text
 
 
-def mutated(text: str, chance: random.Random) -> str:
+def mutate(text: str, chance: random.Random) -> str:
     start, stop = sorted(chance.randrange(len(text) + 1) for _ in range(2))
     kind = chance.randrange(6)
-    if kind == 0:  # a scrap put in
+    if kind == 0:  # a fragment is inserted
         return text[:start] + chance.choice(FRAGMENTS) + text[start:]
-    if kind == 1:  # a piece left out
+    if kind == 1:  # a piece is removed
         return text[:start] + text[stop:]
-    if kind == 2:  # a piece repeated, seldom often
+    if kind == 2:  # a piece is repeated, rarely 200 times
         return text[:stop] + text[start:stop] * chance.choice((1, 2, 3, 200)) + text[stop:]
-    if kind == 3:  # another text spliced in
+    if kind == 3:  # another text is inserted
         return text[:start] + chance.choice(SEEDS) + text[stop:]
-    if kind == 4:  # a run of any characters
-        drawn = (chr(chance.randrange(0x110000)) for _ in range(chance.randrange(1, 20)))
-        return text[:start] + "".join(drawn) + text[stop:]
+    if kind == 4:  # random characters replace a piece
+        characters = (chr(chance.randrange(0x110000)) for _ in range(chance.randrange(1, 20)))
+        return text[:start] + "".join(characters) + text[stop:]
     return text[stop:] + text[:start]
 
 

@@ -1,10 +1,10 @@
-"""A critic or none: GRPO, PPO and Hybrid GRPO on examples/arithmetic.yaml, as many samples each.
+"""With and without a critic: GRPO, PPO and Hybrid GRPO on examples/arithmetic.yaml.
 
     python tests/benchmarks/ppo.py --seeds 0 1 2 --jobs 16 --out runs/ppo
 
-All have 256 samples a step, cut into 8 updates, as PPO usually has several: GRPO is raced with its
-single one of the example, too. PPO needs no groups, and has each prompt twice instead of 16 times.
-See examples/ppo; its package need not be installed.
+All have 256 samples in a step and 8 updates, since PPO usually makes several; GRPO is also run with
+one update, as in the example. PPO needs no groups, so it draws each prompt twice instead of 16
+times. See examples/ppo; its package need not be installed.
 """
 
 import os

@@ -1,13 +1,12 @@
-"""What a critic costs: memory and time of a step of PPO and Hybrid GRPO against GRPO.
+"""Cost of a critic: memory and time of a step of PPO and Hybrid GRPO, compared with GRPO.
 
     python tests/benchmarks/ppo_cost.py                       # makes the model, prints the table
     python tests/benchmarks/ppo_cost.py --rounds 5 --threads 1 --cpu-time
 
-Same random model, prompts, reward and numbers of samples, float32, on the CPU, by the algorithms'
-defaults. Each side runs in a process of its own, in turns, round by round; the first step of a
-process does not count. Peaks are less what a process of ours takes before it has a model: `nothing`
-is the imports alone. Weights, gradients and the optimizer's state of a model of this size, computed
-from its parameters, stand beside them.
+Same random model, prompts, reward and numbers of samples, in float32 on the CPU, with the defaults
+of each algorithm. Sides run in turns, round by round, each in a separate process, whose first step
+does not count. The memory of the imports alone, the side `nothing`, is subtracted from each peak.
+For comparison, the memory of weights, gradients and optimizer state is computed.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from against_trl import GROUP, RATE, Side, Tick, alone, reward
+from against_trl import GROUP, RATE, Side, Tick, reward, run_side
 from works import VARIETY, Work, make
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +41,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cpu-time", action="store_true", help="of the processor, not of the wall")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time, not wall time"
+    )
     parser.add_argument("--side", choices=SIDES, help="run this side alone, in this process")
     parser.add_argument("--model", type=Path, help="where the model is, made there if missing")
     options = parser.parse_args()
@@ -51,15 +52,15 @@ def main() -> None:
         make(WORK, model, "cpu")
     if options.side:
         clock = time.process_time if options.cpu_time else time.perf_counter
-        side = trained(options.side) if SIDES[options.side] else imports
-        print(json.dumps(alone(side, WORK, model, options.steps, clock)))
+        side = training_side(options.side) if SIDES[options.side] else imports
+        print(json.dumps(run_side(side, WORK, model, options.steps, clock)))
         return
-    print(table(compared(model, options), parameters(model)))
+    print(table(compare(model, options), parameters(model)))
 
 
-def compared(model: Path, options: Any) -> dict[str, dict[str, Any]]:
-    """Of each side the seconds of all its steps, and its peaks in GB."""
-    seen: dict[str, dict[str, Any]] = {side: {"seconds": [], "peaks": []} for side in SIDES}
+def compare(model: Path, options: Any) -> dict[str, dict[str, Any]]:
+    """Seconds of all steps and peaks of memory in GB, of each side."""
+    measured: dict[str, dict[str, Any]] = {side: {"seconds": [], "peaks": []} for side in SIDES}
     settings = ["--model", str(model), "--steps", str(options.steps)]
     settings += ["--cpu-time"] if options.cpu_time else []
     paths = [str(ROOT / "examples" / "ppo" / "src"), os.environ.get("PYTHONPATH", "")]
@@ -69,29 +70,31 @@ def compared(model: Path, options: Any) -> dict[str, dict[str, Any]]:
         "OMP_NUM_THREADS": str(options.threads),
     }
     for _ in range(options.rounds):
-        for side, sums in seen.items():
+        for side, values in measured.items():
             command = [sys.executable, __file__, "--side", side, *settings]
             output = subprocess.run(
                 command, env=environment, stdout=subprocess.PIPE, check=True
             ).stdout
-            answer = json.loads(output.splitlines()[-1])
-            sums["seconds"] += answer["seconds"][1:]
-            sums["peaks"].append(answer["peak"])
-    return seen
+            result = json.loads(output.splitlines()[-1])
+            values["seconds"] += result["seconds"][1:]
+            values["peaks"].append(result["peak"])
+    return measured
 
 
-def table(seen: dict[str, dict[str, Any]], count: int) -> str:
-    """Peaks are medians of processes, seconds medians of steps."""
-    below = statistics.median(seen.pop("nothing")["peaks"])
-    peaks = {side: statistics.median(of["peaks"]) - below for side, of in seen.items()}
-    seconds = {side: statistics.median(of["seconds"]) for side, of in seen.items()}
+def table(measured: dict[str, dict[str, Any]], count: int) -> str:
+    """The table: medians of peaks over processes, and of seconds over steps."""
+    imports_peak = statistics.median(measured.pop("nothing")["peaks"])
+    peaks = {
+        side: statistics.median(values["peaks"]) - imports_peak for side, values in measured.items()
+    }
+    seconds = {side: statistics.median(values["seconds"]) for side, values in measured.items()}
     lines = [
         "| side | seconds a step | against GRPO | peak above the libraries, MB | against GRPO |",
         "|---|---|---|---|---|",
         *(
             f"| {side} | {seconds[side]:.2f} | {seconds[side] / seconds['GRPO']:.2f} | "
             f"{1e3 * peaks[side]:.0f} | {peaks[side] / peaks['GRPO']:.2f} |"
-            for side in seen
+            for side in measured
         ),
     ]
     megabytes = 4 * 4 * count / 1e6
@@ -108,13 +111,13 @@ def parameters(model: Path) -> int:
 
 
 def imports(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
-    """All that a step imports, and no model."""
+    """Only the imports of a step, without a model."""
     for name in ("groupwise_ppo.hybrid", "groupwise_ppo.policy", "groupwise.run.train"):
         import_module(name)
 
 
-def trained(side: str) -> Side:
-    """One side, its algorithm and its groups."""
+def training_side(side: str) -> Side:
+    """The side that trains with this algorithm and group size."""
 
     def train(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
         import groupwise

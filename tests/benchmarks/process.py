@@ -2,23 +2,23 @@
 
     python tests/benchmarks/process.py --seeds 0 1 2 --jobs 15 --out runs/process
 
-Everything but the rewards is the same: prompts, groups, learning rate, the small reward for the
-form. Outcome: is the answer right. Process: is each step right (`sum_steps`), and the answer has no
-part in learning, only in what is measured. Both: the sum of their advantages. Process is in two
-forms: `steps: rewards` is DeepSeekMath's, `steps: returns` the one with a baseline by step.
+Only the rewards differ; prompts, groups, learning rate and the small reward for the format are the
+same. Outcome: is the answer right. Process: is each step right (`sum_steps`); the answer is only
+measured. Both: the sum of their advantages. There are two forms of process supervision: `steps:
+rewards` is that of DeepSeekMath, `steps: returns` has a baseline for each step.
 """
 
 from pathlib import Path
 
 from race import ROOT, Race, main
 
-FORM = "{name: think_answer_format, weight: 0.1}"
+FORMAT = "{name: think_answer_format, weight: 0.1}"
 STEPS = "{name: sum_steps, inside: think}"
 
 
 def rewards(outcome: int, steps: str = "") -> str:
-    """The verifier comes first in any case: it says what is right, and accuracy is its mean."""
-    parts = [f"{{name: reasoning_gym, weight: {outcome}}}", FORM, *([steps] if steps else [])]
+    """The verifier is always the first reward, since accuracy is measured by the first one."""
+    parts = [f"{{name: reasoning_gym, weight: {outcome}}}", FORMAT, *([steps] if steps else [])]
     return f"rewards=[{', '.join(parts)}]"
 
 

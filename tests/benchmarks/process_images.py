@@ -2,9 +2,9 @@
 
     python tests/benchmarks/process_images.py --seeds 0 1 2 --jobs 12 --out runs/process_images
 
-Outcome: what of the scene is in the picture. Process: how much of it each denoising step adds to
-the picture that the model predicts (`per_step`); in both forms of process supervision. Both: the
-sum of the advantages. A run has eight minutes.
+Outcome: the share of the scene that is in the image. Process: how much of it each denoising step
+adds to the image that the model predicts (`per_step`), in both forms of process supervision. Both:
+the sum of the advantages. A run takes eight minutes.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ STEPS = "{name: per_step, reward: {name: image_contents, mode: partial}}"
 
 
 def rewards(outcome: int, steps: str = "") -> str:
-    """The picture's own reward comes first in any case: accuracy is the share of its ones."""
+    """The outcome is always the first reward, since accuracy is the share of its values of 1."""
     parts = [f"{{name: image_contents, mode: partial, weight: {outcome}}}"]
     return f"rewards=[{', '.join([*parts, *([steps] if steps else [])])}]"
 

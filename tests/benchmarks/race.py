@@ -1,14 +1,14 @@
-"""Race: variants of one configuration, several seeds each, seconds of training to an accuracy.
+"""Race: variants of a configuration with several seeds; seconds of training to an accuracy.
 
-A benchmark that compares ways to train is a file of a few lines beside this one: it names its
-variants and calls `main`, which trains every variant with every seed by `groupwise train`, each run
-in a process of its own on one thread, and writes a table, a picture and the figures.
+A benchmark that compares ways to train is a short file in this folder: it lists variants and calls
+`main`, which trains every variant with every seed by `groupwise train`, each run in a separate
+process on one thread, and writes a table and a picture.
 
     python tests/benchmarks/NAME.py --seeds 0 1 2 --jobs 2 --out runs/NAME
-    python tests/benchmarks/NAME.py --out runs/NAME --only-draw       # of runs that are there
+    python tests/benchmarks/NAME.py --out runs/NAME --only-draw       # of existing runs
 
-With `--jobs` above 1 each run has a core of its own. What is compared must have run at once, or
-alone: seconds of a loaded machine are not those of a quiet one.
+With `--jobs` above 1 each run has its own core. Compare only runs that ran at the same time, or
+alone: a loaded machine is slower.
 """
 
 import argparse
@@ -27,16 +27,16 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[2]
 WINDOW = 3
-"""Steps whose mean accuracy must reach the goal; of evaluations each stands for itself."""
+"""Steps over which the mean accuracy must reach the goal; for evaluations it is 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """config: of all runs; variants: by title, what `groupwise train` is called with beside it;
-    goal: accuracy to be reached; common: overrides of all variants; held_out: judge by evaluations
-    (`evaluation.every`) and not by the training completions, for variants that draw other prompts;
-    shown: by title of a column, what else of the last evaluation the table has; configs: of
-    variants that have another configuration than `config`.
+    """config: configuration of all runs; variants: {title: overrides of `groupwise train`}; goal:
+    the accuracy to reach; common: overrides of all variants; held_out: use the accuracy of
+    evaluations (`evaluation.every`) instead of training completions, if variants draw different
+    prompts; columns: {title: metric of the last evaluation}, further columns of the table; configs:
+    {title: configuration} of variants with another one than `config`.
     """
 
     config: Path
@@ -44,12 +44,12 @@ class Race:
     goal: float
     common: Sequence[str] = field(default_factory=tuple)
     held_out: bool = False
-    shown: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> str:
-        """The metric that is judged."""
+        """The metric that must reach the goal."""
         return "evaluation/accuracy" if self.held_out else "accuracy"
 
     @property
@@ -59,10 +59,10 @@ class Race:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run came to: NaN seconds and steps where it never reached the goal.
+    """The result of one run; seconds and steps are NaN if it never reached the goal.
 
-    curve: (steps, seconds of training, accuracy) wherever that was measured; accuracy: on held-out
-    prompts after the last step; after: all of that evaluation.
+    curve: (steps, seconds of training, accuracy) at each measurement; accuracy: on held-out prompts
+    after the last step; after: all metrics of that evaluation.
     """
 
     seconds: float
@@ -76,10 +76,10 @@ class Run:
 def main(race: Race) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, a core each")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, a core each")
     parser.add_argument("--out", type=Path, required=True, help="folder of runs, table, picture")
     parser.add_argument("--variants", nargs="+", choices=race.variants, default=[*race.variants])
-    parser.add_argument("--only-draw", action="store_true", help="of runs that are there")
+    parser.add_argument("--only-draw", action="store_true", help="of existing runs")
     options, overrides = parser.parse_known_args()
     cores: SimpleQueue[int] = SimpleQueue()
     for core in sorted(os.sched_getaffinity(0))[: options.jobs]:
@@ -93,7 +93,7 @@ def main(race: Race) -> None:
         title: [read(folder(options.out, title, seed), race) for seed in options.seeds]
         for title in options.variants
     }
-    text = table(runs, options.seeds, race.goal, race.shown)
+    text = table(runs, options.seeds, race.goal, race.columns)
     (options.out / "table.md").write_text(text, encoding="utf-8")
     draw(runs, race, options.out / "picture.svg")
     print(text)
@@ -112,7 +112,7 @@ def train(
     overrides: Sequence[str],
     cores: SimpleQueue[int],
 ) -> None:
-    """One run, on a core that is free; its output goes into a file beside its folder."""
+    """Makes one run on a free core; its output is written to a file beside its folder."""
     core, output = cores.get(), folder(out, title, seed)
     out.mkdir(parents=True, exist_ok=True)
     config = race.configs.get(title, race.config)
@@ -137,7 +137,7 @@ def train(
 
 
 def read(run: Path, race: Race) -> Run:
-    """Seconds count sampling, rewards and updates; evaluations do not."""
+    """The result of a run; seconds are those of sampling, rewards and updates, not evaluations."""
     lines = [json.loads(x) for x in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     lines = [line for line in lines if "time/update" in line]
     names = ("time/sample", "time/reward", "time/update")
@@ -163,25 +163,25 @@ def table(
     runs: Mapping[str, Sequence[Run]],
     seeds: Sequence[int],
     goal: float,
-    shown: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> str:
-    """A line a variant; of several seeds all, in order."""
-    shown = shown or {}
+    """A table with a line for each variant and the values of all seeds."""
+    columns = columns or {}
     titles = ["variant", f"seconds to {goal}", "steps", "seconds a step"]
-    titles += ["accuracy after the last step", *shown]
+    titles += ["accuracy after the last step", *columns]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for title, of_seeds in runs.items():
-        columns = (
-            [_number(run.seconds, ".0f") for run in of_seeds],
-            [_number(run.steps, ".0f") for run in of_seeds],
-            [_number(statistics.median(run.step for run in of_seeds), ".2f")],
-            [_number(run.accuracy, ".3f") for run in of_seeds],
+    for title, seed_runs in runs.items():
+        cells = (
+            [_number(run.seconds, ".0f") for run in seed_runs],
+            [_number(run.steps, ".0f") for run in seed_runs],
+            [_number(statistics.median(run.step for run in seed_runs), ".2f")],
+            [_number(run.accuracy, ".3f") for run in seed_runs],
             *(
-                [_number(run.after.get(k, math.nan), ".3g") for run in of_seeds]
-                for k in shown.values()
+                [_number(run.after.get(k, math.nan), ".3g") for run in seed_runs]
+                for k in columns.values()
             ),
         )
-        lines.append(f"| {title} | " + " | ".join(", ".join(column) for column in columns) + " |")
+        lines.append(f"| {title} | " + " | ".join(", ".join(cell) for cell in cells) + " |")
     return "\n".join([*lines, f"\nSeeds {', '.join(map(str, seeds))}; a dash: not reached.\n"])
 
 
@@ -190,7 +190,7 @@ def _number(value: float, form: str) -> str:
 
 
 def smooth(curve: Sequence[tuple[int, float, float]], window: int) -> list[tuple[float, float]]:
-    """Seconds, and the mean of the last accuracies by then."""
+    """(seconds, mean of the last `window` accuracies)."""
     accuracies = [accuracy for _, _, accuracy in curve]
     return [
         (seconds, statistics.mean(accuracies[max(0, n - window + 1) : n + 1]))
@@ -199,7 +199,7 @@ def smooth(curve: Sequence[tuple[int, float, float]], window: int) -> list[tuple
 
 
 def draw(runs: Mapping[str, Sequence[Run]], race: Race, path: Path) -> None:
-    """Accuracy against seconds of training; a thin line a seed."""
+    """Draws accuracy against seconds of training, with a thin line for each seed."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -207,8 +207,8 @@ def draw(runs: Mapping[str, Sequence[Run]], race: Race, path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(8, 4.5))
     colours = plt.get_cmap("tab20").colors
-    for number, (title, of_seeds) in enumerate(runs.items()):
-        for first, run in zip([True, *[False] * len(of_seeds)], of_seeds, strict=False):
+    for number, (title, seed_runs) in enumerate(runs.items()):
+        for first, run in zip([True, *[False] * len(seed_runs)], seed_runs, strict=False):
             axes.plot(
                 *zip(*smooth(run.curve, race.window), strict=True),
                 color=colours[number % len(colours)],

@@ -1,10 +1,10 @@
-"""Learning against the clock: TRL's GRPOTrainer and ours on the sums of examples/arithmetic.yaml.
+"""Time to an accuracy: TRL's GRPOTrainer and ours on the sums of examples/arithmetic.yaml.
 
     python tests/benchmarks/race_trl.py                   # prints the table
     python tests/benchmarks/race_trl.py --rounds 3 --threads 1
 
-Same base model, prompts, reward and settings, in turns, each in a process of its own. What is timed
-is the way from the first prompt to a training accuracy of 0.85, the mean of three steps. Needs
+Same base model, prompts, reward and settings, in turns, each in a separate process. Measured is the
+time from the first prompt to a training accuracy of 0.85, the mean of three steps. Needs
 `pip install trl`, and the base model that examples/arithmetic/make_base.py makes.
 """
 
@@ -25,7 +25,7 @@ GOAL, STEPS = 0.85, 400
 SETTINGS = {"learning_rate": 1e-4, "warmup_steps": 5}
 GROUPS, GROUP, LENGTH = 16, 16, 88
 Over = Callable[[float], bool]
-"""Takes a step's mean reward; whether the race is over."""
+"""Called with the mean reward of a step; returns whether the race is over."""
 
 
 def main() -> None:
@@ -36,26 +36,26 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help="run this side alone, in this process")
     options = parser.parse_args()
     if options.side:
-        print(json.dumps(raced(SIDES[options.side], options.limit)))
+        print(json.dumps(race_side(SIDES[options.side], options.limit)))
         return
     results: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
     for _ in range(options.rounds):
-        for side, seen in results.items():
+        for side, measured in results.items():
             command = [sys.executable, __file__, "--side", side, "--limit", str(options.limit)]
             output = subprocess.run(
                 command, env=environment, stdout=subprocess.PIPE, check=True
             ).stdout
-            seen.append(json.loads(output.splitlines()[-1]))
+            measured.append(json.loads(output.splitlines()[-1]))
     print(f"| side | seconds to {GOAL} | steps | seconds a step |\n|---|---|---|---|")
-    for side, seen in results.items():
+    for side, measured in results.items():
         names = ("seconds", "steps", "step")
-        seconds, steps, step = [statistics.median(x[name] for x in seen) for name in names]
-        reached = "" if all(x["reached"] for x in seen) else " (not reached)"
+        seconds, steps, step = [statistics.median(x[name] for x in measured) for name in names]
+        reached = "" if all(x["reached"] for x in measured) else " (not reached)"
         print(f"| {side} | {seconds:.1f}{reached} | {steps:.0f} | {step:.2f} |")
 
 
-def raced(side: Callable[[Over], None], limit: float) -> dict[str, Any]:
+def race_side(side: Callable[[Over], None], limit: float) -> dict[str, Any]:
     start, accuracies, ends = time.perf_counter(), [], []
 
     def reached() -> bool:
@@ -81,9 +81,9 @@ def rows() -> list[dict[str, str]]:
 
 
 def right(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
-    """1 where the answer stands in its tags."""
+    """1 if the right answer is in its tags."""
     pairs = zip(completions, answer, strict=True)
-    return [float(f"<answer>\n{wanted}\n</answer>" in text) for text, wanted in pairs]
+    return [float(f"<answer>\n{gold}\n</answer>" in text) for text, gold in pairs]
 
 
 def trl(over: Over) -> None:

@@ -1,11 +1,11 @@
-"""A step of models of real sizes on a GPU: the seconds and the memory of its two halves.
+"""A step of models of real sizes on a GPU: time and memory of sampling and of the update.
 
     python tests/benchmarks/real_sizes.py                  # all rows
-    python tests/benchmarks/real_sizes.py text --small     # of toy models, to try it on a CPU
+    python tests/benchmarks/real_sizes.py text --small     # with small models, as a trial on a CPU
 
-Weights are random, of the shapes of Qwen2.5-0.5B and of Stable Diffusion 3.5 Medium with its two
-CLIP encoders and without its T5. A row is timed after a step to warm up; the memory is the most
-that torch had allocated, beside what `groupwise check` estimates.
+Weights are random, with the shapes of Qwen2.5-0.5B and of Stable Diffusion 3.5 Medium with its two
+CLIP encoders and without its T5. A row is measured after a step to warm up; the memory is the peak
+that torch allocated, next to the estimate of `groupwise check`.
 """
 
 import argparse
@@ -81,7 +81,7 @@ AUTOENCODER = {
 
 @dataclass(frozen=True)
 class Half:
-    """Seconds of sampling or of updating, and the most bytes it had allocated."""
+    """Seconds of sampling or of updating, and the peak of allocated bytes."""
 
     seconds: float
     peak: int
@@ -131,31 +131,31 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
         trainer.begin()
         for _ in range(options.steps):
             sampling, updating = halves(trainer)
-    estimates = [sum(each.values()) for each in (sizes.sampling, sizes.updating)]
+    estimates = [sum(half_sizes.values()) for half_sizes in (sizes.sampling, sizes.updating)]
     cells = [f"{sampling.seconds:.2f}", f"{updating.seconds:.2f}"]
-    for half, guess in zip((sampling, updating), estimates, strict=True):
-        cells += [f"{half.peak / 2**30:.2f}", f"{guess / 2**30:.2f}"]
+    for half, estimate_bytes in zip((sampling, updating), estimates, strict=True):
+        cells += [f"{half.peak / 2**30:.2f}", f"{estimate_bytes / 2**30:.2f}"]
     return " | ".join(cells)
 
 
 def halves(trainer: Trainer) -> Iterator[Half]:
-    """Of one step: sampling and scoring, and the update."""
-    started = _begun()
+    """The halves of one step: sampling and scoring, and the update."""
+    started = _start()
     scored = trainer.experience.next(trainer.state, ahead=False)
-    yield _half(started)
-    started = _begun()
+    yield _end_of_half(started)
+    started = _start()
     trainer.end_step(joined(scored.metrics, trainer.learn(scored)))
-    yield _half(started)
+    yield _end_of_half(started)
 
 
-def _begun() -> float:
+def _start() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     return time.perf_counter()
 
 
-def _half(started: float) -> Half:
+def _end_of_half(started: float) -> Half:
     peak = 0
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -163,11 +163,11 @@ def _half(started: float) -> Half:
     return Half(time.perf_counter() - started, peak)
 
 
-# ---- what is trained
+# ---- the runs
 
 
 def text(path: Path, small: bool) -> dict[str, Any]:
-    """64 completions of 256 tokens, prompts of 128."""
+    """Configuration: 64 completions of 256 tokens, prompts of 128."""
     work, length = WORKS["L"], 16 if small else 256
     return {
         "policy": {
@@ -189,7 +189,7 @@ def text(path: Path, small: bool) -> dict[str, Any]:
 
 
 def images(path: Path, small: bool) -> dict[str, Any]:
-    """24 pictures of 512 x 512 for one prompt, 10 steps, of which two are trained."""
+    """Configuration: 24 images of 512 x 512 for one prompt, 10 steps, of which two are trained."""
     side = 64 if small else 512
     return {
         "policy": {

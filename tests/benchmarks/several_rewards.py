@@ -1,4 +1,4 @@
-"""Two rewards of different units, being right and being short: summed first, and normalised first.
+"""Two rewards of different units, right and short: summed first, or normalised first.
 
 python tests/benchmarks/several_rewards.py --seeds 0 1 2 --jobs 9 --out runs/several_rewards
 """
@@ -14,7 +14,7 @@ RACE = Race(
     },
     goal=0.85,
     common=["evaluation.every=0"],
-    shown={"tokens": "rewards/token_count"},
+    columns={"tokens": "rewards/token_count"},
 )
 
 if __name__ == "__main__":

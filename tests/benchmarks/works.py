@@ -1,4 +1,4 @@
-"""What `against_trl.py` times: prompts, lengths, and the random model that answers."""
+"""The workloads of `against_trl.py`: prompts, lengths and random models."""
 
 import random
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 VARIETY = 64
-"""Prompts that a work has."""
+"""The number of different prompts of a workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """prompt, completion: tokens of each; rows: completions in a step; ends: whether a completion
-    ends at each token with a chance of one in 32; part: rows that TRL and the bare loop take
-    through the model at once, all of them if 0. bf16: computed in it, weights in float32."""
+    """prompt, completion: tokens of each; rows: completions in a step; between: width of the MLP;
+    ends: whether a completion ends at each token with probability 1/32; part: rows in one pass of
+    TRL and of the bare loop, all if 0; bf16: compute in bf16 with weights in float32."""
 
     prompt: int = 32
     completion: int = 128
@@ -54,11 +54,11 @@ WORKS = {
     "tiny L": Work(completion=16, hidden=64, layers=2, heads=2, between=64, part=16, bf16=True),
 }
 DEFAULT = {"cpu": ["A", "B", "C", "V"], "cuda": ["L"]}
-"""By device."""
+"""The default workloads of each device."""
 
 
 def make(work: Work, path: Path, device: str = "cpu") -> None:
-    """A random Qwen2 and a tokenizer in which every letter is a token."""
+    """Saves a random Qwen2 and a tokenizer in which every letter is a token."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -80,7 +80,7 @@ def make(work: Work, path: Path, device: str = "cpu") -> None:
     with torch.device(device):
         model = Qwen2ForCausalLM(config)
     if work.ends:
-        let_end(model)
+        make_end_token_likely(model)
     model.save_pretrained(path)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<end>": 0, "<pad>": 1} | {x: i for i, x in enumerate(letters, 2)}
@@ -93,9 +93,12 @@ def make(work: Work, path: Path, device: str = "cpu") -> None:
     ).save_pretrained(path)
 
 
-def let_end(model: Any) -> None:
-    """Make the end token about one in 32: one dimension of the hidden states is a constant, and
-    the end token's logit is made of it alone."""
+def make_end_token_likely(model: Any) -> None:
+    """Gives the end token a probability of about 1/32.
+
+    One dimension of the hidden states becomes constant, and the logit of the end token depends only
+    on it.
+    """
     import torch
 
     with torch.no_grad():

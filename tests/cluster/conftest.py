@@ -1,4 +1,4 @@
-"""A small run that several processes share, and what its metrics are when nothing goes wrong."""
+"""A small run for several processes, and its metrics when trained by one process."""
 
 import json
 import os
@@ -36,14 +36,14 @@ CONFIG = {
     },
     "evaluation": {"prompts": 8, "every": 4},
 }
-TIMED = ("time/", "reward_time/", "decisions_per_second")
-PATIENCE = 120
-"""Seconds until a test gives up; what it waits for takes some seconds on a quiet machine."""
+TIME_KEYS = ("time/", "reward_time/", "decisions_per_second")
+TIMEOUT = 120
+"""Seconds after which a test fails; what it waits for takes a few seconds on an idle machine."""
 
 
 @contextmanager
-def started(*arguments: Any, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of Python whose output can be read; it ends with the context."""
+def start_python(*arguments: Any, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts Python; the process, whose output can be read, is killed at the end of the context."""
     with subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         env=os.environ | ENVIRONMENT | environment,
@@ -59,7 +59,7 @@ def started(*arguments: Any, **environment: str) -> Iterator[subprocess.Popen[st
 
 @contextmanager
 def torchrun(nodes: int, *arguments: Any, processes: int = 1, port: int = 0) -> Iterator[Any]:
-    """As many agents as there are nodes, each with processes that train."""
+    """Starts one torchrun agent for each node, with `processes` training processes each."""
     launch = [
         *("-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={processes}"),
         *("--max-restarts=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}"),
@@ -67,48 +67,48 @@ def torchrun(nodes: int, *arguments: Any, processes: int = 1, port: int = 0) -> 
     ]
     with ExitStack() as stack:
         yield [
-            stack.enter_context(started(*launch, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+            stack.enter_context(start_python(*launch, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
             for _ in range(nodes)
         ]
 
 
 def train(count: int, config: Path, run: Path) -> None:
-    """By as many processes, of which none is started again."""
+    """Trains with `count` processes, without restarts."""
     Job(
         *("-m", "groupwise", "train", config, f"output={run}", "--quiet"),
         terminals=run.with_name("train"),
         environment=ENVIRONMENT,
         count=count,
-        limit=PATIENCE,
+        limit=TIMEOUT,
         path=[*map(str, MODULES)],
     ).succeed()
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code and output, once it has ended."""
-    output, _ = process.communicate(timeout=PATIENCE)
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Waits for the end of a process; its exit code and output."""
+    output, _ = process.communicate(timeout=TIMEOUT)
     return process.returncode, output
 
 
 def wait_for(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -> None:
-    """Until a condition holds, while the processes run."""
-    last = time.monotonic() + PATIENCE
+    """Waits for a condition; fails if one of the processes ends before."""
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         for process in processes:
-            if process.poll() is not None or time.monotonic() > last:
+            if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 pytest.fail(process.communicate()[0])
         time.sleep(0.02)
 
 
 def lines(run: Path) -> list[Mapping[str, Any]]:
-    """The metrics of a run, but for its times."""
-    read = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(TIMED)} for line in read]
+    """The metrics of a run, without times."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(TIME_KEYS)} for line in rows]
 
 
-def near(expected: list[Mapping[str, Any]]) -> list[Any]:
-    """What is equal to the metrics but for the order in which processes take sums."""
+def approximately(expected: list[Mapping[str, Any]]) -> list[Any]:
+    """The metrics with tolerances, since processes add in different orders."""
     return [pytest.approx(line, rel=1e-5, abs=1e-6) for line in expected]
 
 
@@ -117,13 +117,13 @@ def cluster() -> SimpleNamespace:
     return SimpleNamespace(
         root=ROOT,
         environment=ENVIRONMENT,
-        started=started,
+        start_python=start_python,
         torchrun=torchrun,
         train=train,
-        ended=ended,
+        wait_for_end=wait_for_end,
         wait_for=wait_for,
         lines=lines,
-        near=near,
+        approximately=approximately,
     )
 
 
@@ -135,8 +135,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def alone(config: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The metrics of one process."""
-    run = tmp_path_factory.mktemp("alone") / "run"
+def expected_lines(config: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The metrics of the run trained by one process."""
+    run = tmp_path_factory.mktemp("expected") / "run"
     train(1, config, run)
     return lines(run)

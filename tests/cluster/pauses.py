@@ -1,4 +1,4 @@
-"""A callback that lets a test act in the middle of a run, in the processes of that run."""
+"""A callback that stops a run at chosen steps, so that a test can act there."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from groupwise import Callback
 
 
 class Pauses(Callback):
-    """After each of some steps says so by a file `at_STEP`, and waits until there is `on_STEP`."""
+    """After each of `steps` it writes a file `at_STEP` and waits for a file `on_STEP`."""
 
     class Config(BaseModel):
         folder: Path
@@ -24,6 +24,6 @@ class Pauses(Callback):
         if step not in self.config.steps:
             return
         (self.config.folder / f"at_{step}").touch()
-        last = time.monotonic() + 120
-        while not (self.config.folder / f"on_{step}").exists() and time.monotonic() < last:
+        deadline = time.monotonic() + 120
+        while not (self.config.folder / f"on_{step}").exists() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The batch script, with stand-ins for Slurm's commands; the manifest, as far as it can be read."""
+"""The batch script with replacements of Slurm's commands, and the manifest of the Ray job."""
 
 import os
 import signal
@@ -31,13 +31,13 @@ def test_a_slurm_job_saves_and_returns_to_the_queue_before_its_time_is_up(cluste
     cluster.wait_for((tmp_path / "began").exists, job)
     job.send_signal(signal.SIGUSR1)
     job.wait(timeout=60)
-    begun, *rest = (tmp_path / "log").read_text().splitlines()
-    assert "--rdzv-endpoint=node1:21234 " in begun
-    assert begun.endswith("-m groupwise train --auto-resume run.yaml train.steps=3 1")
-    assert rest == ["saved", "scontrol requeue 71234"]
+    launch_line, *later_lines = (tmp_path / "log").read_text().splitlines()
+    assert "--rdzv-endpoint=node1:21234 " in launch_line
+    assert launch_line.endswith("-m groupwise train --auto-resume run.yaml train.steps=3 1")
+    assert later_lines == ["saved", "scontrol requeue 71234"]
 
 
-def test_the_manifest_calls_the_example_as_it_is():
+def test_the_manifest_has_the_script_and_options_of_the_example():
     job = yaml.safe_load((CLUSTER / "rayjob.yaml").read_text())
     _, script, config, *options = job["spec"]["entrypoint"].split()
     assert (CLUSTER / Path(script).name).is_file()

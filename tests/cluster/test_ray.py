@@ -1,4 +1,4 @@
-"""On a Ray cluster a run goes on by itself when a worker is killed, and when a node is lost."""
+"""A run on a Ray cluster continues automatically after a worker or a node is lost."""
 
 import json
 import os
@@ -23,22 +23,24 @@ def nodes(cluster):
 
 @pytest.fixture
 def on_ray(cluster, nodes, config, tmp_path):
-    """on_ray(...) starts the example."""
+    """on_ray(*arguments) starts the example."""
 
     def start(*arguments):
         script = cluster.root / "examples" / "cluster" / "on_ray.py"
-        line = (script, config, "--storage", tmp_path, *arguments)
+        command = (script, config, "--storage", tmp_path, *arguments)
         environment = {"RAY_ADDRESS": nodes.address, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
-        return cluster.started(*line, **environment)
+        return cluster.start_python(*command, **environment)
 
     return start
 
 
 @pytest.mark.timeout(600)  # Ray starts its processes four times
-def test_a_lost_worker_and_a_lost_node_change_no_metric(cluster, nodes, on_ray, alone, tmp_path):
+def test_a_lost_worker_and_a_lost_node_change_no_metric(
+    cluster, nodes, on_ray, expected_lines, tmp_path
+):
     run = tmp_path / "run"
     with on_ray("--workers", 3, "--patience", 1) as driver:
-        code, output = cluster.ended(driver)
+        code, output = cluster.wait_for_end(driver)
     *_, error = output.splitlines()
     assert (code, run.exists()) == (1, False)
     assert error.startswith(
@@ -51,10 +53,10 @@ def test_a_lost_worker_and_a_lost_node_change_no_metric(cluster, nodes, on_ray, 
         os.kill(json.loads((run / "run.lock").read_text())["process"], signal.SIGKILL)
         (tmp_path / "on_3").touch()
         cluster.wait_for((tmp_path / "at_6").exists, driver)
-        (lost,) = nodes.worker_nodes
-        nodes.remove_node(lost, allow_graceful=False)
+        (node,) = nodes.worker_nodes
+        nodes.remove_node(node, allow_graceful=False)
         (tmp_path / "on_6").touch()
         nodes.add_node(num_cpus=1)
-        code, output = cluster.ended(driver)
+        code, output = cluster.wait_for_end(driver)
     assert code == 0, output
-    assert cluster.lines(run) == cluster.near(alone)
+    assert cluster.lines(run) == cluster.approximately(expected_lines)

@@ -1,7 +1,6 @@
-"""A tiny policy that can be enumerated, and short ways to make the parts of a run around it.
+"""A policy so small that all its completions can be listed, and helpers that build a run for it.
 
-Pytest imports tests by path, so helpers reach them as the fixture `lab`, a namespace of what is
-defined here.
+Pytest imports tests by path, so they receive these helpers as the fixture `lab`, a namespace.
 """
 
 import time
@@ -40,8 +39,8 @@ END = 0
 class Tabular(Policy):
     """A categorical policy in float64 whose logits are a table.
 
-    The logits of a decision depend on prompt, position and the symbol before; symbol 0 ends the
-    completion. `asked` records how many rows each forward was asked for.
+    The logits of a decision depend on prompt, position and the previous symbol; symbol 0 ends the
+    completion. `forward_sizes` records the number of rows of each forward pass.
     """
 
     provides = frozenset({"log_probs", "entropy"})
@@ -65,7 +64,7 @@ class Tabular(Policy):
         )
         self.table = nn.Parameter(table)
         self.symbols, self.max_decisions, self.bias = symbols, length, bias
-        self.asked: list[int] = []
+        self.forward_sizes: list[int] = []
 
     def sample(
         self,
@@ -81,17 +80,17 @@ class Tabular(Policy):
         ]
         rollouts = build(rows, chosen)
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-        asked, self.asked = self.asked, []
+        forward_sizes, self.forward_sizes = self.forward_sizes, []
         with torch.no_grad():
             log_probs = self(rollouts).log_probs
-        self.asked = asked
+        self.forward_sizes = forward_sizes
         return Rollouts(
             prompts=rollouts.prompts,
             completions=rollouts.completions,
             groups=groups,
             mask=rollouts.mask,
             truncated=torch.tensor([symbols[-1] != END for symbols in chosen]),
-            # A `bias` is a lie about the log-probs of what was sampled.
+            # With a `bias`, the sampler reports wrong log-probs.
             sampler_log_probs=log_probs + self.bias,
             facts={"completion_ids": chosen},
             trajectory=rollouts.trajectory,
@@ -101,35 +100,37 @@ class Tabular(Policy):
         generator = torch.Generator().manual_seed(seed % 2**63)
         uniforms = torch.rand(self.max_decisions, generator=generator, dtype=torch.float64)
         symbols: list[int] = []
-        before = self.symbols
+        previous = self.symbols
         for position in range(self.max_decisions):
-            shares = self.table.detach()[prompt, position, before].softmax(0)
+            probabilities = self.table.detach()[prompt, position, previous].softmax(0)
             if purpose == "greedy":
-                before = int(shares.argmax())
+                previous = int(probabilities.argmax())
             else:
-                before = min(
-                    int(torch.searchsorted(shares.cumsum(0), uniforms[position], right=True)),
+                previous = min(
+                    int(
+                        torch.searchsorted(probabilities.cumsum(0), uniforms[position], right=True)
+                    ),
                     self.symbols - 1,
                 )
-            symbols.append(before)
-            if before == END:
+            symbols.append(previous)
+            if previous == END:
                 break
         return symbols
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        self.asked.append(len(rollouts))
+        self.forward_sizes.append(len(rollouts))
         symbols, prompt = rollouts.trajectory["symbols"], rollouts.trajectory["prompt"]
         assert isinstance(symbols, Tensor)
         assert isinstance(prompt, Tensor)
         start = torch.full((len(rollouts), 1), self.symbols)
-        before = torch.cat([start, symbols], dim=1)[:, :-1][:, decisions]
-        position = torch.arange(symbols.shape[1])[decisions].expand_as(before)
-        scores = self.table[prompt.unsqueeze(1), position, before].log_softmax(-1)
+        previous = torch.cat([start, symbols], dim=1)[:, :-1][:, decisions]
+        position = torch.arange(symbols.shape[1])[decisions].expand_as(previous)
+        scores = self.table[prompt.unsqueeze(1), position, previous].log_softmax(-1)
         log_probs = scores.gather(-1, symbols[:, decisions].unsqueeze(-1)).squeeze(-1)
         return LogProbs(log_probs=log_probs, entropy=-(scores.exp() * scores).sum(-1))
 
     def completions(self) -> Iterator[list[int]]:
-        """Every completion there is."""
+        """All possible completions."""
 
         def grow(symbols: list[int]) -> Iterator[list[int]]:
             if symbols and (symbols[-1] == END or len(symbols) == self.max_decisions):
@@ -148,7 +149,7 @@ def build(
     group_size: int = 1,
     pad: int = 0,
 ) -> Rollouts:
-    """Rollouts of given symbols; `pad` more places of padding than needed."""
+    """Rollouts of these symbols, padded by `pad` more positions than needed."""
     width = max(len(symbols) for symbols in chosen) + pad
     table = torch.zeros(len(chosen), width, dtype=torch.int64)
     mask = torch.zeros(len(chosen), width, dtype=torch.bool)
@@ -174,7 +175,7 @@ def rows(count: int = 8) -> list[dict[str, Any]]:
 
 
 def ones(completions: Sequence[str], **_: Any) -> list[float]:
-    """A reward: how many 1s, with a price for length so that it is not symmetric."""
+    """A reward: the number of 1s minus 0.25 for each symbol, so that no symmetry hides an error."""
     return [text.count("1") - 0.25 * len(text) for text in completions]
 
 
@@ -216,13 +217,13 @@ def trainer(
     """A trainer of a tabular policy; `settings` are those of the section `train`."""
     policy = policy or Tabular()
     algorithm = algorithm or GRPO()
-    asked = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
+    defaults = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
     config = RunConfig(
         policy={"name": "tabular"},
         prompts={"name": "rows"},
         rewards=[{"name": "ones"}],
         evaluation={"prompts": 1, "every": evaluate_every, **(evaluation or {})},
-        train={**asked, **settings},
+        train={**defaults, **settings},
         seed=seed,
     )
     accelerator, clock = Accelerator(cpu=True), Clock()
@@ -259,7 +260,7 @@ def trainer(
 
 
 class Events:
-    """Takes the place of a run's record; what happens is handed to functions."""
+    """Replaces the record of a run: calls a function at each step, checkpoint and evaluation."""
 
     def __init__(
         self,
@@ -280,14 +281,14 @@ class Events:
 
 
 def fit(trainer: Trainer, *functions: Callable[..., Any]) -> bool:
-    """The run's own loop, with functions for steps, checkpoints and evaluations."""
+    """The loop of a run, with functions called at steps, checkpoints and evaluations."""
     events = Events(*functions)
     events.trainer = trainer
     return loop(trainer, events)
 
 
 def step(trainer: Trainer) -> dict[str, Any]:
-    """One step, as the loop makes it."""
+    """One step, as in the loop of a run; returns its metrics."""
     trainer.due()
     scored = trainer.experience.next(trainer.state)
     learned = joined(trainer.learn(scored), trainer.teach(scored))
@@ -295,14 +296,14 @@ def step(trainer: Trainer) -> dict[str, Any]:
 
 
 def gradient(policy: nn.Module) -> Tensor:
-    """All gradients as one vector; zeros where there is none."""
+    """All gradients as one vector; zeros for parameters without a gradient."""
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in policy.parameters()]
     )
 
 
 def gap(left: Tensor, right: Tensor) -> float:
-    """The norm-wise relative difference."""
+    """Relative difference: |left - right| / |right|."""
     return float((left - right).norm() / right.norm())
 
 

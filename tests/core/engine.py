@@ -1,4 +1,4 @@
-"""A sampler that is not the policy, as small as it can be."""
+"""A minimal sampler that is not the policy: it draws with a copy of the weights."""
 
 import copy
 from dataclasses import replace
@@ -9,7 +9,7 @@ from groupwise import Sampler
 
 
 class Engine(Sampler):
-    """Copies weights, and draws with the copy."""
+    """Copies the weights when it follows the policy, and samples with the copy."""
 
     def __init__(self, policy):
         self.copy, self.version = copy.deepcopy(policy), -1
@@ -18,6 +18,6 @@ class Engine(Sampler):
         self.copy.load_state_dict(policy.state_dict())
         self.version = version
 
-    def sample(self, *rest, **more):
-        rollouts = self.copy.sample(*rest, **more)
+    def sample(self, *args, **options):
+        rollouts = self.copy.sample(*args, **options)
         return replace(rollouts, versions=torch.full((len(rollouts),), self.version))

@@ -1,4 +1,4 @@
-"""Starts Python with all imports made already: one process, or several that know of each other."""
+"""Starts scripts in one process or several distributed ones, forked after the slow imports."""
 
 import atexit
 import json
@@ -17,12 +17,12 @@ IMPORTS = (
     *("tests.core.conftest", "groupwise.run.train", "torch.distributed.fsdp"),
     *("torch._dynamo", "torch._inductor.utils"),
 )
-"""What runs come to import, torch's own parts among it."""
+"""Modules that every run imports, some of them by torch itself."""
 
 
 @cache
 def _nursery() -> subprocess.Popen[str]:
-    """A process that imports what jobs need once, and is forked for each of theirs."""
+    """A process that imports these modules once and is forked for every process of a job."""
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("nursery.py"))],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -40,15 +40,15 @@ def _nursery() -> subprocess.Popen[str]:
 
 
 class Job:
-    """`python COMMAND ...` in the current folder, begun; one at a time.
+    """`python COMMAND ...`, started in the current folder. Only one job runs at a time.
 
     command: a script and its arguments, or `-m`, a module and its arguments.
-    terminals: what process N prints is in the file of this name and `-N.txt`.
-    environment: beside that of this process.
-    count: of processes, which share a run where there is more than one.
-    limit: in seconds, for all processes.
-    imports: more modules that are imported before the processes part.
-    path: folders of modules; without it those of this process.
+    terminals: the output of process N is written to the file of this name with `-N.txt`.
+    environment: variables added to those of this process.
+    count: number of processes; more than one form a process group.
+    limit: of time, in seconds, for all processes.
+    imports: further modules that are imported before the processes are forked.
+    path: the `sys.path` of the processes; by default that of this process.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Job:
         path: Sequence[str] | None = None,
     ) -> None:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "RANK"))}
-        more = {"OMP_NUM_THREADS": "1", **(_together(count) if count > 1 else {})}
+        variables = {"OMP_NUM_THREADS": "1", **(_process_group(count) if count > 1 else {})}
         self.terminals = [terminals.with_name(f"{terminals.name}-{n}.txt") for n in range(count)]
         job = {
             "command": [*map(str, command)],
             "home": str(Path.cwd()),
             "path": [*(sys.path if path is None else path)],
-            "environment": base | more | dict(environment or {}),
+            "environment": base | variables | dict(environment or {}),
             "count": count,
             "limit": limit,
             "imports": [*IMPORTS, *imports],
@@ -83,20 +83,20 @@ class Job:
         return not select.select([_nursery().stdout], [], [], 0)[0]
 
     def end(self) -> tuple[list[int], list[str]]:
-        """Exit codes and what was printed, of each process, once all have ended."""
+        """Waits for all processes; the exit code and the output of each."""
         answers = _nursery().stdout
         assert answers is not None
         codes = json.loads(answers.readline())
         return codes, [terminal.read_text() for terminal in self.terminals]
 
     def succeed(self) -> None:
-        """To its end, which fails the test where it is no good one."""
+        """Waits for all processes and fails the test if one has an exit code other than 0."""
         codes, texts = self.end()
         assert not any(codes), "\n".join([f"exit codes {codes}", *texts])
 
 
-def _together(count: int) -> dict[str, str]:
-    """What tells processes of each other."""
+def _process_group(count: int) -> dict[str, str]:
+    """Variables of the environment by which processes find each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -111,7 +111,10 @@ def launch(
     limit: float = 100,
     imports: Sequence[str] = (),
 ) -> Any:
-    """What a script writes as JSON to its second argument; its first is the file of `lab`."""
+    """Runs a script and returns the JSON that it writes to its second argument.
+
+    Its first argument is the file that defines `lab`.
+    """
     script, out = folder / "child.py", folder / f"{count}.json"
     script.write_text(code)
     job = Job(

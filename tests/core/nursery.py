@@ -1,7 +1,7 @@
-"""Forks processes that have imported everything, since imports take longer than what they run.
+"""Imports the slow modules once, then forks the processes of each job.
 
-Jobs come as lines of JSON on stdin, exit codes of a job's processes as a line on stdout. Nothing is
-computed here, so that no thread is lost by a fork.
+Every line of stdin is a job as JSON; the exit codes of its processes are written as a line to
+stdout. Nothing is computed here: a forked process would lack the threads of that computation.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def child(job: dict[str, Any], rank: int) -> None:
-    """In a process of its own: the command of Python, as if Python had been started with it."""
+    """Runs the command in this forked process, as if `python` had been started with it."""
     terminal = os.open(f"{job['terminals']}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(terminal, 1)
@@ -44,7 +44,7 @@ def child(job: dict[str, Any], rank: int) -> None:
 
 
 def start(command: list[str], path: list[str]) -> None:
-    """`python SCRIPT ...` or `python -m MODULE ...`, by the words after `python`."""
+    """Runs `python SCRIPT ...` or `python -m MODULE ...`; command: the words after `python`."""
     if command[0] == "-m":
         sys.argv, sys.path = command[1:], [str(Path.cwd()), *path]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
@@ -54,7 +54,7 @@ def start(command: list[str], path: list[str]) -> None:
 
 
 def run(job: dict[str, Any]) -> list[int]:
-    """The exit codes; the processes that remain when one fails, or in the end, are killed."""
+    """The exit codes. After a failure or at the limit of time, the other processes are killed."""
     for name in job["imports"]:
         importlib.import_module(name)
     ranks: dict[int, int] = {}
@@ -62,14 +62,14 @@ def run(job: dict[str, Any]) -> list[int]:
         if not (process := os.fork()):
             child(job, rank)
         ranks[process] = rank
-    codes, last = [0] * job["count"], time.monotonic() + job["limit"]
+    codes, deadline = [0] * job["count"], time.monotonic() + job["limit"]
     while ranks:
         process, status = os.waitpid(-1, os.WNOHANG)
         if process:
             codes[ranks.pop(process)] = os.waitstatus_to_exitcode(status)
-            if status:  # others may wait for it, but should say so where they notice
-                last = min(last, time.monotonic() + 5)
-        elif time.monotonic() > last:
+            if status:  # the others may wait for it; 5 s to report its loss themselves
+                deadline = min(deadline, time.monotonic() + 5)
+        elif time.monotonic() > deadline:
             for process in ranks:
                 os.kill(process, signal.SIGKILL)
         else:
@@ -79,10 +79,10 @@ def run(job: dict[str, Any]) -> list[int]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what imports print is no answer
+    os.dup2(2, 1)  # prints of imported modules must not mix with the exit codes
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), file=answers, flush=True)
-    os._exit(0)  # at once: there is nothing to put away
+    os._exit(0)  # without the handlers of imported modules at exit
 
 
 if __name__ == "__main__":

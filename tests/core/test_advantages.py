@@ -1,4 +1,4 @@
-"""Advantages against explicit loops over the groups."""
+"""Advantages of groups, compared with loops in plain Python."""
 
 import math
 
@@ -10,10 +10,10 @@ from groupwise.advantages import group_relative, zero_variance
 NAN = math.nan
 
 
-def explicit(rewards, groups, scale, epsilon):
-    """The definition, rollout by rollout, in Python floats."""
-    valid = [not math.isnan(r) for r in rewards]
-    known = [r for r in rewards if not math.isnan(r)]
+def expected_advantages(rewards, groups, scale, epsilon):
+    """The definition, one rollout at a time, in Python floats."""
+    present = [not math.isnan(r) for r in rewards]
+    batch = [r for r in rewards if not math.isnan(r)]
 
     def std(values):
         if len(values) < 2:
@@ -21,16 +21,16 @@ def explicit(rewards, groups, scale, epsilon):
         mean = math.fsum(values) / len(values)
         return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
-    out = []
-    for reward, group, ok in zip(rewards, groups, valid, strict=True):
-        if not ok:
-            out.append(0.0)
+    advantages = []
+    for reward, group, is_present in zip(rewards, groups, present, strict=True):
+        if not is_present:
+            advantages.append(0.0)
             continue
-        own = [r for r, g, good in zip(rewards, groups, valid, strict=True) if g == group and good]
-        spread = {"group": std(own), "batch": std(known), "none": None}[scale]
-        centred = reward - math.fsum(own) / len(own)
-        out.append(centred if spread is None else centred / (spread + epsilon))
-    return out
+        members = [r for r, g, p in zip(rewards, groups, present, strict=True) if g == group and p]
+        divisor = {"group": std(members), "batch": std(batch), "none": None}[scale]
+        centred = reward - math.fsum(members) / len(members)
+        advantages.append(centred if divisor is None else centred / (divisor + epsilon))
+    return advantages
 
 
 CASES = {
@@ -46,26 +46,28 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("epsilon", [1e-4, 0.5])
-def test_group_relative_is_its_definition(case, scale, epsilon):
+def test_group_relative_matches_its_definition(case, scale, epsilon):
     rewards, groups = CASES[case]
-    found = group_relative(
+    advantages = group_relative(
         torch.tensor(rewards, dtype=torch.float64),
         torch.tensor(groups),
         scale=scale,
         epsilon=epsilon,
     )
-    expected = torch.tensor(explicit(rewards, groups, scale, epsilon), dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    expected = torch.tensor(
+        expected_advantages(rewards, groups, scale, epsilon), dtype=torch.float64
+    )
+    torch.testing.assert_close(advantages, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_defaults_are_the_groups_unbiased_std_and_a_small_epsilon():
+def test_the_default_divisor_is_the_unbiased_std_of_the_group_plus_epsilon():
     rewards = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    found = group_relative(rewards, torch.tensor([0, 0]))
-    assert found.tolist() == pytest.approx([-0.5 / (0.5**0.5 + 1e-4), 0.5 / (0.5**0.5 + 1e-4)])
+    advantages = group_relative(rewards, torch.tensor([0, 0]))
+    assert advantages.tolist() == pytest.approx([-0.5 / (0.5**0.5 + 1e-4), 0.5 / (0.5**0.5 + 1e-4)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dtype_and_input_are_kept(dtype):
+def test_the_dtype_is_kept_and_the_input_not_changed(dtype):
     rewards = torch.tensor([1.0, NAN, 2.0], dtype=dtype)
     before = rewards.clone()
     assert group_relative(rewards, torch.tensor([0, 0, 0])).dtype == dtype
@@ -74,35 +76,35 @@ def test_dtype_and_input_are_kept(dtype):
 
 def test_a_missing_reward_is_not_a_reward_of_zero():
     groups = torch.zeros(3, dtype=torch.int64)
-    with_gap = group_relative(torch.tensor([1.0, NAN, 3.0]), groups, scale="none")
-    assert with_gap.tolist() == [-1.0, 0.0, 1.0]
+    advantages = group_relative(torch.tensor([1.0, NAN, 3.0]), groups, scale="none")
+    assert advantages.tolist() == [-1.0, 0.0, 1.0]
 
 
-def test_all_missing_and_empty_give_zeros():
-    nothing = group_relative(torch.tensor([NAN, NAN]), torch.tensor([0, 0]), scale="batch")
-    assert nothing.tolist() == [0.0, 0.0]
+def test_without_any_reward_advantages_are_zeros():
+    advantages = group_relative(torch.tensor([NAN, NAN]), torch.tensor([0, 0]), scale="batch")
+    assert advantages.tolist() == [0.0, 0.0]
     empty = torch.zeros(0)
     assert group_relative(empty, torch.zeros(0, dtype=torch.int64)).shape == (0,)
     assert zero_variance(empty, torch.zeros(0, dtype=torch.int64)).shape == (0,)
 
 
-def test_invariances():
+def test_scale_shift_and_order_of_rewards_do_not_matter():
     torch.manual_seed(0)
     rewards = torch.randn(12, dtype=torch.float64)
     groups = torch.arange(12) % 3
-    found = group_relative(rewards, groups, epsilon=1e-12)
+    advantages = group_relative(rewards, groups, epsilon=1e-12)
     shifted = group_relative(5 * rewards + groups, groups, epsilon=1e-12)
-    torch.testing.assert_close(found, shifted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(advantages, shifted, rtol=1e-9, atol=1e-9)
     order = torch.randperm(12)
     torch.testing.assert_close(
-        found[order], group_relative(rewards[order], groups[order], epsilon=1e-12)
+        advantages[order], group_relative(rewards[order], groups[order], epsilon=1e-12)
     )
     for group in range(3):
-        assert abs(float(found[groups == group].sum())) < 1e-9
-        assert float(found[groups == group].std()) == pytest.approx(1.0)
+        assert abs(float(advantages[groups == group].sum())) < 1e-9
+        assert float(advantages[groups == group].std()) == pytest.approx(1.0)
 
 
-def test_bad_arguments_raise():
+def test_wrong_shapes_and_an_unknown_scale_are_refused():
     rewards, groups = torch.zeros(4), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"\[2, 2\]"):
         group_relative(rewards.view(2, 2), groups)
@@ -112,15 +114,15 @@ def test_bad_arguments_raise():
         group_relative(rewards, groups, scale="std")
 
 
-def test_zero_variance_is_exact():
-    # 0.1 three times has a computed mean that is not 0.1; 1 and the next float are two rewards.
-    above = math.nextafter(1.0, 2.0)
+def test_zero_variance_is_exact_in_floating_point():
+    # The computed mean of three times 0.1 is not 0.1; 1 and the next float are different rewards.
+    next_float = math.nextafter(1.0, 2.0)
     rewards = torch.tensor(
-        [0.1, 0.1, 0.1, 1.0, above, 1.0, NAN, NAN, 2.0, NAN], dtype=torch.float64
+        [0.1, 0.1, 0.1, 1.0, next_float, 1.0, NAN, NAN, 2.0, NAN], dtype=torch.float64
     )
     groups = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 3, 3])
-    dead = zero_variance(rewards, groups)
-    assert dead.tolist() == [True] * 3 + [False] * 3 + [True] * 4
+    is_zero = zero_variance(rewards, groups)
+    assert is_zero.tolist() == [True] * 3 + [False] * 3 + [True] * 4
 
 
 def test_zero_variance_of_interleaved_groups_and_a_missing_reward():

@@ -1,4 +1,4 @@
-"""Sampling a step ahead: older weights, the same draws and seeds, and resuming that is exact."""
+"""Sampling a step ahead: older weights, the same prompts and seeds, exact resuming."""
 
 import json
 import os
@@ -18,32 +18,32 @@ from groupwise.storage.checkpoint import Checkpoints
 
 
 class Recording:
-    """Notes what every training sample was drawn with."""
+    """Records prompts, seeds and weights of every call that samples for training."""
 
     def sample(self, prompts, *, group_size, seeds, purpose="train"):
         if purpose == "train":
             table = self.table.detach().clone()
-            self.drew.append(([row["id"] for row in prompts], list(seeds), table))
+            self.draws.append(([row["id"] for row in prompts], list(seeds), table))
         return super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
 
 
 @pytest.fixture
 def policy_class(lab):
-    class Watched(Recording, lab.Tabular):
+    class RecordingPolicy(Recording, lab.Tabular):
         def __init__(self, **settings):
             super().__init__(**settings)
-            self.drew = []
+            self.draws = []
 
-    return Watched
+    return RecordingPolicy
 
 
-def drawn(trainer):
+def draws_of(trainer):
     sampler = trainer.experience.team.sampling.sampler
-    return getattr(sampler, "copy", sampler).drew
+    return getattr(sampler, "copy", sampler).draws
 
 
 @pytest.mark.parametrize("by_engine", [False, True])
-def test_weights_are_one_step_older_and_draws_and_seeds_the_same(lab, policy_class, by_engine):
+def test_weights_are_one_step_older_but_prompts_and_seeds_the_same(lab, policy_class, by_engine):
     settings = {"steps": 6, "learning_rate": 0.3, "evaluate_every": 3}
     plain, policy = lab.trainer(policy_class(), **settings), policy_class()
     sampler = Engine(policy) if by_engine else None
@@ -52,37 +52,37 @@ def test_weights_are_one_step_older_and_draws_and_seeds_the_same(lab, policy_cla
     versions = []
     learn = ahead.learner.learn
 
-    def noted(batch, *rest):
+    def recording_learn(batch, *args):
         versions.append(set(batch.rollouts.versions.tolist()))
-        return learn(batch, *rest)
+        return learn(batch, *args)
 
-    ahead.learner.learn = noted
+    ahead.learner.learn = recording_learn
     assert lab.fit(plain)
     assert lab.fit(ahead, lambda *_: tables.append(policy.table.detach().clone()))
-    assert [draw[:2] for draw in drawn(ahead)] == [draw[:2] for draw in drawn(plain)]
-    # Nothing is ahead of an evaluation (after step 3), so step 4 draws with all that is learned.
+    assert [draw[:2] for draw in draws_of(ahead)] == [draw[:2] for draw in draws_of(plain)]
+    # No step is drawn ahead across the evaluation after step 3: step 4 has the latest weights.
     assert versions == [{0}, {0}, {1}, {3}, {3}, {4}]
-    for (_, _, table), step in zip(drawn(ahead), [0, 0, 1, 3, 3, 4], strict=True):
+    for (_, _, table), step in zip(draws_of(ahead), [0, 0, 1, 3, 3, 4], strict=True):
         assert torch.equal(table, tables[step])
 
 
-def test_older_weights_are_corrected_for(lab, policy_class):
-    same = {"source": lab.rows(4), "held_out": 0.0}  # the same prompts in every step
-    trainer = lab.trainer(policy_class(), ahead=1, steps=3, learning_rate=0.5, **same)
-    seen = []
-    lab.fit(trainer, lambda _, metrics: seen.append(metrics))
-    assert "importance" not in seen[0]
-    for metrics in seen[1:]:
+def test_samples_of_older_weights_have_importance_weights(lab, policy_class):
+    every_prompt = {"source": lab.rows(4), "held_out": 0.0}  # 4 in each step
+    trainer = lab.trainer(policy_class(), ahead=1, steps=3, learning_rate=0.5, **every_prompt)
+    steps = []
+    lab.fit(trainer, lambda _, metrics: steps.append(metrics))
+    assert "importance" not in steps[0]
+    for metrics in steps[1:]:
         assert metrics["mismatch/max"] > 0.01
         assert metrics["importance"] != 1.0
         assert metrics["clip_fraction"] == 0.0
 
 
-def test_without_ahead_nothing_is_corrected(lab, policy_class):
+def test_without_ahead_there_are_no_importance_weights(lab, policy_class):
     assert "importance" not in lab.step(lab.trainer(policy_class()))
 
 
-def test_refilled_groups_come_from_the_present_weights(lab, policy_class):
+def test_replacements_of_groups_are_drawn_with_the_latest_weights(lab, policy_class):
     def half_dead(completions, prompts, **_):
         return [
             0.5 if int(p.split()[1]) % 2 else t.count("1") + 0.01 * len(t)
@@ -90,19 +90,19 @@ def test_refilled_groups_come_from_the_present_weights(lab, policy_class):
         ]
 
     algorithm = GRPO(GRPO.Config(refill=True))
-    make = {"reward": half_dead, "steps": 3, "held_out": 0.0}
-    ahead = lab.trainer(policy_class(), algorithm, ahead=1, **make)
+    settings = {"reward": half_dead, "steps": 3, "held_out": 0.0}
+    ahead = lab.trainer(policy_class(), algorithm, ahead=1, **settings)
     versions = []
     learn = ahead.learner.learn
-    ahead.learner.learn = lambda batch, *rest: (
-        versions.append(sorted(set(batch.rollouts.versions.tolist()))) or learn(batch, *rest)
+    ahead.learner.learn = lambda batch, *args: (
+        versions.append(sorted(set(batch.rollouts.versions.tolist()))) or learn(batch, *args)
     )
     assert lab.fit(ahead)
     assert versions[0] == [0]
     assert versions[1] == [0, 1]
 
 
-def test_it_learns(lab, policy_class):
+def test_training_ahead_raises_the_reward(lab, policy_class):
     settings = {"steps": 40, "group_size": 8, "held_out": 0.0, "learning_rate": 0.1}
     trainer, rewards = lab.trainer(policy_class(), ahead=1, **settings), []
     lab.fit(trainer, lambda _, metrics: rewards.append(metrics["reward"]))
@@ -116,7 +116,7 @@ class Killed(BaseException):
     pass
 
 
-def run(lab, folder, *, by_engine, kill_at=None, resume=False, **more):
+def run(lab, folder, *, by_engine, kill_at=None, resume=False, **options):
     policy, calls = lab.Tabular(), 0
 
     def reward(completions, trainer_state, **_):
@@ -134,7 +134,7 @@ def run(lab, folder, *, by_engine, kill_at=None, resume=False, **more):
         else None,
         prompts=lab.rows(),
         rewards=[reward],
-        train={**settings, "ahead": 1, "checkpoint_every": 3, **more},
+        train={**settings, "ahead": 1, "checkpoint_every": 3, **options},
         evaluation={"prompts": 1},
         output=folder,
         resume=resume,
@@ -151,21 +151,21 @@ def lines(folder):
 
 
 @pytest.mark.parametrize("by_engine", [False, True])
-def test_a_kill_in_flight_and_a_resume_give_the_same_lines(lab, tmp_path, by_engine, monkeypatch):
+def test_a_run_killed_while_sampling_ahead_resumes_exactly(lab, tmp_path, by_engine, monkeypatch):
     from groupwise.run.record import Record
 
-    whole = run(lab, tmp_path / "through", by_engine=by_engine)
-    # A kill leaves no time to save: what is there is the checkpoint of step 3.
+    uninterrupted = run(lab, tmp_path / "through", by_engine=by_engine)
+    # A killed process cannot save, so the last checkpoint is that of step 3.
     with monkeypatch.context() as patch:
         patch.setattr(Record, "rescue", lambda self: None)
         with pytest.raises(Killed):
             run(lab, tmp_path / "killed", by_engine=by_engine, kill_at=5)
     resumed = run(lab, tmp_path / "killed", by_engine=by_engine, resume=True)
     assert lines(tmp_path / "killed") == lines(tmp_path / "through")
-    assert torch.equal(resumed.policy.table, whole.policy.table)
+    assert torch.equal(resumed.policy.table, uninterrupted.policy.table)
 
 
-# ---- what may come between
+# ---- limits, failures and signals while a step is drawn ahead
 
 
 def by_engine(lab, engine_class=Engine, **settings):
@@ -174,49 +174,49 @@ def by_engine(lab, engine_class=Engine, **settings):
 
 
 class Strict(Engine):
-    """Refuses to follow while it draws; slow enough to be met at it."""
+    """Fails if it must follow while it samples; sampling is slow enough that this could happen."""
 
     drawing = False
 
     def follow(self, policy, name, version):
-        assert not self.drawing, "told to follow other weights while it draws"
+        assert not self.drawing, "follow was called during sampling"
         super().follow(policy, name, version)
 
-    def sample(self, *rest, **more):
+    def sample(self, *args, **options):
         self.drawing = True
         time.sleep(0.05)
         try:
-            return super().sample(*rest, **more)
+            return super().sample(*args, **options)
         finally:
             self.drawing = False
 
 
-def test_a_time_limit_in_flight_is_followed_by_an_evaluation(lab):
+def test_an_evaluation_follows_a_time_limit_reached_while_sampling_ahead(lab):
     trainer = by_engine(lab, Strict, steps=50, minutes=1.0)
 
-    def late(step, _):
+    def reach_limit(step, _):
         trainer.started -= 61.0 * (step == 2)
 
-    assert lab.fit(trainer, late)
+    assert lab.fit(trainer, reach_limit)
     assert trainer.step == 2
-    assert trainer.experience.prompts.drawn == 12  # of a third step, too
+    assert trainer.experience.prompts.drawn == 12  # including the 4 prompts of a third step
     trainer.evaluate()
     assert trainer.experience.prompts.drawn == 8 == trainer.prompts_state["drawn"]
 
 
 class Breaks(Engine):
-    """Its third training sample fails, while the second step is learned from."""
+    """Its third call fails, while the second step is trained."""
 
     calls = 0
 
-    def sample(self, *rest, purpose="train", **more):
+    def sample(self, *args, purpose="train", **options):
         self.calls += purpose == "train"
         if self.calls == 3:
             raise ConnectionError("the engine is gone")
-        return super().sample(*rest, purpose=purpose, **more)
+        return super().sample(*args, purpose=purpose, **options)
 
 
-def test_an_engine_that_fails_in_flight_costs_no_step(lab, tmp_path):
+def test_a_failure_while_sampling_ahead_loses_no_finished_step(lab, tmp_path):
     with pytest.raises(ConnectionError, match="the engine is gone"):
         run(lab, tmp_path / "run", by_engine=Breaks)
     assert Checkpoints(tmp_path / "run" / "checkpoints").last().name == "step_2"
@@ -227,56 +227,56 @@ def test_an_engine_that_fails_in_flight_costs_no_step(lab, tmp_path):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_signals_in_flight_save_a_whole_step(lab, tmp_path, monkeypatch, times):
+def test_signals_while_sampling_ahead_save_a_complete_step(lab, tmp_path, monkeypatch, times):
     """The first lets the step end; the second interrupts at once."""
     handled, note = [], Interruption.note
 
-    def noted(self, *received):
-        handled.append(received)
-        note(self, *received)
+    def recording_note(self, *args):
+        handled.append(args)
+        note(self, *args)
 
-    monkeypatch.setattr(Interruption, "note", noted)
+    monkeypatch.setattr(Interruption, "note", recording_note)
 
     class Signalled(Engine):
-        def sample(self, *rest, **more):
-            if self.version == 2:  # step 4 is drawn, and step 3 learned from
+        def sample(self, *args, **options):
+            if self.version == 2:  # step 4 is drawn while step 3 is trained
                 os.kill(os.getpid(), signal.SIGINT)
-                while not handled:  # a second one that comes before that is the same
+                while not handled:  # an earlier second signal would be merged with the first
                     time.sleep(0.01)
                 if times == 2:
                     os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.05)
-            return super().sample(*rest, **more)
+            return super().sample(*args, **options)
 
-    make = {"checkpoint_every": 0}
+    section = {"checkpoint_every": 0}
     try:
-        result = run(lab, tmp_path / "run", by_engine=Signalled, **make)
+        result = run(lab, tmp_path / "run", by_engine=Signalled, **section)
         assert result.interrupted
         assert times == 1
     except KeyboardInterrupt:
         assert times == 2
-    made = [line["step"] for line in lines(tmp_path / "run") if "loss" in line]
-    assert made in ([1, 2], [1, 2, 3], [1, 2, 3, 4])  # by when the signal comes
-    assert run(lab, tmp_path / "run", by_engine=Engine, resume=True, **make).steps == 7
+    steps = [line["step"] for line in lines(tmp_path / "run") if "loss" in line]
+    assert steps in ([1, 2], [1, 2, 3], [1, 2, 3, 4])  # depends on when the signal arrives
+    assert run(lab, tmp_path / "run", by_engine=Engine, resume=True, **section).steps == 7
     assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [*range(1, 8)]
 
 
-def test_skipped_prompts_are_those_of_the_step(lab):
-    found = []
+def test_skipped_prompts_are_counted_in_the_step_that_draws_them(lab):
+    counts = []
     for ahead in (0, 1):
         trainer = lab.trainer(lab.Tabular(), ahead=ahead, steps=6, held_out=0.0)
         trainer.experience.prompts.skips = lambda row: row["id"] == 3
-        found.append([])
-        lab.fit(trainer, lambda _, metrics: found[-1].append(metrics.get("skipped_prompts", 0)))
-    assert found[0] == found[1]
-    assert sum(found[0]) == trainer.experience.prompts.skipped > 0
+        counts.append([])
+        lab.fit(trainer, lambda _, metrics: counts[-1].append(metrics.get("skipped_prompts", 0)))
+    assert counts[0] == counts[1]
+    assert sum(counts[0]) == trainer.experience.prompts.skipped > 0
 
 
 # ---- refused
 
 
-def test_an_algorithm_that_does_not_correct_is_refused(lab, tmp_path):
-    plain = {"algorithm": {"name": "grpo", "importance": "none"}}
+def test_an_algorithm_without_importance_weights_is_refused(lab, tmp_path):
+    section = {"algorithm": {"name": "grpo", "importance": "none"}}
     with pytest.raises(UserError, match=r"train\.ahead samples with older weights, and algori"):
         train(
             policy=lab.Tabular(),
@@ -284,12 +284,12 @@ def test_an_algorithm_that_does_not_correct_is_refused(lab, tmp_path):
             rewards=[lab.ones],
             train={"ahead": 1},
             output=tmp_path / "run",
-            **plain,
+            **section,
         )
     assert not Algorithm.corrects
 
 
-def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
+def test_rollouts_of_older_weights_need_importance_weights_even_without_ahead(lab):
     trainer = lab.trainer(algorithm=GRPO(GRPO.Config(importance="none")))
     scored = trainer.experience.next(trainer.state)
     trainer.step = 3
@@ -297,9 +297,9 @@ def test_older_rollouts_need_a_correction_wherever_they_come_from(lab):
         trainer.learn(scored)
 
 
-def test_the_engine_s_thread_works_on_the_gpu_of_its_process(lab, monkeypatch):
-    used = []
-    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+def test_the_sampling_thread_uses_the_gpu_of_its_process(lab, monkeypatch):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
     for device in ("cpu", "cuda:3"):
         policy = lab.Tabular()
         trainer = lab.trainer(policy, sampler=Engine(policy), ahead=1)
@@ -308,4 +308,4 @@ def test_the_engine_s_thread_works_on_the_gpu_of_its_process(lab, monkeypatch):
         monkeypatch.setattr(trainer.experience, "accelerator", accelerator)
         trainer.experience.next(state, ahead=True)
         trainer.experience.drop()
-    assert used == [torch.device("cuda:3")]
+    assert devices == [torch.device("cuda:3")]

@@ -1,4 +1,4 @@
-"""Every algorithm's advantages and losses against plain loops in float64."""
+"""Advantages and losses of each algorithm, compared with loops in plain Python."""
 
 import math
 import statistics
@@ -27,7 +27,7 @@ MASK = torch.tensor(
 ).bool()
 GROUPS = torch.tensor([0, 1, 0, 1, 1, 0])
 REWARDS = [1.0, 0.5, 0.0, 2.0, 0.0, NAN]
-ROWS, PLACES = range(MASK.shape[0]), range(MASK.shape[1])
+ROWS, POSITIONS = range(MASK.shape[0]), range(MASK.shape[1])
 
 
 def rollouts(mask=MASK, groups=GROUPS):
@@ -60,9 +60,9 @@ def tensors(seed=0, count=3):
 
 
 def per_decision(function):
-    """[B, T] of function(row, place), 0 outside the mask."""
+    """[B, T] of function(row, position), 0 outside the mask."""
     return torch.tensor(
-        [[function(row, t) if MASK[row, t] else 0.0 for t in PLACES] for row in ROWS],
+        [[function(row, t) if MASK[row, t] else 0.0 for t in POSITIONS] for row in ROWS],
         dtype=torch.float64,
     )
 
@@ -70,8 +70,8 @@ def per_decision(function):
 # ---- advantages
 
 
-def test_leave_one_out():
-    found = advantages.leave_one_out(torch.tensor(REWARDS, dtype=torch.float64), GROUPS)
+def test_leave_one_out_subtracts_the_mean_of_the_others():
+    values = advantages.leave_one_out(torch.tensor(REWARDS, dtype=torch.float64), GROUPS)
     for row in ROWS:
         others = [
             REWARDS[o]
@@ -79,26 +79,26 @@ def test_leave_one_out():
             if o != row and GROUPS[o] == GROUPS[row] and not math.isnan(REWARDS[o])
         ]
         expected = 0.0 if math.isnan(REWARDS[row]) else REWARDS[row] - statistics.mean(others)
-        assert float(found[row]) == pytest.approx(expected, abs=1e-12)
-    alone = torch.tensor([1.0, NAN, 2.0])
-    assert advantages.leave_one_out(alone, torch.tensor([0, 0, 1])).tolist() == [0.0, 0.0, 0.0]
+        assert float(values[row]) == pytest.approx(expected, abs=1e-12)
+    single = torch.tensor([1.0, NAN, 2.0])
+    assert advantages.leave_one_out(single, torch.tensor([0, 0, 1])).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_whitened():
+def test_whitening_subtracts_the_mean_and_divides_by_the_std():
     values = tensors()[0]
-    found = advantages.whitened(values, MASK, epsilon=1e-3)
-    chosen = [float(values[row, t]) for row in ROWS for t in PLACES if MASK[row, t]]
+    whitened = advantages.whitened(values, MASK, epsilon=1e-3)
+    chosen = [float(values[row, t]) for row in ROWS for t in POSITIONS if MASK[row, t]]
     mean, std = statistics.mean(chosen), statistics.stdev(chosen)
     expected = per_decision(lambda row, t: (float(values[row, t]) - mean) / (std + 1e-3))
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    # 0.1 three times has a mean that is not 0.1; what is all the same is 0, exactly.
+    torch.testing.assert_close(whitened, expected, rtol=1e-12, atol=1e-12)
+    # The computed mean of three times 0.1 is not 0.1; equal values must still give exactly 0.
     assert not advantages.whitened(torch.full((1, 3), 0.1), torch.ones(1, 3).bool()).any()
     assert not advantages.whitened(values, torch.zeros_like(MASK)).any()
 
 
-def test_to_go():
-    found = advantages.to_go(torch.tensor([[1.0, NAN, 2.0], [NAN, NAN, 4.0]]))
-    assert found.tolist() == [[3.0, 2.0, 2.0], [4.0, 4.0, 4.0]]
+def test_returns_to_go():
+    returns = advantages.to_go(torch.tensor([[1.0, NAN, 2.0], [NAN, NAN, 4.0]]))
+    assert returns.tolist() == [[3.0, 2.0, 2.0], [4.0, 4.0, 4.0]]
 
 
 STEPS = torch.where(MASK & (torch.arange(4) % 2 == 0), tensors(1)[0], NAN)
@@ -106,30 +106,30 @@ STEPS = torch.where(MASK & (torch.arange(4) % 2 == 0), tensors(1)[0], NAN)
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("steps", [None, STEPS])
-def test_reinforce_pp(beta, steps):
+def test_advantages_of_reinforce_pp_match_the_formula(beta, steps):
     old, reference = tensors(count=2)
     algorithm = ReinforcePP(ReinforcePP.Config(beta=beta))
     answers = {"old_log_probs": old, "reference_log_probs": reference} if beta else {}
     assert algorithm.sees == set(answers)
-    found = algorithm.targets(scores(steps=steps), rollouts(), answers)["advantages"]
+    result = algorithm.targets(scores(steps=steps), rollouts(), answers)["advantages"]
 
     def value(row, t):
-        later = [place for place in PLACES if place >= t and MASK[row, place]]
+        later = [position for position in POSITIONS if position >= t and MASK[row, position]]
         value = 0.0 if math.isnan(REWARDS[row]) else REWARDS[row]
         value -= beta * math.fsum(float(old[row, p] - reference[row, p]) for p in later)
         if steps is not None:
             value += math.fsum(float(steps[row, p]) for p in later if not steps[row, p].isnan())
         return value
 
-    judged = [row for row in ROWS if steps is not None or not math.isnan(REWARDS[row])]
-    chosen = [value(row, t) for row in judged for t in PLACES if MASK[row, t]]
+    scored = [row for row in ROWS if steps is not None or not math.isnan(REWARDS[row])]
+    chosen = [value(row, t) for row in scored for t in POSITIONS if MASK[row, t]]
     mean, std = statistics.mean(chosen), statistics.stdev(chosen)
-    expected = per_decision(lambda row, t: (value(row, t) - mean) / std if row in judged else 0.0)
-    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
-    assert found.shape == MASK.shape
+    expected = per_decision(lambda row, t: (value(row, t) - mean) / std if row in scored else 0.0)
+    torch.testing.assert_close(result, expected.float(), rtol=1e-5, atol=1e-6)
+    assert result.shape == MASK.shape
 
 
-def test_the_kl_of_reinforce_pp_is_in_the_reward_alone():
+def test_the_kl_of_reinforce_pp_is_in_the_reward_and_not_in_the_loss():
     old, new, reference = tensors()
     algorithm = ReinforcePP(ReinforcePP.Config(beta=0.3))
     answers = {"old_log_probs": old, "reference_log_probs": reference}
@@ -139,8 +139,8 @@ def test_the_kl_of_reinforce_pp_is_in_the_reward_alone():
     assert "kl" in algorithm.measure(LogProbs(log_probs=new), batch)
 
 
-def test_reinforce_pp_with_a_baseline():
-    found = ReinforcePPBaseline().targets(scores(), rollouts(), {})["advantages"]
+def test_advantages_of_reinforce_pp_baseline_match_the_formula():
+    result = ReinforcePPBaseline().targets(scores(), rollouts(), {})["advantages"]
 
     def centred(row):
         group = [
@@ -148,21 +148,21 @@ def test_reinforce_pp_with_a_baseline():
         ]
         return REWARDS[row] - statistics.mean(group)
 
-    judged = [row for row in ROWS if not math.isnan(REWARDS[row])]
-    chosen = [centred(row) for row in judged for t in PLACES if MASK[row, t]]
+    scored = [row for row in ROWS if not math.isnan(REWARDS[row])]
+    chosen = [centred(row) for row in scored for t in POSITIONS if MASK[row, t]]
     mean, std = statistics.mean(chosen), statistics.stdev(chosen)
-    expected = per_decision(lambda row, _: (centred(row) - mean) / std if row in judged else 0.0)
-    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
+    expected = per_decision(lambda row, _: (centred(row) - mean) / std if row in scored else 0.0)
+    torch.testing.assert_close(result, expected.float(), rtol=1e-5, atol=1e-6)
 
 
 LEAD_REWARDS = [1.0, 0.0, 1.0, 1.0, 1.0, 0.2]
 FORMAT = [0.0, 1.0, NAN, 0.0, 1.0, 1.0]
 
 
-def restated_lead(config):
-    """The paper's formulas, with another reward that is added at half its weight."""
+def expected_lead(config):
+    """The formulas of the paper, and a second reward that is added with weight 0.5."""
     lengths = MASK.sum(dim=1).tolist()
-    result = []
+    weighted = []
     for group in (0, 1):
         members = [row for row in ROWS if GROUPS[row] == group]
         right = [row for row in members if LEAD_REWARDS[row] >= 1]
@@ -173,42 +173,42 @@ def restated_lead(config):
             z = (lengths[row] - mean) / (std + 1e-8)
             reward = math.exp(-config.alpha * z) if row in right else -config.penalty
             total[row] = reward + (0.0 if math.isnan(FORMAT[row]) else 0.5 * FORMAT[row])
-        share = len(right) / len(members)
-        spread = statistics.stdev(total.values()) + config.epsilon
+        accuracy = len(right) / len(members)
+        divisor = statistics.stdev(total.values()) + config.epsilon
         for row in members:
-            advantage = (total[row] - statistics.mean(total.values())) / spread
-            rate = share if advantage > 0 else 1 - share
-            span = config.highest - config.lowest
-            weight = config.lowest + span / (1 + math.exp(config.slope * (rate - config.middle)))
-            result.append((row, advantage * weight))
-    return [value for _, value in sorted(result)]
+            advantage = (total[row] - statistics.mean(total.values())) / divisor
+            rate = accuracy if advantage > 0 else 1 - accuracy
+            width = config.highest - config.lowest
+            weight = config.lowest + width / (1 + math.exp(config.slope * (rate - config.middle)))
+            weighted.append((row, advantage * weight))
+    return [value for _, value in sorted(weighted)]
 
 
 @pytest.mark.parametrize(
     "config", [{}, {"alpha": 0.5, "penalty": 0.0, "lowest": 1.0}, {"accuracy": "reward"}]
 )
-def test_lead(config):
+def test_lead_matches_the_formulas_of_the_paper(config):
     algorithm = LEAD(LEAD.Config(**config))
-    found = algorithm.targets(scores(LEAD_REWARDS, format=FORMAT), rollouts(), {})["advantages"]
-    assert found.tolist() == pytest.approx(restated_lead(algorithm.config), rel=1e-5)
+    result = algorithm.targets(scores(LEAD_REWARDS, format=FORMAT), rollouts(), {})["advantages"]
+    assert result.tolist() == pytest.approx(expected_lead(algorithm.config), rel=1e-5)
 
 
-def test_what_lead_is_for():
-    """Of right answers the short one is better, and a rare right answer counts more."""
+def test_lead_prefers_short_and_rare_right_answers():
+    """A short right answer has the larger advantage, and a rare one a larger weight."""
     lengths = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
-    half = rollouts(lengths, torch.zeros(4, dtype=torch.int64))
-    one, other = (
-        LEAD().targets(scores(values), half, {})["advantages"]
+    batch = rollouts(lengths, torch.zeros(4, dtype=torch.int64))
+    frequent, rare = (
+        LEAD().targets(scores(values), batch, {})["advantages"]
         for values in ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0])
     )
-    assert one[0] > one[1] > 0 > one[2] == one[3]
-    assert other[3] / other[0].abs() > 3 * 1.5
-    all_wrong = LEAD().targets(scores([0.0] * 4), half, {})["advantages"]
+    assert frequent[0] > frequent[1] > 0 > frequent[2] == frequent[3]
+    assert rare[3] / rare[0].abs() > 3 * 1.5
+    all_wrong = LEAD().targets(scores([0.0] * 4), batch, {})["advantages"]
     assert not all_wrong.any()
 
 
 def test_lead_learns_from_right_answers_of_different_lengths():
-    """Group 0 is right in 3, 1 and 3 decisions; in group 1 all are wrong, by different values."""
+    """Group 0: all right, with 3, 1 and 3 decisions. Group 1: all wrong, with different rewards."""
     values = scores([1.0, 0.0, 1.0, 0.5, 0.2, 1.0])
     algorithm = LEAD()
     assert algorithm.dead(values, rollouts()).tolist() == (GROUPS == 1).tolist()
@@ -218,7 +218,7 @@ def test_lead_learns_from_right_answers_of_different_lengths():
     assert algorithm.dead(values, equal).all()
 
 
-def test_reinforce_pp_learns_from_equal_rewards_that_are_not_the_batchs():
+def test_reinforce_pp_learns_from_groups_without_variance_that_differ_from_the_batch():
     values = scores([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
     algorithm = ReinforcePP(ReinforcePP.Config(beta=0.1))
     assert GRPO().dead(values, rollouts()).all()
@@ -229,24 +229,24 @@ def test_reinforce_pp_learns_from_equal_rewards_that_are_not_the_batchs():
     assert algorithm.dead(unscored, rollouts()).tolist() == (GROUPS == 1).tolist()
 
 
-def test_returns_differ_where_equal_steps_are_of_different_number():
-    """Group 0: one step of 1, or two; group 1: all have a step of 1 and then one of 0."""
+def test_returns_differ_if_the_number_of_equal_steps_differs():
+    """Group 0: one or two steps with reward 1. Group 1: always a step with 1, then one with 0."""
     steps = torch.full(MASK.shape, NAN, dtype=torch.float64)
     for row in ROWS:
         steps[row, :2] = torch.tensor([1.0, 0.0] if GROUPS[row] else [1.0, 1.0])
     steps[2, 1] = NAN
     values = scores([NAN] * 6, steps=steps)
-    by = {name: GRPO(GRPO.Config(steps=name)) for name in ("rewards", "returns")}
-    dead = {name: algorithm.dead(values, rollouts()) for name, algorithm in by.items()}
+    algorithms = {name: GRPO(GRPO.Config(steps=name)) for name in ("rewards", "returns")}
+    dead = {name: algorithm.dead(values, rollouts()) for name, algorithm in algorithms.items()}
     assert dead["rewards"].tolist() == (GROUPS == 0).tolist()
     assert dead["returns"].tolist() == (GROUPS == 1).tolist()
-    for name, algorithm in by.items():
-        learns = algorithm.active(algorithm.targets(values, rollouts(), {}))
-        assert not learns[dead[name]].any()
-        assert learns[~dead[name]].any()
+    for name, algorithm in algorithms.items():
+        active = algorithm.active(algorithm.targets(values, rollouts(), {}))
+        assert not active[dead[name]].any()
+        assert active[~dead[name]].any()
 
 
-def test_the_accuracy_of_lead_must_be_a_reward():
+def test_the_accuracy_of_lead_must_name_a_reward():
     algorithm = LEAD(LEAD.Config(accuracy="acuracy"))
     with pytest.raises(UserError, match="of the rewards reward, accuracy, received 'acuracy', did"):
         algorithm.targets(scores(accuracy=REWARDS), rollouts(), {})
@@ -255,12 +255,12 @@ def test_the_accuracy_of_lead_must_be_a_reward():
 # ---- objectives
 
 
-def restated(form, ratio, advantage, log_prob, product):
-    """What one decision costs; `product` is the ratio of its completion."""
+def expected_loss(form, ratio, advantage, log_prob, product):
+    """The loss of one decision; `product` is the ratio of its completion."""
     if form == "capped":
         ratio = min(ratio, 1.4)
         return -min(ratio * advantage, max(0.8, min(1.2, ratio)) * advantage)
-    if form == "dual":  # verl's way to write it
+    if form == "dual":  # as verl writes it
         plain = min(ratio * advantage, max(0.8, min(1.2, ratio)) * advantage)
         return -max(plain, 1.4 * advantage) if advantage < 0 else -plain
     if form == "cispo":
@@ -281,46 +281,46 @@ LOSSES = {
     "vespo": VESPO(),
 }
 SCORE_FUNCTIONS = ("cispo", "vespo")
-"""Their weight has no gradient, so finite differences hold it still."""
+"""The weight of their log-probs has no gradient, so finite differences keep it constant."""
 
 
 @pytest.mark.parametrize("form", LOSSES)
-def test_losses_and_gradients(form):
+def test_losses_and_gradients_match_formulas_and_finite_differences(form):
     old, new = tensors(count=2)
-    given = tensors(2)[0]
+    decision_advantages = tensors(2)[0]
     algorithm = LOSSES[form]
 
-    def cost(row, t, log_prob, weigh):
-        """Of a decision with this log-prob; weigh: by the ratios that another has."""
-        ratio = math.exp((new[row, t] if weigh else log_prob) - old[row, t])
+    def loss_at(row, t, log_prob, fixed_ratio):
+        """The loss of a decision with this log-prob; fixed_ratio: use the ratio of `new`."""
+        ratio = math.exp((new[row, t] if fixed_ratio else log_prob) - old[row, t])
         product = math.exp(
-            math.fsum(float(new[row, p] - old[row, p]) for p in PLACES if MASK[row, p])
+            math.fsum(float(new[row, p] - old[row, p]) for p in POSITIONS if MASK[row, p])
         )
-        return restated(form, ratio, float(given[row, t] + 3), log_prob, product)
+        return expected_loss(form, ratio, float(decision_advantages[row, t] + 3), log_prob, product)
 
     values = new.clone().requires_grad_()
-    batch = {"old_log_probs": old, "mask": MASK, "advantages": given + 3}
-    found = algorithm.surrogate(LogProbs(log_probs=values), batch)
-    weigh = form in SCORE_FUNCTIONS
-    expected = per_decision(lambda row, t: cost(row, t, float(new[row, t]), weigh))
+    batch = {"old_log_probs": old, "mask": MASK, "advantages": decision_advantages + 3}
+    loss = algorithm.surrogate(LogProbs(log_probs=values), batch)
+    fixed_ratio = form in SCORE_FUNCTIONS
+    expected = per_decision(lambda row, t: loss_at(row, t, float(new[row, t]), fixed_ratio))
     torch.testing.assert_close(
-        torch.where(MASK, found.detach(), 0.0), expected, rtol=1e-10, atol=1e-12
+        torch.where(MASK, loss.detach(), 0.0), expected, rtol=1e-10, atol=1e-12
     )
-    torch.where(MASK, found, 0.0).sum().backward()
+    torch.where(MASK, loss, 0.0).sum().backward()
     step = 1e-6
-    slopes = per_decision(
+    expected_gradient = per_decision(
         lambda row, t: (
             (
-                cost(row, t, float(new[row, t]) + step, weigh)
-                - cost(row, t, float(new[row, t]) - step, weigh)
+                loss_at(row, t, float(new[row, t]) + step, fixed_ratio)
+                - loss_at(row, t, float(new[row, t]) - step, fixed_ratio)
             )
             / (2 * step)
         )
     )
-    torch.testing.assert_close(values.grad, slopes, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(values.grad, expected_gradient, rtol=1e-5, atol=1e-7)
 
 
-def test_the_capped_and_the_dual_clip_cut_what_is_told():
+def test_is_clipped_marks_decisions_that_the_cap_leaves_without_gradient():
     log_ratio = torch.tensor([[0.5, 1.0, 1.3, 1.5, 5.0]] * 2, dtype=torch.float64).log()
     log_ratio.requires_grad_()
     rewards = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -331,20 +331,20 @@ def test_the_capped_and_the_dual_clip_cut_what_is_told():
     assert cut.tolist() == [[False, False, True, True, True], [True, False, False, True, True]]
 
 
-def test_what_is_measured_of_a_soft_gate_and_weight():
+def test_the_logged_gate_is_the_factor_on_the_gradient_and_1_at_ratio_1():
     old, new = tensors(count=2)
     batch = {"old_log_probs": old, "mask": MASK, "advantages": tensors(2)[0]}
     values = new.clone().requires_grad_()
     SAPO().surrogate(LogProbs(log_probs=values), batch).sum().backward()
     gate = SAPO().damping(LogProbs(log_probs=new), batch)["gate"]
-    plain = -batch["advantages"] * (new - old).exp()
-    torch.testing.assert_close(values.grad, torch.where(MASK, gate * plain, 0.0))
-    first = {**batch, "old_log_probs": new}
+    ungated = -batch["advantages"] * (new - old).exp()
+    torch.testing.assert_close(values.grad, torch.where(MASK, gate * ungated, 0.0))
+    at_ratio_one = {**batch, "old_log_probs": new}
     for algorithm, name in ((SAPO(), "gate"), (VESPO(), "phi")):
-        assert (algorithm.measure(LogProbs(log_probs=new), first)[name] == 1).all()
+        assert (algorithm.measure(LogProbs(log_probs=new), at_ratio_one)[name] == 1).all()
 
 
-def test_phi_is_0_far_away_on_both_sides_and_never_nan():
+def test_phi_vanishes_at_extreme_ratios_and_is_never_nan():
     log_weight = torch.tensor([[-1e4, -30.0, 30.0, 1e4]])
     for sign in (1.0, -1.0):
         phi = objective.vespo_weights(
@@ -353,18 +353,18 @@ def test_phi_is_0_far_away_on_both_sides_and_never_nan():
         assert phi.tolist() == [[0.0, pytest.approx(0.0, abs=1e-20), 0.0, 0.0]]
 
 
-def test_what_another_sampler_drew_is_inside_the_weight_of_vespo():
-    old, new, drawn = tensors()
+def test_vespo_corrects_for_another_sampler_within_its_weight():
+    old, new, sampler = tensors()
     batch = {"old_log_probs": old, "mask": MASK, "advantages": torch.ones(6, dtype=torch.float64)}
     current = LogProbs(log_probs=new)
-    corrected = VESPO().surrogate(current, {**batch, "sampler_log_probs": drawn})
-    assert torch.equal(corrected, VESPO().surrogate(current, {**batch, "old_log_probs": drawn}))
-    ignoring = VESPO(VESPO.Config(importance="none"))
+    corrected = VESPO().surrogate(current, {**batch, "sampler_log_probs": sampler})
+    assert torch.equal(corrected, VESPO().surrogate(current, {**batch, "old_log_probs": sampler}))
+    uncorrected = VESPO(VESPO.Config(importance="none"))
     assert torch.equal(
-        ignoring.surrogate(current, {**batch, "sampler_log_probs": drawn}),
+        uncorrected.surrogate(current, {**batch, "sampler_log_probs": sampler}),
         VESPO().surrogate(current, batch),
     )
-    assert VESPO().importance({**batch, "sampler_log_probs": drawn}) is None
+    assert VESPO().importance({**batch, "sampler_log_probs": sampler}) is None
 
 
 def test_luspo_is_gspo_times_the_length():
@@ -375,59 +375,63 @@ def test_luspo_is_gspo_times_the_length():
 # ---- Gaussians
 
 
-def test_guard_needs_no_flow():
-    """One number a decision, as of a controller: closed form, value and gradient."""
-    old_mean, mean, drawn = tensors()
+def test_guard_works_for_any_gaussian_policy():
+    """Decisions of one number, as of a controller: loss and gradient in closed form."""
+    old_mean, mean, actions = tensors()
     std = tensors(3)[0].abs() + 0.3
     mean = mean.clone().requires_grad_()
 
     def log_prob(centre):
-        return torch.distributions.Normal(centre, std).log_prob(drawn)
+        return torch.distributions.Normal(centre, std).log_prob(actions)
 
-    given = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5, 0.0], dtype=torch.float64)
+    rollout_advantages = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5, 0.0], dtype=torch.float64)
     batch = {"old_log_probs": log_prob(old_mean), "old_mean": old_mean, "mask": MASK}
-    batch = {**batch, "advantages": given, "weights": MASK.double() / 6}
+    batch = {**batch, "advantages": rollout_advantages, "weights": MASK.double() / 6}
     current = LogProbs(log_probs=log_prob(mean), extra={"mean": mean, "std": std})
     ratio = (
         ((log_prob(mean) - log_prob(old_mean)) + (mean - old_mean) ** 2 / (2 * std**2)) * std
     ).exp()
-    a = given.unsqueeze(1)
-    expected = torch.where(MASK, -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a) / 6, 0.0)
-    found = Guard().loss(current, batch)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
-    (one,) = torch.autograd.grad(found.sum(), mean, retain_graph=True)
-    (other,) = torch.autograd.grad(expected.sum(), mean)
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-14)
+    advantage = rollout_advantages.unsqueeze(1)
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    expected = torch.where(MASK, -surrogate / 6, 0.0)
+    loss = Guard().loss(current, batch)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-14)
+    (gradient,) = torch.autograd.grad(loss.sum(), mean, retain_graph=True)
+    (expected_gradient,) = torch.autograd.grad(expected.sum(), mean)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-14)
     assert Guard().answers == {"log_probs", "mean", "std"}
 
 
-@pytest.mark.parametrize("wide", [(), (5, 2)])
-def test_the_exact_kl_is_that_of_the_normals(wide):
+@pytest.mark.parametrize("action_shape", [(), (5, 2)])
+def test_the_exact_kl_is_that_of_normal_distributions(action_shape):
     generator = torch.Generator().manual_seed(0)
-    one, other = (torch.randn((2, 3, *wide), generator=generator).double() for _ in range(2))
-    std = torch.rand((2, 3), generator=generator).double() + 0.1
-    broad = std.view(2, 3, *[1] * len(wide))
-    exact = torch.distributions.kl_divergence(
-        torch.distributions.Normal(one, broad), torch.distributions.Normal(other, broad)
+    mean, reference_mean = (
+        torch.randn((2, 3, *action_shape), generator=generator).double() for _ in range(2)
     )
-    exact = exact.flatten(2).mean(dim=2) if wide else exact
-    torch.testing.assert_close(objective.gaussian_kl(one, other, std), exact)
+    std = torch.rand((2, 3), generator=generator).double() + 0.1
+    broadcast_std = std.view(2, 3, *[1] * len(action_shape))
+    exact = torch.distributions.kl_divergence(
+        torch.distributions.Normal(mean, broadcast_std),
+        torch.distributions.Normal(reference_mean, broadcast_std),
+    )
+    exact = exact.flatten(2).mean(dim=2) if action_shape else exact
+    torch.testing.assert_close(objective.gaussian_kl(mean, reference_mean, std), exact)
     algorithm = GRPO(GRPO.Config(beta=0.1, kl="exact"))
     assert (algorithm.reference, algorithm.needs) == ({"mean"}, {"log_probs", "mean", "std"})
-    current = LogProbs(log_probs=std, extra={"mean": one, "std": std})
-    torch.testing.assert_close(algorithm.kl(current, {"reference_mean": other}), exact)
+    current = LogProbs(log_probs=std, extra={"mean": mean, "std": std})
+    torch.testing.assert_close(algorithm.kl(current, {"reference_mean": reference_mean}), exact)
 
 
-def test_advantages_are_cut_on_both_sides():
-    found = RLOO(RLOO.Config(advantage_clip=0.5, length=4)).targets(scores(), rollouts(), {})
-    assert found["advantages"].tolist() == [0.5, -0.5, -0.5, 0.5, -0.5, 0.0]
+def test_advantage_clip_bounds_advantages_on_both_sides():
+    targets = RLOO(RLOO.Config(advantage_clip=0.5, length=4)).targets(scores(), rollouts(), {})
+    assert targets["advantages"].tolist() == [0.5, -0.5, -0.5, 0.5, -0.5, 0.0]
 
 
-# ---- what is no configuration
+# ---- wrong configurations
 
 
 @pytest.mark.parametrize(
-    ("kind", "config", "why"),
+    ("kind", "config", "message"),
     [
         (GRPO, {"ratio_cap": 1.2}, "ratio_cap must be more than 1 . clip_high = 1.2, found 1.2"),
         (GRPO, {"ratio_cap": 1.25, "clip_high": 0.28}, "= 1.28, found 1.25"),
@@ -441,6 +445,6 @@ def test_advantages_are_cut_on_both_sides():
         (LEAD, {"penalty": -1.0}, "greater than or equal to 0"),
     ],
 )
-def test_what_is_no_configuration(kind, config, why):
-    with pytest.raises(ValidationError, match=why):
+def test_wrong_configurations_are_refused(kind, config, message):
+    with pytest.raises(ValidationError, match=message):
         kind.Config(**config)

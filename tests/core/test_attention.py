@@ -1,4 +1,4 @@
-"""Which of torch's kernels for attention may be used."""
+"""The context that turns cuDNN's attention off."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from groupwise.attention import without_cudnn
 
 
-def test_what_was_allowed_is_allowed_again_after_an_error_too():
+def test_the_setting_of_cudnn_is_restored_even_after_an_error():
     for before in (True, False):
         torch.backends.cuda.enable_cudnn_sdp(before)
         with pytest.raises(KeyError), without_cudnn():  # noqa: PT012

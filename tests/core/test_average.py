@@ -1,4 +1,4 @@
-"""The moving average of the weights: its arithmetic, where it is used, and that it is kept."""
+"""The moving average of the weights: its formula, its use in evaluations, its checkpoints."""
 
 import json
 
@@ -14,7 +14,7 @@ from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
 
 
 class Pair(Policy):
-    """A trained number, and a frozen one."""
+    """A policy with a trained weight and a frozen one."""
 
     def __init__(self, value=0.0):
         super().__init__()
@@ -32,11 +32,11 @@ class Pair(Policy):
             self.trained.fill_(value)
 
 
-def kept(policy, name="average"):
+def kept_weight(policy, name="average"):
     return float(policy.kept(name)["trained"])
 
 
-def test_the_average_by_hand():
+def test_the_average_matches_its_formula():
     policy = Pair(1.0)
     policy.keep("average")
     expected = 1.0
@@ -44,12 +44,12 @@ def test_the_average_by_hand():
         policy.move(value)
         policy.blend("average", 0.75)
         expected = 0.75 * expected + 0.25 * value
-        assert kept(policy) == pytest.approx(expected, rel=1e-15)
+        assert kept_weight(policy) == pytest.approx(expected, rel=1e-15)
         assert policy.trained.item() == value
     assert policy.changes == {"average": 4}
 
 
-def test_only_what_is_trained_is_kept():
+def test_only_trained_weights_are_kept():
     policy = Pair()
     policy.keep("average")
     assert policy.kept("average").keys() == {"trained"}
@@ -67,10 +67,10 @@ def test_weights_are_kept_under_several_names():
     with policy.using("second"):
         assert policy.trained.item() == 2.0
     policy.keep("first")
-    assert (kept(policy, "first"), kept(policy, "second")) == (3.0, 2.0)
+    assert (kept_weight(policy, "first"), kept_weight(policy, "second")) == (3.0, 2.0)
 
 
-def test_using_gives_the_kept_weights_and_gives_back_the_present_ones():
+def test_using_exchanges_the_weights_and_restores_them():
     policy = Pair(1.0)
     policy.keep("average")
     policy.move(3.0)
@@ -80,22 +80,22 @@ def test_using_gives_the_kept_weights_and_gives_back_the_present_ones():
             assert policy.trained.item() == 2.0
             assert float(policy.frozen) == 7.0
         assert policy.trained.item() == 3.0
-        assert kept(policy) == 2.0
+        assert kept_weight(policy) == 2.0
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_the_present_weights_come_back_whatever_happens(error):
+def test_weights_are_restored_after_an_error(error):
     policy = Pair(1.0)
     policy.keep("average")
     policy.move(3.0)
     with pytest.raises(error), policy.using("average"):
         raise error
     assert policy.trained.item() == 3.0
-    assert kept(policy) == 1.0
+    assert kept_weight(policy) == 1.0
 
 
 def test_the_optimizer_keeps_its_parameters():
-    """The weights are exchanged in place: what an optimizer holds stays what is trained."""
+    """Weights are exchanged in place, so an optimizer's parameters stay those of the policy."""
     policy = Pair(1.0)
     optimizer = torch.optim.SGD([policy.trained], lr=1.0)
     policy.keep("average")
@@ -106,24 +106,24 @@ def test_the_optimizer_keeps_its_parameters():
     assert policy.trained.item() == 0.0
 
 
-def test_restore_takes_up_what_was_kept():
+def test_restore_sets_kept_weights():
     policy, other = Pair(5.0), Pair(9.0)
     for each in (policy, other):
         each.keep("average")
     other.restore("average", policy.kept("average"))
-    assert kept(other) == 5.0
+    assert kept_weight(other) == 5.0
     other.blend("average", 0.5)
-    assert (kept(other), kept(policy)) == (7.0, 5.0)
+    assert (kept_weight(other), kept_weight(policy)) == (7.0, 5.0)
 
 
-def test_weights_that_nobody_kept():
+def test_names_without_kept_weights_are_refused():
     policy = Pair()
     policy.keep("average")
     with pytest.raises(UserError, match=r"no weights named 'avarage' \(kept are: average\)"):
         policy.using("avarage")
     with pytest.raises(UserError, match="no weights named 'old'"):
         policy.blend("old", 0.5)
-    policy.restore("reference", {})  # as of adapters that are switched off
+    policy.restore("reference", {})  # as for adapters that are switched off
     with pytest.raises(UserError, match="holds no copy of the weights kept as 'reference', so th"):
         policy.blend("reference", 0.5)
     with pytest.raises(ValueError, match=r"a file of that name, received '\.\./x'"):
@@ -133,30 +133,30 @@ def test_weights_that_nobody_kept():
 # ---- in training
 
 
-def by_hand(lab, trainer, steps, decay, every):
+def expected_average(lab, trainer, steps, decay, every):
     """The average of the table, from its values after each optimizer update."""
     table = trainer.policy.table
-    kept, updates = table.detach().clone(), []
+    average, updates = table.detach().clone(), []
     step = trainer.learner.optimizer.adamw.step
     trainer.learner.optimizer.adamw.step = lambda: (step(), updates.append(table.detach().clone()))
     for _ in range(steps):
         lab.step(trainer)
     for count, value in enumerate(updates, start=1):
         if count % every == 0:
-            kept = decay * kept + (1 - decay) * value
-    return kept, updates
+            average = decay * average + (1 - decay) * value
+    return average, updates
 
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_training_averages_after_every_optimizer_update(lab, every):
     trainer = lab.trainer(ema=0.8, ema_every=every, epochs=2, updates_per_rollout=2, steps=3)
-    expected, updates = by_hand(lab, trainer, 3, 0.8, every)
+    expected, updates = expected_average(lab, trainer, 3, 0.8, every)
     assert len(updates) == 12
     torch.testing.assert_close(trainer.policy.kept("average")["table"], expected)
     assert (expected - trainer.policy.table).abs().max() > 1e-3
 
 
-def test_an_average_changes_nothing_of_the_training(lab):
+def test_an_average_does_not_change_training(lab):
     averaged, plain = lab.trainer(ema=0.9, evaluate_every=1), lab.trainer(evaluate_every=1)
     for trainer in (averaged, plain):
         lab.fit(trainer, lambda *_: None, lambda: None)
@@ -164,34 +164,34 @@ def test_an_average_changes_nothing_of_the_training(lab):
     assert torch.equal(averaged.policy.table, plain.policy.table)
 
 
-def test_an_update_without_gradient_is_no_update(lab):
+def test_an_update_without_gradient_does_not_count(lab):
     trainer = lab.trainer(ema=0.9, reward=lambda completions, **_: [1.0] * len(completions))
     lab.step(trainer)
     assert trainer.learner.updates == 0
 
 
-def test_evaluation_during_training_is_by_the_average(lab):
+def test_evaluations_during_training_use_the_average(lab):
     trainer = lab.trainer(ema=0.9, evaluate_every=1, learning_rate=0.5)
     policy, sample = trainer.policy, trainer.policy.sample
-    seen = []
+    tables = []
 
-    def watched(prompts, *, purpose, **more):
+    def recording_sample(prompts, *, purpose, **options):
         if purpose == "evaluate":
-            seen.append((policy.table.detach().clone(), policy.kept("average")["table"].clone()))
-        return sample(prompts, purpose=purpose, **more)
+            tables.append((policy.table.detach().clone(), policy.kept("average")["table"].clone()))
+        return sample(prompts, purpose=purpose, **options)
 
-    policy.sample = watched
-    applied = []
+    policy.sample = recording_sample
+    averages = []
     lab.fit(
         trainer,
-        lambda *_: applied.append(trainer.policy.kept("average")["table"].clone()),
+        lambda *_: averages.append(trainer.policy.kept("average")["table"].clone()),
         lambda: None,
     )
-    # The last step is evaluated when the loop has ended.
-    for (in_place, put_aside), average in zip(seen, applied[:-1], strict=True):
-        assert torch.equal(in_place, average)
-        assert not torch.equal(in_place, put_aside)
-        assert not torch.equal(trainer.policy.table, in_place)
+    # The last step is evaluated only after the loop.
+    for (used, other), average in zip(tables, averages[:-1], strict=True):
+        assert torch.equal(used, average)
+        assert not torch.equal(used, other)
+        assert not torch.equal(trainer.policy.table, used)
 
 
 # ---- in a run
@@ -209,7 +209,7 @@ def run(lab, folder, *, resume=False, steps=4, **settings):
             "learning_rate": 0.3,
             **settings,
         },
-        # What is trained is evaluated: the policy's prompts have nothing in common.
+        # Evaluated on the training prompts, since the policy shares no weights between prompts.
         evaluation={
             "prompts": 2,
             "samples": 8,
@@ -238,20 +238,20 @@ def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
     assert torch.equal(plain.policy.table, own)
     assert plain.before == result.before
     assert plain.after != result.after
-    again = lab.Tabular()
+    restored = lab.Tabular()
     with torch.no_grad():
-        again.table.copy_(average)
+        restored.table.copy_(average)
     lines = (tmp_path / "run" / "samples" / "after.jsonl").read_text().splitlines()
     samples = [sample for line in lines if not (sample := json.loads(line))["greedy"]]
     assert len(samples) == 16
     prompts = {row["prompt"]: row for row in lab.rows()}
-    found = again.sample(
+    rollouts = restored.sample(
         [prompts[sample["prompt"]] for sample in samples],
         group_size=1,
         seeds=[seed_for(0, "evaluation", sample["draw"], sample["index"]) for sample in samples],
         purpose="evaluate",
     )
-    assert found.completions == [sample["completion"] for sample in samples]
+    assert rollouts.completions == [sample["completion"] for sample in samples]
 
 
 def test_a_resumed_run_has_the_same_average(lab, tmp_path):

@@ -1,4 +1,4 @@
-"""What a sampler may get wrong: each is told in one message, and no engine outlives its run."""
+"""Mistakes of samplers are refused with one message, and every engine is closed with its run."""
 
 import copy
 from dataclasses import replace
@@ -12,7 +12,7 @@ from groupwise.errors import UserError
 
 
 class Engine(Sampler):
-    """Copies weights and draws with the copy; `spoil` changes what it returns."""
+    """Copies the weights and samples with the copy; `spoil` changes its rollouts."""
 
     def __init__(self, policy, spoil=lambda rollouts: rollouts):
         self.copy, self.spoil, self.version, self.closed = copy.deepcopy(policy), spoil, -1, 0
@@ -21,8 +21,8 @@ class Engine(Sampler):
         self.copy.load_state_dict(policy.state_dict())
         self.version = version
 
-    def sample(self, *rest, **more):
-        rollouts = self.copy.sample(*rest, **more)
+    def sample(self, *args, **options):
+        rollouts = self.copy.sample(*args, **options)
         return self.spoil(replace(rollouts, versions=torch.full((len(rollouts),), self.version)))
 
     def close(self):
@@ -36,17 +36,17 @@ def trainer_of(lab, spoil, algorithm=None, **settings):
 
 def with_log_probs(value):
     def spoil(rollouts):
-        said = rollouts.sampler_log_probs.clone()
-        said[~rollouts.mask] = torch.nan  # padding may hold anything
+        log_probs = rollouts.sampler_log_probs.clone()
+        log_probs[~rollouts.mask] = torch.nan  # any value is allowed at padding
         if value is not None:
-            said[3, 0] = value
-        return replace(rollouts, sampler_log_probs=said)
+            log_probs[3, 0] = value
+        return replace(rollouts, sampler_log_probs=log_probs)
 
     return spoil
 
 
-BACKWARDS = list(range(15, -1, -1))
-MIXED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
+REVERSED = list(range(15, -1, -1))
+INTERLEAVED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ MIXED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
             lambda rollouts: rollouts.select(range(15)),
             "returned 15 rollouts for 4 prompts with group_size 4: expected 16",
         ),
-        (lambda rollouts: rollouts.select(BACKWARDS), "in another order than the prompts"),
-        (lambda rollouts: rollouts.select(MIXED), "those of a prompt must be adjacent"),
+        (lambda rollouts: rollouts.select(REVERSED), "in another order than the prompts"),
+        (lambda rollouts: rollouts.select(INTERLEAVED), "those of a prompt must be adjacent"),
         (
             lambda rollouts: replace(rollouts, groups=rollouts.groups * 0),
             "`Rollouts.groups` must number the prompts",
@@ -80,7 +80,7 @@ MIXED = [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
         ),
     ],
 )
-def test_what_a_sampler_returns(lab, spoil, message):
+def test_wrong_rollouts_of_a_sampler_are_refused(lab, spoil, message):
     trainer = trainer_of(lab, spoil, held_out=0.0)
     table = trainer.policy.table.detach().clone()
     with pytest.raises(UserError, match=message):
@@ -101,32 +101,32 @@ def test_what_a_sampler_returns(lab, spoil, message):
         ("completions", ["a"], "completions has length 1, prompts has 2"),
     ],
 )
-def test_rollouts_of_wrong_shapes(lab, column, value, message):
+def test_rollouts_of_wrong_shapes_are_refused(lab, column, value, message):
     rollouts = lab.build(lab.rows(2), [[1, 2, 0], [1, 0]])
     with pytest.raises(ValueError, match=message):
         replace(rollouts, **{column: value})
 
 
-def test_padding_may_hold_anything_and_silence_is_allowed_where_nothing_is_corrected(lab):
+def test_padding_is_ignored_and_log_probs_are_optional_without_importance_weights(lab):
     assert lab.step(trainer_of(lab, with_log_probs(None)))["importance"] == pytest.approx(1.0)
-    silent = lambda rollouts: replace(rollouts, sampler_log_probs=None)  # noqa: E731
-    metrics = lab.step(trainer_of(lab, silent, GRPO(GRPO.Config(importance="none"))))
+    without_log_probs = lambda rollouts: replace(rollouts, sampler_log_probs=None)  # noqa: E731
+    metrics = lab.step(trainer_of(lab, without_log_probs, GRPO(GRPO.Config(importance="none"))))
     assert "mismatch/mean" not in metrics
     assert metrics["grad_norm"] > 0
 
 
 def test_older_rollouts_without_log_probs_are_refused(lab):
-    """A policy that samples itself and says nothing cannot be ahead."""
+    """Sampling ahead requires log-probs, also from a policy that samples itself."""
 
-    class Silent(lab.Tabular):
-        def sample(self, *rest, **more):
-            return replace(super().sample(*rest, **more), sampler_log_probs=None)
+    class WithoutLogProbs(lab.Tabular):
+        def sample(self, *args, **options):
+            return replace(super().sample(*args, **options), sampler_log_probs=None)
 
-    with pytest.raises(UserError, match="Silent gives no log-probs"):
-        lab.fit(lab.trainer(Silent(), ahead=1))
+    with pytest.raises(UserError, match="WithoutLogProbs gives no log-probs"):
+        lab.fit(lab.trainer(WithoutLogProbs(), ahead=1))
 
 
-def test_one_that_is_exact_is_not_corrected(lab):
+def test_an_exact_sampler_has_no_importance_weights(lab):
     trainer = trainer_of(lab, lambda rollouts: rollouts)
     trainer.experience.team.sampling.sampler.exact = True
     metrics = lab.step(trainer)
@@ -135,7 +135,7 @@ def test_one_that_is_exact_is_not_corrected(lab):
 
 
 def test_a_micro_batch_may_be_empty(lab):
-    """A policy of its own cut may give decisions that none of the rows has."""
+    """`Policy.microbatches` may return slices in which no row has a decision."""
 
     class Cuts(lab.Tabular):
         def microbatches(self, rollouts, budget, *, cut_decisions):
@@ -150,7 +150,7 @@ def test_a_micro_batch_may_be_empty(lab):
 # ---- in a run
 
 
-def run(lab, folder, **more):
+def run(lab, folder, **options):
     return train(
         prompts=lab.rows(),
         rewards=[lab.ones],
@@ -158,11 +158,11 @@ def run(lab, folder, **more):
         evaluation={"prompts": 1},
         output=folder,
         quiet=True,
-        **{"policy": lab.Tabular(), "prompts.held_out": 0.3, **more},
+        **{"policy": lab.Tabular(), "prompts.held_out": 0.3, **options},
     )
 
 
-def test_an_engine_is_closed_where_the_rest_cannot_be_built(lab, tmp_path):
+def test_an_engine_is_closed_if_another_part_cannot_be_built(lab, tmp_path):
     class Never(GRPO):
         def prepare(self, policy):
             raise UserError("not today")
@@ -171,27 +171,27 @@ def test_an_engine_is_closed_where_the_rest_cannot_be_built(lab, tmp_path):
         def check_sampler(self, sampler):
             raise UserError("not today")
 
-    for more in ({"algorithm": Never()}, {"policy": Refuses()}):
-        policy = more.get("policy") or lab.Tabular()
+    for parts in ({"algorithm": Never()}, {"policy": Refuses()}):
+        policy = parts.get("policy") or lab.Tabular()
         engine = Engine(policy)
         with pytest.raises(UserError, match="not today"):
-            run(lab, tmp_path / "run", **{"policy": policy, "sampler": engine, **more})
+            run(lab, tmp_path / "run", **{"policy": policy, "sampler": engine, **parts})
         assert engine.closed == 1
 
 
 def test_a_class_of_samplers_is_built_with_the_policy(lab, tmp_path):
-    made = []
+    engines = []
 
     class Mine(Engine):
         def __init__(self, policy):
             super().__init__(policy)
-            made.append(self)
+            engines.append(self)
 
     run(lab, tmp_path / "run", sampler=Mine)
-    assert [engine.closed for engine in made] == [1]
+    assert [engine.closed for engine in engines] == [1]
 
 
-def test_one_for_another_policy_is_never_started(lab, tmp_path):
+def test_a_sampler_for_another_policy_is_refused_before_it_is_built(lab, tmp_path):
     class Other(lab.Tabular):
         pass
 

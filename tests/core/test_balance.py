@@ -1,4 +1,4 @@
-"""What rewards count as the steps go by: schedules, and bounds held by multipliers."""
+"""Weights of rewards that change during a run: schedules, and constraints with multipliers."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def size(completions, **_):
     return [float(len(text)) for text in completions]
 
 
-def held(**constraint):
+def constrained(**constraint):
     return Reward(name="size", function=size, constraint=Constraint(**constraint))
 
 
@@ -50,7 +50,7 @@ def test_a_schedule_goes_from_start_to_end_and_stays(shape, expected):
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_step_counts_by_its_own_weight_and_evaluations_by_the_last(lab, ahead):
+def test_a_step_uses_its_own_weight_and_every_evaluation_the_final_one(lab, ahead):
     schedule = Schedule(start=2.0, end=0.5, steps=3)
     one = Reward(name="ones", function=ones, weight=schedule)
     trainer = lab.trainer(reward=[one], ahead=ahead, steps=5, evaluate_every=2)
@@ -66,12 +66,12 @@ def test_a_step_counts_by_its_own_weight_and_evaluations_by_the_last(lab, ahead)
     for metrics, weight in zip(steps, weights, strict=True):
         assert metrics["reward"] == pytest.approx(weight * metrics["rewards/ones"])
     assert len(evaluations) == 2
-    for evaluation in evaluations:  # one scale, so that before and after can be compared
+    for evaluation in evaluations:  # the same weight, so that evaluations can be compared
         rewards = evaluation.metrics
         assert rewards["reward"] == pytest.approx(0.5 * rewards["rewards/ones"])
 
 
-def test_constant_weights_are_no_metrics():
+def test_constant_weights_are_not_logged():
     assert Weights([Reward(name="ones", function=ones, weight=3.0)]).metrics(4) == {}
 
 
@@ -89,7 +89,7 @@ def test_constant_weights_are_no_metrics():
         ({"at_most": 0.0}, "at_most", 3.0, 3.0),
     ],
 )
-def test_a_violation_is_in_units_of_the_bound(bounds, bound, mean, violation):
+def test_a_violation_is_relative_to_the_bound(bounds, bound, mean, violation):
     assert Constraint(**bounds).violation(bound, mean) == pytest.approx(violation)
 
 
@@ -98,42 +98,47 @@ def test_a_multiplier_rises_while_its_bound_is_violated_and_stays_in_its_range()
     assert constraint.ascended(0.5, 0.25) == pytest.approx(0.525)
     assert constraint.multiplier(0.5, 0.25) == pytest.approx(1.0)
     assert constraint.ascended(0.5, -0.5) == pytest.approx(0.45)
-    for move in (constraint.ascended, constraint.multiplier):
-        assert (move(0.5, 1e9), move(0.5, -1e9)) == (2.0, 0.0)
+    for update in (constraint.ascended, constraint.multiplier):
+        assert (update(0.5, 1e9), update(0.5, -1e9)) == (2.0, 0.0)
 
 
-def test_the_term_is_the_lagrangians(lab):
-    """The sum is  w r - (at_most's - at_least's multiplier) m / s."""
+def test_the_total_is_that_of_the_lagrangian(lab):
+    """total = w r - (u - l) m / s: u, l the multipliers of at_most and at_least, s the unit."""
     scorer = Scorer(
-        [Reward(name="ones", function=ones, weight=3.0), held(at_most=4.0, at_least=2.0, start=0.6)]
+        [
+            Reward(name="ones", function=ones, weight=3.0),
+            constrained(at_most=4.0, at_least=2.0, start=0.6),
+        ]
     )
     scorer.weights.ascents["size"]["at_least"].integral = 0.1
     rollouts = lab.build([{"id": 0}] * 3, [[1, 1, 0], [2, 0], [1, 2, 1, 2, 0]])
     scores = scorer(rollouts, RunState(global_step=7))
     assert scores.weights == (3.0, -0.5)
-    assert scores.values[:, 1].tolist() == [3.0, 2.0, 5.0]  # as they were measured
+    assert scores.values[:, 1].tolist() == [3.0, 2.0, 5.0]  # values stay as measured
     expected = [3 * 2 - 0.5 * 3 / 4, -0.5 * 2 / 4, 3 * 2 - 0.5 * 5 / 4]
     assert scores.total.tolist() == pytest.approx(expected)
-    kept = Scores.concat([scores.select(torch.tensor([0, 1])), scores.select(torch.tensor([2]))])
-    assert kept.total.tolist() == scores.total.tolist()
+    joined = Scores.concat([scores.select(torch.tensor([0, 1])), scores.select(torch.tensor([2]))])
+    assert joined.total.tolist() == scores.total.tolist()
     assert scorer.weights.final == (3.0, 0.0)
 
 
-def test_a_stage_of_a_chain_has_the_units_of_what_it_is_handed(lab):
-    """A writer whose prompts were tried twice and once: the mean of what came of each."""
+def test_an_earlier_stage_of_a_chain_has_means_of_the_constrained_totals(lab):
+    """A writer with two completions, which prompted two and one."""
     rollouts = lab.build([{"id": 0}] * 3, [[1, 1, 0], [2, 0], [1, 2, 1, 2, 0]])
-    scores = Scorer([Reward(name="ones", function=ones), held(at_most=4.0, start=0.6)])(rollouts)
+    scores = Scorer([Reward(name="ones", function=ones), constrained(at_most=4.0, start=0.6)])(
+        rollouts
+    )
     writer = Stage(
         label="writer",
         rollouts=rollouts.select([0, 1]),
         parents=torch.zeros(2, dtype=torch.int64),
         refused=torch.zeros(2, dtype=torch.bool),
     )
-    handed = parent_scores(scores, torch.tensor([0, 0, 1]), writer)
-    assert handed.total.tolist() == pytest.approx([1 - 0.6 * 2.5 / 4, 2 - 0.6 * 5 / 4])
+    means = parent_scores(scores, torch.tensor([0, 0, 1]), writer)
+    assert means.total.tolist() == pytest.approx([1 - 0.6 * 2.5 / 4, 2 - 0.6 * 5 / 4])
 
 
-def test_step_rewards_have_the_multiplier_and_the_unit_of_their_constraint(lab):
+def test_step_rewards_are_scaled_by_the_multiplier_and_the_bound(lab):
     def steps(completions, **_):
         return [[1.0] * len(text) for text in completions]
 
@@ -147,12 +152,12 @@ def diminishing(completions, **_):
     return [1.0 - 0.5 ** text.count("1") for text in completions]
 
 
-def trained(lab, algorithm, *more):
-    """The metrics of some steps with a reward for which longer completions have more room."""
+def train_metrics(lab, algorithm, *rewards):
+    """Metrics of 56 steps with `diminishing`, which pays more for longer completions."""
     trainer = lab.trainer(
         lab.Tabular(prompts=4, seed=2),
         algorithm,
-        [Reward(name="ones", function=diminishing), *more],
+        [Reward(name="ones", function=diminishing), *rewards],
         source=lab.rows(4),
         held_out=0.0,
         evaluation={"prompts": 0},
@@ -166,18 +171,20 @@ def trained(lab, algorithm, *more):
 
 @pytest.fixture(scope="module")
 def unbounded(lab):
-    return trained(lab, GRPO())
+    return train_metrics(lab, GRPO())
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, GDPO])
-def test_a_bound_is_held_while_the_reward_rises(lab, unbounded, algorithm):
+def test_a_constraint_is_satisfied_while_the_reward_rises(lab, unbounded, algorithm):
     constraint = Constraint(at_most=3.2, learning_rate=0.2)
-    steps = trained(lab, algorithm(), Reward(name="size", function=size, constraint=constraint))
+    steps = train_metrics(
+        lab, algorithm(), Reward(name="size", function=size, constraint=constraint)
+    )
     assert unbounded[-1]["length"] > 4.5
     last = [metrics["length"] for metrics in steps[-5:]]
     assert sum(last) / 5 == pytest.approx(3.2, abs=0.25)
     assert steps[-1]["rewards/ones"] > steps[0]["rewards/ones"] + 0.15
-    # The metrics are what the step had; ascent on its mean gives the next one's.
+    # Metrics have the multiplier of the step; ascent on its mean gives that of the next step.
     integral = violation = 0.0
     for metrics in steps:
         multiplier = constraint.multiplier(integral, violation)
@@ -187,8 +194,8 @@ def test_a_bound_is_held_while_the_reward_rises(lab, unbounded, algorithm):
     assert integral > 0
 
 
-def test_a_step_without_values_moves_no_multiplier():
-    weights = Weights([held(at_most=1.0, start=0.3)])
+def test_a_step_without_values_changes_no_multiplier():
+    weights = Weights([constrained(at_most=1.0, start=0.3)])
     weights.ascend({"size": math.nan})
     assert weights.metrics(0) == {"multipliers/size/at_most": 0.3}
 
@@ -197,10 +204,10 @@ def test_a_step_without_values_moves_no_multiplier():
 
 
 def scorer(**constraint):
-    return Scorer([Reward(name="ones", function=ones), held(**constraint)])
+    return Scorer([Reward(name="ones", function=ones), constrained(**constraint)])
 
 
-def test_state_is_of_the_bounds_that_there_are():
+def test_state_is_restored_for_the_bounds_that_exist():
     before = scorer(at_most=4.0, start=0.1 + 0.2)
     before.weights.ascend({"size": 4.1})
     assert Scorer([Reward(name="ones", function=ones)]).state_dict() == {}
@@ -218,21 +225,21 @@ def test_state_is_of_the_bounds_that_there_are():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "state",
     [3, {"at_most": 0.5}, {"at_most": {"integral": -1.0}}, {"at_most": {"integral": math.nan}}],
 )
-def test_a_state_that_is_none_is_refused(wrong):
+def test_a_malformed_state_of_a_reward_is_refused(state):
     with pytest.raises(UserError, match=r"reward 'size': .* no state of a multiplier"):
-        scorer(at_most=4.0).load_state_dict({"multipliers": {"size": wrong}})
+        scorer(at_most=4.0).load_state_dict({"multipliers": {"size": state}})
 
 
-def test_a_state_of_no_multipliers_at_all_is_refused():
+def test_a_malformed_state_of_all_multipliers_is_refused():
     with pytest.raises(UserError, match=r"reward 'size': .* no state of a multiplier"):
         scorer(at_most=4.0).load_state_dict({"multipliers": [1.0]})
 
 
 def test_a_resumed_run_has_the_same_weights_and_multipliers(lab, tmp_path):
-    def train(name, steps, **more):
+    def train(name, steps, **options):
         groupwise.train(
             policy=lab.Tabular(),
             prompts=lab.rows(),
@@ -243,16 +250,16 @@ def test_a_resumed_run_has_the_same_weights_and_multipliers(lab, tmp_path):
             output=tmp_path / name,
             quiet=True,
             **{"train.learning_rate": 0.05, "train.steps": steps, "evaluation.prompts": 0},
-            **more,
+            **options,
         )
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         keys = ("reward", "weights/ones", "multipliers/size/at_most", "multipliers/size/at_least")
         return {row["step"]: [row[key] for key in keys] for row in map(json.loads, lines)}
 
-    whole = train("whole", 4)
+    expected = train("uninterrupted", 4)
     train("parts", 2)
-    assert train("parts", 4, resume=True) == whole
-    assert len({of_step[2] for of_step in whole.values()}) == 4  # it did move
+    assert train("parts", 4, resume=True) == expected
+    assert len({values[2] for values in expected.values()}) == 4  # the multiplier changed
 
 
 # ---- what is refused
@@ -309,7 +316,7 @@ rewards:
         ("    weight: heavy", "line 6: rewards.0.weight: expected a number, found 'heavy'"),
     ],
 )
-def test_mistakes_have_one_message_and_their_line(tmp_path: Path, lines, message):
+def test_a_mistake_has_one_message_with_its_line(tmp_path: Path, lines, message):
     (tmp_path / "run.yaml").write_text(HEAD + lines + "\n")
     with pytest.raises(UserError) as caught:
         check_schedules(load_config(tmp_path / "run.yaml"))
@@ -317,7 +324,7 @@ def test_mistakes_have_one_message_and_their_line(tmp_path: Path, lines, message
     assert f"run.yaml, {message}" in line
 
 
-def test_a_run_refuses_a_schedule_that_never_ends(lab, tmp_path):
+def test_a_schedule_longer_than_the_run_is_refused(lab, tmp_path):
     with pytest.raises(UserError, match=r"rewards\.0\.weight\.steps: the schedule takes [0-9]+ s"):
         groupwise.train(
             policy=lab.Tabular(),
@@ -329,13 +336,13 @@ def test_a_run_refuses_a_schedule_that_never_ends(lab, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["multipliers", "weights"])
-def test_a_reward_is_not_named_as_what_the_run_logs(name):
+def test_a_reward_may_not_have_the_name_of_a_metric(name):
     with pytest.raises(UserError, match="as metrics of the run itself are"):
         Scorer([Reward(name=name, function=ones)])
 
 
-def test_the_configuration_of_a_run_can_be_read_again():
-    text = {
+def test_a_saved_configuration_can_be_loaded():
+    sections = {
         "policy": "toy",
         "prompts": {"name": "rows", "rows": [{"prompt": "a"}]},
         "rewards": [
@@ -344,8 +351,8 @@ def test_the_configuration_of_a_run_can_be_read_again():
             {"name": "c", "constraint": {"at_most": 2}},
         ],
     }
-    config = parse_config(text).config
+    config = parse_config(sections).config
     folder = Path(__file__).parent
     assert "steps: 5" in dump(config)
-    again = parse_config(config.model_dump(mode="json"), folder=folder).config
-    assert again == config
+    loaded = parse_config(config.model_dump(mode="json"), folder=folder).config
+    assert loaded == config

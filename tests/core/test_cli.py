@@ -1,4 +1,4 @@
-"""The command line: fast where it must be, and one line where the user can mend it."""
+"""The command line: its output, its fast start, and one-line errors for mistakes of the user."""
 
 import errno
 import json
@@ -27,9 +27,11 @@ from groupwise.hookspecs import Register, hookimpl
 from groupwise.plugins import docstrings
 from groupwise.plugins import registry as plugins
 
-GONE = "another process of this run has ended or does not answer, so this one cannot go on:"
-CLOSED = "[/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer"
-AGAIN = (
+PROCESS_ENDED = (
+    "another process of this run has ended or does not answer, so this one cannot go on:"
+)
+CONNECTION_CLOSED = "[/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer"
+RESTART_ADVICE = (
     "The reason is in that process's output, or in its launcher's. Started again with "
     "--auto-resume, the run goes on from its last checkpoint"
 )
@@ -84,7 +86,7 @@ class Rival:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
-    """The core's own names, a plugin, its rival and a broken one, whatever is installed."""
+    """The names of the core, of a plugin, of one with a clashing name and of a broken one."""
     module = ModuleType("cli_test_plugins")
     module.good, module.rival = Plugin(), Rival()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -96,12 +98,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
         "broken": "no_such_module.plugin",
     }
     points = (EntryPoint(name=k, value=v, group="groupwise") for k, v in values.items())
-    found = plugins.discover(points)
-    monkeypatch.setattr(plugins, "installed", lambda: found)
+    discovered = plugins.discover(points)
+    monkeypatch.setattr(plugins, "installed", lambda: discovered)
     monkeypatch.setattr(
         plugins, "missing_requirements", lambda entry: ["sympy"] if entry.extra == "math" else []
     )
-    return found
+    return discovered
 
 
 def _this_module() -> ModuleType:
@@ -123,7 +125,7 @@ def call(*arguments: object) -> Any:
 
 @pytest.fixture
 def run_module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A stand-in for groupwise.run that notes what it is asked for."""
+    """Replaces groupwise.run.train and records its calls."""
     calls: list[Any] = []
 
     def train_from_config(loaded: Any, **options: bool) -> SimpleNamespace:
@@ -144,7 +146,7 @@ def test_train_passes_configuration_and_flags(config: Path, run_module: SimpleNa
     assert options == {"resume": False, "overwrite": True, "quiet": True}
 
 
-def test_an_interrupted_run_exits_130(config: Path, run_module: SimpleNamespace) -> None:
+def test_an_interrupted_run_exits_with_code_130(config: Path, run_module: SimpleNamespace) -> None:
     assert call("train", config, "seed=13").exit_code == 130
 
 
@@ -164,14 +166,14 @@ def test_an_interrupted_run_exits_130(config: Path, run_module: SimpleNamespace)
             "error: no space left on device",
         ),
         (
-            RuntimeError(CLOSED),
+            RuntimeError(CONNECTION_CLOSED),
             2,
-            f"error: {GONE} {CLOSED}. {AGAIN}",
+            f"error: {PROCESS_ENDED} {CONNECTION_CLOSED}. {RESTART_ADVICE}",
         ),
-        (DistBackendError("NCCL error"), 2, f"error: {GONE} NCCL error. {AGAIN}"),
+        (DistBackendError("NCCL error"), 2, f"error: {PROCESS_ENDED} NCCL error. {RESTART_ADVICE}"),
     ],
 )
-def test_errors_are_one_line(
+def test_errors_of_the_user_are_one_line(
     config: Path, run_module: SimpleNamespace, error: BaseException, code: int, message: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -182,12 +184,14 @@ def test_errors_are_one_line(
     assert (result.exit_code, result.stderr.strip(), result.stdout) == (code, message, "")
 
 
-def test_bugs_keep_their_traceback(config: Path, run_module: SimpleNamespace) -> None:
+def test_other_exceptions_keep_their_traceback(config: Path, run_module: SimpleNamespace) -> None:
     run_module.module.train_from_config = None
     assert isinstance(call("train", config).exception, TypeError)
 
 
-def test_mistakes_in_the_configuration_exit_2(config: Path, run_module: SimpleNamespace) -> None:
+def test_mistakes_in_the_configuration_exit_with_code_2(
+    config: Path, run_module: SimpleNamespace
+) -> None:
     result = call("train", config, "train.stesp=5")
     assert result.exit_code == 2
     assert result.stderr == (
@@ -218,7 +222,7 @@ def test_check_describes_the_run(config: Path) -> None:
         ("prompts.held_out=0", "held_out 0"),
     ],
 )
-def test_check_warns(config: Path, override: str, warning: str) -> None:
+def test_check_warns_of_questionable_settings(config: Path, override: str, warning: str) -> None:
     assert f"warning: {warning}" not in call("check", config).stdout
     assert f"warning: {warning}" in call("check", config, override).stdout
 
@@ -233,41 +237,43 @@ def test_check_warns(config: Path, override: str, warning: str) -> None:
         ("rewards.0=right_too", "rewards.0.name: reward 'right_too' is registered twice"),
     ],
 )
-def test_check_finds_mistakes(config: Path, override: str, message: str) -> None:
+def test_check_refuses_mistakes(config: Path, override: str, message: str) -> None:
     result = call("check", config, override)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: override {override!r}: {message}")
 
 
-def test_check_of_a_policy_without_an_estimate(
+def test_check_works_for_a_policy_without_a_memory_estimate(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Toy, "estimate", lambda *_, **__: {})
     assert "policy 'toy' makes no estimate" in call("check", config).stdout
 
 
-def test_plugins_lists_what_each_name_does() -> None:
+def test_plugins_lists_each_name_with_its_summary() -> None:
     result = call("plugins")
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert f"grpo {docstrings.line('groupwise.algorithms.grpo:GRPO')}" in lines
     assert "heavy (not installed)" in lines
     assert "pip install '?[math]': heavy" in lines
-    assert "groupwise.algorithms" not in result.stdout  # where things lie is for --json
+    assert "groupwise.algorithms" not in result.stdout  # module paths are only in --json
     assert "plugin 'broken' could not be loaded: ModuleNotFoundError" in result.stdout
     assert "'right_too' in rewards is registered by several plugins; name one" in result.stdout
     assert "good/right_too or rival/right_too" in result.stdout
 
 
 @pytest.mark.parametrize(
-    "shown", [catalog, lambda all_of, width: page(all_of.of_name("grpo"), width)]
+    "render", [catalog, lambda all_of, width: page(all_of.of_name("grpo"), width)]
 )
-def test_plugins_fit_a_terminal(registry: plugins.Registry, shown: Any) -> None:
-    assert max(map(len, shown(registry, 80).plain.splitlines())) <= 80
+def test_output_of_plugins_fits_the_width_of_the_terminal(
+    registry: plugins.Registry, render: Any
+) -> None:
+    assert max(map(len, render(registry, 80).plain.splitlines())) <= 80
 
 
-def test_a_name_shows_its_options() -> None:
-    """Those of a `Config`, with type, default, limits and meaning."""
+def test_plugins_name_shows_the_options_of_a_config() -> None:
+    """With type, default, limits and description."""
     text = call("plugins", "grpo").stdout
     field = GRPO.Config.model_fields["beta"]
     assert f"  beta: {field.default}  (number, ≥ 0)\n      {field.description}\n" in text
@@ -277,7 +283,7 @@ def test_a_name_shows_its_options() -> None:
     assert text.count(advice) == 1
 
 
-def test_a_function_shows_its_arguments() -> None:
+def test_plugins_name_shows_the_arguments_of_a_function() -> None:
     text = call("plugins", "toy").stdout
     assert "policy: {name: toy}" in text
     assert "width: 1  (whole number)" in text
@@ -317,13 +323,13 @@ def test_plugins_that_are_switched_off_are_named(registry: plugins.Registry) -> 
     assert json.loads(call("plugins", "--json").stdout)["switched_off"] == ["loud"]
 
 
-def test_a_misspelt_plugin_is_not_taken_for_switched_off(registry: plugins.Registry) -> None:
+def test_a_misspelt_name_in_groupwise_without_is_named(registry: plugins.Registry) -> None:
     registry.misnamed["laud"] = ", did you mean 'loud'?"
-    told = "GROUPWISE_WITHOUT names 'laud', and no plugin is called so, did you mean 'loud'?"
-    assert told in call("plugins").stdout
+    warning = "GROUPWISE_WITHOUT names 'laud', and no plugin is called so, did you mean 'loud'?"
+    assert warning in call("plugins").stdout
 
 
-def test_plugins_as_json() -> None:
+def test_plugins_json_has_entries_failures_and_duplicates() -> None:
     record = json.loads(call("plugins", "--json").stdout)
     heavy = {
         "kind": "rewards",
@@ -343,7 +349,7 @@ def test_plugins_as_json() -> None:
     ]
 
 
-def test_report_of_no_run(tmp_path: Path) -> None:
+def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     result = call("report", tmp_path)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
@@ -355,19 +361,19 @@ def test_an_unknown_command_gets_a_suggestion() -> None:
     assert "Did you mean 'train'?" in result.stderr
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     assert call("--version").stdout.startswith("groupwise 0")
 
 
-def test_help_shows_each_command_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_each_command_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     panels = call("--help").stdout.partition("Start a run")[2].splitlines()
     first_words = [line[2:].split(" ")[0] for line in panels if line.startswith("│")]
-    # A summary that goes on in a second line begins with a blank.
+    # The second line of a wrapped summary would begin with a blank.
     assert first_words == list(get_command(cli.app).list_commands(None))
 
 
-def test_help_shows_flags_as_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_flags_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = call("train", "--help").stdout
     for flag in ("--resume", "--auto-resume", "--overwrite", "--quiet", "--help"):
@@ -390,21 +396,21 @@ assert not heavy, heavy
         subprocess.run([sys.executable, "-c", code, *arguments], check=True, timeout=60)
 
 
-def test_the_shell_is_offered_names_and_runs(
+def test_shell_completion_offers_names_and_run_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {"_GROUPWISE_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
 
-    def offered(line: str) -> list[str]:
+    def completions(line: str) -> list[str]:
         words = {**environment, "COMP_WORDS": f"groupwise {line}"}
         result = CliRunner().invoke(cli.app, [], prog_name="groupwise", env=words)
         return result.stdout.split()
 
-    assert offered("plugins gr") == ["grpo"]
+    assert completions("plugins gr") == ["grpo"]
     monkeypatch.chdir(tmp_path)
     for run in ("runs/one", "runs/other", "two"):
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "run.json").touch()
-    assert offered("eval r") == ["runs/one", "runs/other"]
+    assert completions("eval r") == ["runs/one", "runs/other"]
     assert run_folders("runs/ot") == ["runs/other"]
     assert run_folders("") == ["runs/one", "runs/other", "two"]

@@ -1,4 +1,4 @@
-"""The configuration: what is read, what is derived, and how every mistake is told."""
+"""The configuration: reading, overrides, derived values, and an error for each mistake."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -46,13 +46,13 @@ def load(folder: Path, text: str, *overrides: str) -> LoadedConfig:
 
 
 def mistake(folder: Path, text: str, *overrides: str) -> str:
-    """The message, with the folder left out."""
+    """The error message, without the path of the folder."""
     with pytest.raises(UserError) as caught:
         load(folder, text, *overrides)
     return str(caught.value).replace(f"{folder}/", "")
 
 
-def test_shorthands_and_defaults(tmp_path: Path) -> None:
+def test_shorthands_and_defaults_of_a_configuration(tmp_path: Path) -> None:
     loaded = load(tmp_path, BASE)
     config = loaded.config
     assert (config.policy.name, config.policy.options) == ("toy", {})
@@ -95,13 +95,13 @@ def test_an_option_may_be_called_options(tmp_path: Path) -> None:
         ("1_000", "1_000"),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
-    found = load(tmp_path, BASE, f"policy.x={text}").config.policy.options["x"]
-    assert found == value
-    assert type(found) is type(value)
+def test_scalars_are_parsed_by_yaml_1_2(tmp_path: Path, text: str, value: Any) -> None:
+    parsed = load(tmp_path, BASE, f"policy.x={text}").config.policy.options["x"]
+    assert parsed == value
+    assert type(parsed) is type(value)
 
 
-def test_numbers_and_truths_are_read_as_such(tmp_path: Path) -> None:
+def test_numbers_and_booleans_are_converted_by_type(tmp_path: Path) -> None:
     text = BASE + "train: {learning_rate: 1e-4, steps: 1e2}\nevaluation: {greedy: no}\n"
     config = load(tmp_path, text).config
     assert config.train.learning_rate == 1e-4
@@ -109,18 +109,18 @@ def test_numbers_and_truths_are_read_as_such(tmp_path: Path) -> None:
     assert config.evaluation.greedy is False
 
 
-def test_keys_are_text_whatever_they_look_like(tmp_path: Path) -> None:
+def test_keys_are_always_text(tmp_path: Path) -> None:
     config = load(tmp_path, BASE + "callbacks: [{name: c, on: 1, 2: x}]\n").config
     assert config.callbacks[0].options == {"on": 1, "2": "x"}
 
 
-def test_empty_sections_are_their_defaults(tmp_path: Path) -> None:
+def test_empty_sections_have_default_values(tmp_path: Path) -> None:
     config = load(tmp_path, BASE + "train:\n#  steps: 5\ncallbacks:\n").config
     assert config.train == TrainSection()
     assert config.callbacks == []
 
 
-def test_anchors_and_merges(tmp_path: Path) -> None:
+def test_anchors_and_merge_keys_are_supported(tmp_path: Path) -> None:
     text = BASE + "callbacks:\n  - &one {name: a, x: 1, y: 1}\n  - {<<: *one, name: b, x: 2}\n"
     callbacks = load(tmp_path, text).config.callbacks
     assert callbacks[1].name == "b"
@@ -181,19 +181,19 @@ def test_mistakes_name_line_and_key(tmp_path: Path, lines: str, message: str) ->
     assert mistake(tmp_path, f"{BASE}{lines}\n").startswith(f"run.yaml, line {message}")
 
 
-def test_several_mistakes_are_told_in_order_of_lines(tmp_path: Path) -> None:
-    told = mistake(tmp_path, BASE + "train: {stesp: 1, steps: x}\nnothing: 1\nseed: y\n")
-    assert [line.split(":")[0] for line in told.splitlines()] == [
+def test_several_mistakes_are_listed_in_order_of_lines(tmp_path: Path) -> None:
+    error = mistake(tmp_path, BASE + "train: {stesp: 1, steps: x}\nnothing: 1\nseed: y\n")
+    assert [line.split(":")[0] for line in error.splitlines()] == [
         f"run.yaml, line {number}" for number in (7, 7, 8, 9)
     ]
 
 
 def test_a_misspelt_choice_gets_a_suggestion(tmp_path: Path) -> None:
-    told = mistake(tmp_path, BASE + "train: {schedule: cosin}\n")
-    assert told.endswith(", found 'cosin', did you mean 'cosine'?")
+    error = mistake(tmp_path, BASE + "train: {schedule: cosin}\n")
+    assert error.endswith(", found 'cosin', did you mean 'cosine'?")
 
 
-def test_missing_sections(tmp_path: Path) -> None:
+def test_missing_sections_are_named(tmp_path: Path) -> None:
     assert mistake(tmp_path, "policy: toy\nrewards: []\n") == (
         "run.yaml, line 1: prompts: missing, it has no default\n"
         "run.yaml, line 2: rewards: expected at least 1 of them, found a list of 0"
@@ -210,11 +210,11 @@ def test_missing_sections(tmp_path: Path) -> None:
         ("a: 1\n---\nb: 1\n", "run.yaml, line 2: but found another document"),
     ],
 )
-def test_files_that_are_no_configuration(tmp_path: Path, text: str, message: str) -> None:
+def test_files_without_a_configuration_are_refused(tmp_path: Path, text: str, message: str) -> None:
     assert mistake(tmp_path, text).startswith(message)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing\.yaml: no such file"):
         load_config(tmp_path / "missing.yaml")
     with pytest.raises(UserError, match="expected a YAML file, found a folder"):
@@ -224,12 +224,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_config(tmp_path / "bad.yaml")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BASE, encoding="utf-8-sig")
     assert load_config(tmp_path / "run.yaml").config.policy.name == "toy"
 
 
-def test_overrides(tmp_path: Path) -> None:
+def test_overrides_replace_and_add_values(tmp_path: Path) -> None:
     config = load(
         tmp_path,
         BASE,
@@ -272,22 +272,22 @@ def test_overrides(tmp_path: Path) -> None:
 def test_mistakes_in_overrides_name_the_override(
     tmp_path: Path, override: str, message: str
 ) -> None:
-    told = mistake(tmp_path, BASE, override)
-    assert told.startswith(
+    error = mistake(tmp_path, BASE, override)
+    assert error.startswith(
         (f"override {override!r}: {message}", f"override {override!r}, {message}")
     )
 
 
-def test_an_override_mends_a_mistake_of_the_file(tmp_path: Path) -> None:
+def test_an_override_replaces_a_wrong_value_of_the_file(tmp_path: Path) -> None:
     assert load(tmp_path, BASE + "train: {steps: x}\n", "train.steps=2").config.train.steps == 2
 
 
-def test_the_file_is_blamed_for_what_it_says_beside_an_override(tmp_path: Path) -> None:
-    told = mistake(tmp_path, BASE + "train:\n  stesp: 1\n", "train.steps=2")
-    assert told.startswith("run.yaml, line 8: train.stesp")
+def test_a_mistake_in_the_file_names_its_line_even_with_an_override(tmp_path: Path) -> None:
+    error = mistake(tmp_path, BASE + "train:\n  stesp: 1\n", "train.steps=2")
+    assert error.startswith("run.yaml, line 8: train.stesp")
 
 
-def test_configurations_from_python(tmp_path: Path) -> None:
+def test_a_configuration_may_be_a_mapping(tmp_path: Path) -> None:
     loaded = parse_config(DATA, {"train.steps": 2, "policy.size": 3}, folder=tmp_path)
     assert loaded.config.train.steps == 2
     assert loaded.config.policy.options == {"size": 3}
@@ -305,7 +305,7 @@ def test_sections_do_not_change_after_loading() -> None:
         config.train.steps = 3  # type: ignore[misc]
 
 
-def test_a_dump_reads_back_equal(tmp_path: Path) -> None:
+def test_a_dump_loads_as_an_equal_configuration(tmp_path: Path) -> None:
     texts = [
         "1e-4",
         "yes",
@@ -330,31 +330,37 @@ def test_a_dump_reads_back_equal(tmp_path: Path) -> None:
             "callbacks": ["bell"],
         }
     ).config
-    again = load(tmp_path, dump(config)).config
-    assert again == config
-    assert again.policy.options == options
+    loaded = load(tmp_path, dump(config)).config
+    assert loaded == config
+    assert loaded.policy.options == options
 
 
-def test_a_dump_writes_what_it_cannot_express_as_text() -> None:
+def test_a_dump_writes_other_types_as_text() -> None:
     config = parse_config({**DATA, "policy": {"name": "toy", "path": Path("a/b")}}).config
     assert "path: a/b" in dump(config)
 
 
-def test_what_a_dump_holds_is_known_without_reading_it() -> None:
-    odd = {"path": Path("a/b"), "bytes": b"x", "set": {"b", "a"}, "pair": (1, 1e-7, "1:30"), 1: {}}
-    odd |= {
+def test_sections_are_equal_to_a_parsed_dump() -> None:
+    options = {
+        "path": Path("a/b"),
+        "bytes": b"x",
+        "set": {"b", "a"},
+        "pair": (1, 1e-7, "1:30"),
+        1: {},
+    }
+    options |= {
         "day": date(2024, 1, 2),
         "none": None,
         "yes": True,
         "other": range(3),
-        "deep": [[dict(odd)]],
+        "deep": [[dict(options)]],
     }
-    config = parse_config({**DATA, "policy": {"name": "toy", "options": odd}}).config
+    config = parse_config({**DATA, "policy": {"name": "toy", "options": options}}).config
     assert sections(config) == yaml_lines.read(dump(config), "")[0]
     assert sections(config)["policy"]["options"]["set"] == ["a", "b"]
 
 
-def test_batch_arithmetic() -> None:
+def test_derived_counts_of_a_batch() -> None:
     train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
     data = {**DATA, "train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
     assert derive(parse_config(data).config) == {
@@ -402,7 +408,7 @@ def policy(folder: Path, options: str, target: Any = Target) -> Any:
     return build(loaded, ("policy",), target, section.name, section.options)
 
 
-def test_build_a_class_with_a_config(tmp_path: Path) -> None:
+def test_a_class_with_a_config_is_built_with_its_options(tmp_path: Path) -> None:
     assert policy(tmp_path, "  size: 3\n  inner: {rank: 2}\n").config.inner.rank == 2
 
 
@@ -419,11 +425,11 @@ def test_build_a_class_with_a_config(tmp_path: Path) -> None:
 def test_mistakes_in_options_name_the_line(tmp_path: Path, options: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         policy(tmp_path, options)
-    told = str(caught.value).replace(f"{tmp_path}/", "")
-    assert told.splitlines()[0] == f"run.yaml, line {message}"
+    error = str(caught.value).replace(f"{tmp_path}/", "")
+    assert error.splitlines()[0] == f"run.yaml, line {message}"
 
 
-def test_build_a_plain_class(tmp_path: Path) -> None:
+def test_a_plain_class_is_built_with_its_arguments(tmp_path: Path) -> None:
     assert policy(tmp_path, "  needed: 3\n", Plain).sum == 5
     with pytest.raises(UserError, match=r"line 1: policy\.needed: missing"):
         policy(tmp_path, "", Plain)
@@ -431,7 +437,7 @@ def test_build_a_plain_class(tmp_path: Path) -> None:
         policy(tmp_path, "  neded: 3\n", Plain)
 
 
-def test_build_a_reward_function() -> None:
+def test_options_of_a_reward_function_are_bound_as_arguments() -> None:
     loaded = parse_config(DATA)
     path = ("rewards", 0)
     assert build(loaded, path, exact, "exact", {}) is exact
@@ -444,14 +450,14 @@ def test_build_a_reward_function() -> None:
         build(loaded, path, exact, "exact", {"completions": 2})
 
 
-def test_build_leaves_objects_alone() -> None:
+def test_an_object_takes_no_options_and_is_returned_as_it_is() -> None:
     loaded, rows = parse_config(DATA), [{"prompt": "a"}]
     assert build(loaded, ("prompts",), rows, "mine:rows", {}) is rows
     with pytest.raises(UserError, match="'mine:rows' is an object already and takes no options"):
         build(loaded, ("prompts",), rows, "mine:rows", {"a": 1})
 
 
-def test_build_calls_other_functions() -> None:
+def test_other_functions_are_called_with_their_options() -> None:
     loaded = parse_config(DATA)
 
     def make(size: int = 1) -> list[int]:
@@ -460,7 +466,7 @@ def test_build_calls_other_functions() -> None:
     assert build(loaded, ("prompts",), make, "mine:make", {"size": 2}) == [2]
 
 
-def test_paths_are_relative_to_the_file_when_they_exist(tmp_path: Path) -> None:
+def test_paths_that_exist_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     for name, expected in {
         "base": str(tmp_path / "base"),
@@ -473,7 +479,7 @@ def test_paths_are_relative_to_the_file_when_they_exist(tmp_path: Path) -> None:
     assert Target.Config(model="base").model == "base"
 
 
-def test_every_key_is_described_and_the_page_is_up_to_date() -> None:
+def test_every_key_has_a_description_and_the_generated_page_is_up_to_date() -> None:
     for model in manual.TABLES.values():
         assert all(info.description for info in model.model_fields.values()), model
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -487,28 +493,28 @@ def test_the_table_of_algorithms_is_up_to_date() -> None:
     text = page.read_text(encoding="utf-8")
     assert algorithms.rewritten(text) == text, f"run: python -m groupwise.cli.algorithms {page}"
     rows = [line.split(" | ") for line in algorithms.table().splitlines()[2:]]
-    entries = [each for each in plugins.installed().entries if each.kind == "algorithms"]
-    ours = {each.name for each in entries if each.distribution == "groupwise"}
-    assert {row[0].split("`")[1] for row in rows} == ours
-    for name, what, computes, averaged, source in rows:
+    entries = [entry for entry in plugins.installed().entries if entry.kind == "algorithms"]
+    expected = {entry.name for entry in entries if entry.distribution == "groupwise"}
+    assert {row[0].split("`")[1] for row in rows} == expected
+    for name, summary, formula, averaged, source in rows:
         assert (page.parent / name.split("(")[1].rstrip(")")).exists()
-        assert (what[-1], bool(averaged)) == (".", True)
-        assert " = " in computes
-        assert "arxiv.org" in source or "`bnpo`" in name  # which is TRL's own
+        assert (summary[-1], bool(averaged)) == (".", True)
+        assert " = " in formula
+        assert "arxiv.org" in source or "`bnpo`" in name  # from TRL, without a paper
 
 
-def test_what_the_page_of_algorithms_shows_is_taken() -> None:
+def test_configurations_on_the_page_of_algorithms_are_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
-    shown = [yaml.safe_load(block.split("```")[0]) for block in page.split("```yaml\n")[1:]]
-    assert len(shown) == 3
-    for section in shown:
+    examples = [yaml.safe_load(block.split("```")[0]) for block in page.split("```yaml\n")[1:]]
+    assert len(examples) == 3
+    for section in examples:
         options = section["algorithm"]
         options = {"name": options} if isinstance(options, str) else options
         kind = plugins.installed().load("algorithms", options.pop("name"))
         kind(kind.Config(**options))
 
 
-def test_no_other_option_of_a_plugin_is_taken_for_a_secret() -> None:
+def test_options_of_plugins_other_than_secret_str_are_not_masked() -> None:
     def names(model: type[BaseModel]) -> Iterator[str]:
         for name, info in model.model_fields.items():
             if SecretStr not in (info.annotation, *get_args(info.annotation)):

@@ -1,4 +1,4 @@
-"""`groupwise report RUN --watch`: what is served, to whom, and how it ends."""
+"""`groupwise report RUN --watch`: the page that follows a run, its server, access and end."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ from groupwise.report.watch import _Server, watch
 
 
 def begin(folder: Path, *, process: int | None = None) -> Path:
-    """A run that has begun and has made no step; it is this process's if none is named."""
+    """The folder of a run before its first step; `process` runs it, by default this one."""
     folder.mkdir()
     (folder / "run.json").write_text('{"groupwise": "0"}')
     (folder / "config.yaml").write_text("train: {steps: 9}\n")
@@ -33,20 +33,20 @@ def step(run: Path, number: int) -> None:
         file.write(json.dumps({"step": number, "reward": number / 9}) + "\n")
 
 
-def end(run: Path, **more: object) -> None:
-    result = {"before": {}, "after": {}, "steps": 9, "seconds": 5, **more}
+def end(run: Path, **fields: object) -> None:
+    result = {"before": {}, "after": {}, "steps": 9, "seconds": 5, **fields}
     (run / "result.json").write_text(json.dumps(result))
 
 
 @contextmanager
-def served(*runs: Path):
-    """A function that asks for a path, and what the server said."""
-    said: list[str] = []
-    with _Server(runs, 0, said.append) as server:
+def serve(*runs: Path):
+    """Serves the runs; yields a function that requests a path, and the messages of the server."""
+    messages: list[str] = []
+    with _Server(runs, 0, messages.append) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
 
-        def ask(path: str = "/", method: str = "GET", host: str | None = None, **headers: str):
+        def request(path: str = "/", method: str = "GET", host: str | None = None, **headers: str):
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
             connection.putrequest(method, path, skip_host=True)
             for name in (f"localhost:{server.server_port}" if host is None else host).split():
@@ -54,11 +54,11 @@ def served(*runs: Path):
             for name, value in headers.items():
                 connection.putheader(name.replace("_", "-"), value)
             connection.endheaders()
-            answer = connection.getresponse()
-            return answer, answer.read().decode()
+            response = connection.getresponse()
+            return response, response.read().decode()
 
         try:
-            yield ask, said
+            yield request, messages
         finally:
             server.shutdown()
             thread.join()
@@ -68,59 +68,59 @@ def words(html: str) -> str:
     return re.sub("<.*?>", " ", html.split("<main", 1)[1].split("</main>", 1)[0])
 
 
-def test_a_run_is_followed_from_before_its_first_step_to_its_end(tmp_path):
+def test_the_page_follows_a_run_from_before_its_first_step_to_its_end(tmp_path):
     run = begin(tmp_path / "run")
-    with served(run) as (ask, said):
-        answer, html = ask()
-        assert answer.status == 200
+    with serve(run) as (request, messages):
+        response, html = request()
+        assert response.status == 200
         assert "The run is about to begin. This page follows it." in words(html)
-        first = answer.headers["ETag"]
+        first = response.headers["ETag"]
         assert f'data-version="{first.replace(chr(34), "&quot;")}"' in html
-        assert ask(If_None_Match=first)[0].status == 304
+        assert request(If_None_Match=first)[0].status == 304
         step(run, 1)
-        answer, html = ask(If_None_Match=first)
-        assert answer.status == 200
-        assert answer.headers["ETag"] != first
+        response, html = request(If_None_Match=first)
+        assert response.status == 200
+        assert response.headers["ETag"] != first
         assert "1 of 9 steps" in words(html)
         assert "The run goes on." in words(html)
-        assert said == []
+        assert messages == []
         end(run)
-        html = ask()[1]
+        html = request()[1]
         assert "The run has ended." in words(html)
         assert "follows it" not in words(html)
-    assert said[0] == "The run has ended. The page stays; Ctrl-C closes it."
-    assert len(said) == 1
-    assert not (run / "report.html").exists()  # it reads, and writes nothing
+    assert messages[0] == "The run has ended. The page stays; Ctrl-C closes it."
+    assert len(messages) == 1
+    assert not (run / "report.html").exists()  # nothing is written
 
 
-def test_a_page_is_made_once_for_all_who_ask(tmp_path, monkeypatch):
-    made = []
+def test_the_page_is_rendered_once_for_all_requests(tmp_path, monkeypatch):
+    renderings = []
     run = begin(tmp_path / "run")
-    monkeypatch.setattr("groupwise.report.watch._made", lambda *_: made.append(1) or "page")
-    with served(run) as (ask, _):
-        assert [ask()[1] for _ in range(4)] == ["page"] * 4
+    monkeypatch.setattr("groupwise.report.watch._made", lambda *_: renderings.append(1) or "page")
+    with serve(run) as (request, _):
+        assert [request()[1] for _ in range(4)] == ["page"] * 4
         step(run, 1)
-        ask()
-    assert len(made) == 2
+        request()
+    assert len(renderings) == 2
 
 
 def test_several_runs_are_followed_on_one_page(tmp_path):
     one, two = begin(tmp_path / "one"), begin(tmp_path / "two")
     end(one)
-    with served(one, two) as (ask, said):
-        assert "1 of 2 runs go on." in words(ask()[1])
+    with serve(one, two) as (request, messages):
+        assert "1 of 2 runs go on." in words(request()[1])
         end(two)
-        assert "All runs have ended." in words(ask()[1])
-    assert said == ["All runs have ended. The page stays; Ctrl-C closes it."]
+        assert "All runs have ended." in words(request()[1])
+    assert messages == ["All runs have ended. The page stays; Ctrl-C closes it."]
 
 
-def test_how_a_run_stands(tmp_path):
+def test_the_page_states_whether_a_run_goes_on(tmp_path):
     def sentence(run: Path) -> str:
         return states.live([run]).sentence
 
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    killed = begin(tmp_path / "killed", process=dead.pid)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    killed = begin(tmp_path / "killed", process=ended.pid)
     step(killed, 1)
     assert sentence(killed) == "The run was interrupted: no process works on it."
     run = begin(tmp_path / "run")
@@ -128,24 +128,24 @@ def test_how_a_run_stands(tmp_path):
     end(run, interrupted=True)
     assert sentence(run) == "The run was interrupted."
     later = (run / "result.json").stat().st_mtime_ns + 10**9
-    step(run, 2)  # resumed: the result is that of before
+    step(run, 2)  # resumed: result.json is older
     os.utime(run / "metrics.jsonl", ns=(later, later))
     assert sentence(run) == "The run goes on."
-    elsewhere = json.dumps({"process": 1, "host": "another", "since": "now"})
-    (killed / "run.lock").write_text(elsewhere)
+    other_host = json.dumps({"process": 1, "host": "another", "since": "now"})
+    (killed / "run.lock").write_text(other_host)
     assert sentence(killed) == "The run goes on."
     (killed / "run.lock").write_text("[]")
     assert states.live([killed]).over
 
 
-def test_a_resumed_run_shows_no_result_of_before(tmp_path):
+def test_the_page_of_a_resumed_run_ignores_its_earlier_result(tmp_path):
     run = begin(tmp_path / "run")
     end(run, unit="tokens")
     later = (run / "result.json").stat().st_mtime_ns + 10**9
     step(run, 3)
     os.utime(run / "metrics.jsonl", ns=(later, later))
-    with served(run) as (ask, _):
-        assert "1 of 9 steps" in words(ask()[1])
+    with serve(run) as (request, _):
+        assert "1 of 9 steps" in words(request()[1])
 
 
 @pytest.mark.parametrize(
@@ -153,36 +153,36 @@ def test_a_resumed_run_shows_no_result_of_before(tmp_path):
     ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[::1]", "0.0.0.0",
      "localhost:80:80", "LOCALHOST@evil", "", "localhost evil.example", "192.168.0.7"],
 )  # fmt: skip
-def test_other_names_of_this_machine_are_refused(tmp_path, host):
-    """A web page whose name was made to lead here would read the run."""
-    with served(begin(tmp_path / "run")) as (ask, _):
-        answer, html = ask(host=host)
-        assert answer.status == 403
+def test_requests_with_another_host_name_are_refused(tmp_path, host):
+    """DNS rebinding: a web page whose name resolves to this machine could read the run."""
+    with serve(begin(tmp_path / "run")) as (request, _):
+        response, html = request(host=host)
+        assert response.status == 403
         assert html == ""
-        assert ask(host="127.0.0.1:9")[0].status == 200  # the port of a tunnel
+        assert request(host="127.0.0.1:9")[0].status == 200  # any port, as through a tunnel
 
 
 @pytest.mark.parametrize(
     "path", ["/run.json", "/../run.json", "/config.yaml", "/samples/", "/?x", "/report.html"]
 )
 def test_nothing_but_the_page_is_served(tmp_path, path):
-    with served(begin(tmp_path / "run")) as (ask, _):
-        answer, body = ask(path)
-        assert (answer.status, body) == (404, "")
-        answer, body = ask("/", "HEAD")
-        assert (answer.status, body) == (200, "")
-        assert ask("/", "POST")[0].status == 501
-        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
-        assert answer.headers["X-Frame-Options"] == "DENY"
-        assert "Access-Control-Allow-Origin" not in answer.headers
+    with serve(begin(tmp_path / "run")) as (request, _):
+        response, body = request(path)
+        assert (response.status, body) == (404, "")
+        response, body = request("/", "HEAD")
+        assert (response.status, body) == (200, "")
+        assert request("/", "POST")[0].status == 501
+        assert response.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert response.headers["X-Frame-Options"] == "DENY"
+        assert "Access-Control-Allow-Origin" not in response.headers
 
 
-def test_only_this_machine_is_listened_to(tmp_path):
+def test_the_server_listens_only_on_the_local_interface(tmp_path):
     with _Server([begin(tmp_path / "run")], 0, print) as server:
         assert server.socket.getsockname()[0] == "127.0.0.1"
 
 
-def test_a_taken_port_and_a_folder_without_a_run_are_told(tmp_path):
+def test_a_port_in_use_and_a_folder_without_a_run_are_refused(tmp_path):
     run = begin(tmp_path / "run")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -192,21 +192,24 @@ def test_a_taken_port_and_a_folder_without_a_run_are_told(tmp_path):
         watch([run, tmp_path], say=print)
 
 
-def test_ctrl_c_closes_it_and_is_no_error(tmp_path):
-    """In a process of its own, as a terminal would do it: some 2 s of imports."""
+def test_ctrl_c_ends_the_server_without_an_error(tmp_path):
+    """In a separate process, as from a terminal; its imports take about 2 s."""
     run = begin(tmp_path / "run")
     command = [sys.executable, "-m", "groupwise", "report", str(run), "--watch"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
-        line = it.stdout.readline()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        line = server.stdout.readline()
         port = int(re.match(r"http://127\.0\.0\.1:(\d+)/ follows ", line)[1])
-        held = socket.create_connection(("127.0.0.1", port))  # a browser that keeps its connection
-        it.send_signal(signal.SIGINT)
-        out, err = it.communicate(timeout=60)
-        held.close()
-    assert (it.returncode, out.split()[-1], err) == (0, "closed", "")
+        # As a browser that keeps its connection open.
+        connection = socket.create_connection(("127.0.0.1", port))
+        server.send_signal(signal.SIGINT)
+        out, err = server.communicate(timeout=60)
+        connection.close()
+    assert (server.returncode, out.split()[-1], err) == (0, "closed", "")
 
 
-def test_what_does_not_go_together_is_refused(tmp_path):
+def test_watch_and_out_together_are_refused(tmp_path):
     from typer.testing import CliRunner
 
     from groupwise.cli.commands import app

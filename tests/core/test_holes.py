@@ -1,4 +1,4 @@
-"""A rollout may hold what is no decision, such as a tool's answer between two turns."""
+"""Rollouts with holes: positions that are not decisions, such as a tool's answer between turns."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ MASK = [True, True, False, False, False, True]
 
 @pytest.fixture
 def tool_user(lab):
-    """Two symbols of its own, three that a tool answers, and one more of its own."""
+    """Completions of six symbols: two decisions, three symbols of a tool, one decision."""
 
     class ToolUser(lab.Tabular):
         def __init__(self, **settings):
@@ -29,14 +29,14 @@ def tool_user(lab):
             chosen = []
             for seed in seeds:
                 generator = torch.Generator().manual_seed(seed)
-                drawn = torch.randint(1, 4, (6,), generator=generator).tolist()
-                tool = [1 + sum(drawn[:2]) % 3] * 3  # what it says depends on what was asked
-                chosen.append([*drawn[:2], *tool, drawn[5] if purpose != "greedy" else 1])
+                symbols = torch.randint(1, 4, (6,), generator=generator).tolist()
+                tool = [1 + sum(symbols[:2]) % 3] * 3  # the tool's answer depends on the decisions
+                chosen.append([*symbols[:2], *tool, symbols[5] if purpose != "greedy" else 1])
             rollouts = masked(lab.build(rows, chosen))
             with torch.no_grad():
-                said = self(rollouts).log_probs
+                log_probs = self(rollouts).log_probs
             groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-            return replace(rollouts, groups=groups, sampler_log_probs=said)
+            return replace(rollouts, groups=groups, sampler_log_probs=log_probs)
 
     return ToolUser
 
@@ -45,12 +45,12 @@ def masked(rollouts):
     return replace(rollouts, mask=torch.tensor([MASK] * len(rollouts)))
 
 
-def last_counts(completions, **_):
-    """Pays for the last symbol alone, the one behind the hole."""
+def last_symbol_reward(completions, **_):
+    """A reward that depends only on the last symbol, after the hole."""
     return [float(text[5] == "2") for text in completions]
 
 
-def test_lengths_and_extents(lab, tool_user):
+def test_lengths_count_decisions_and_extents_end_at_the_last_one(lab, tool_user):
     rollouts = tool_user().sample(lab.rows(2), group_size=2, seeds=range(4))
     assert rollouts.lengths.tolist() == [3] * 4
     assert rollouts.extents.tolist() == [6] * 4
@@ -66,7 +66,7 @@ def test_lengths_and_extents(lab, tool_user):
 
 @pytest.mark.parametrize("budget", [1, 6, 7, 13, 1000])
 @pytest.mark.parametrize("kind", [GRPO, GSPO])
-def test_every_decision_has_its_gradient(lab, tool_user, kind, budget):
+def test_every_decision_has_a_gradient_and_the_hole_has_none(lab, tool_user, kind, budget):
     policy, algorithm = tool_user(seed=1), kind()
     rollouts = policy.sample(lab.rows(2), group_size=3, seeds=range(6))
     scores = lab.scores_of(torch.tensor([1.0, 0.0, 0.6, 2.0, 0.0, 0.0]))
@@ -76,28 +76,28 @@ def test_every_decision_has_its_gradient(lab, tool_user, kind, budget):
     algorithm.loss(current, batch).sum().backward()
     expected = lab.gradient(policy)
     table = policy.table.grad.clone()
-    assert float(table[:, 5].norm()) > 1e-3  # the decision behind the hole
-    assert not table[:, 2:5].any()  # what the tool said is nobody's decision
+    assert float(table[:, 5].norm()) > 1e-3  # the decision after the hole
+    assert not table[:, 2:5].any()  # the hole
     policy.zero_grad()
     metrics = lab.updater(policy, algorithm, budget).backward(rollouts, scores, {})
     assert lab.gap(lab.gradient(policy), expected) < 1e-10
     assert metrics["trained_decisions"] == 18
 
 
-def test_metrics_count_decisions(lab, tool_user):
-    trainer = lab.trainer(tool_user(), held_out=0.0, reward=last_counts)
+def test_metrics_count_only_decisions(lab, tool_user):
+    trainer = lab.trainer(tool_user(), held_out=0.0, reward=last_symbol_reward)
     metrics = lab.step(trainer)
     assert metrics["length"] == metrics["length_max"] == 3
     assert metrics["trained_decisions"] % 3 == 0
 
 
-def test_it_learns_behind_the_hole(lab, tool_user):
+def test_exactly_the_decisions_are_trained(lab, tool_user):
     policy = tool_user()
     before = policy.table.detach().clone()
-    trainer = lab.trainer(policy, held_out=0.0, reward=last_counts, steps=3)
+    trainer = lab.trainer(policy, held_out=0.0, reward=last_symbol_reward, steps=3)
     assert lab.fit(trainer)
-    moved = (policy.table.detach() - before).abs().amax(dim=(0, 2, 3))
-    assert (moved > 1e-3).tolist() == MASK
+    changed = (policy.table.detach() - before).abs().amax(dim=(0, 2, 3))
+    assert (changed > 1e-3).tolist() == MASK
 
 
 def test_step_rewards_are_placed_by_the_mask(lab, tool_user):
@@ -116,17 +116,17 @@ def test_step_rewards_are_placed_by_the_mask(lab, tool_user):
     assert advantages[0, 5] > 0 > advantages[0, 0] - advantages[0, 5]
 
 
-def test_two_and_two_steps_are_four(lab, tool_user, tmp_path):
-    def make():
-        return lab.trainer(tool_user(), reward=last_counts, steps=4, epochs=2)
+def test_a_resumed_run_equals_an_uninterrupted_one(lab, tool_user, tmp_path):
+    def make_trainer():
+        return lab.trainer(tool_user(), reward=last_symbol_reward, steps=4, epochs=2)
 
-    through, first, second = make(), make(), make()
+    uninterrupted, first, second = make_trainer(), make_trainer(), make_trainer()
     for _ in range(4):
-        lab.step(through)
+        lab.step(uninterrupted)
     for _ in range(2):
         lab.step(first)
     Checkpoints(tmp_path).save(2, snapshot.take(first))
     snapshot.restore(second, Checkpoints(tmp_path).load())
     for _ in range(2):
         lab.step(second)
-    assert torch.equal(second.policy.table, through.policy.table)
+    assert torch.equal(second.policy.table, uninterrupted.policy.table)

@@ -1,4 +1,4 @@
-"""`groupwise init`: what it writes is a configuration that `check` accepts."""
+"""`groupwise init` writes configurations that `groupwise check` accepts."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["reasoning_gym", "dataset", "image"],
 )
-def test_what_is_written_passes_check(folder: Path, arguments: tuple[object, ...]) -> None:
+def test_the_written_configuration_passes_check(
+    folder: Path, arguments: tuple[object, ...]
+) -> None:
     result = call("init", "conf/run.yaml", *arguments)
     assert result.exit_code == 0, result.output
     assert "groupwise check conf/run.yaml" in result.stdout
@@ -48,7 +50,7 @@ def test_what_is_written_passes_check(folder: Path, arguments: tuple[object, ...
     assert result.exit_code == 0, result.output
 
 
-def test_a_data_set_decides_on_its_reward(folder: Path) -> None:
+def test_the_columns_of_a_dataset_determine_the_reward(folder: Path) -> None:
     assert call("init", "run.yaml", "--model", BASE, "--dataset", "sums.jsonl").exit_code == 0
     config = load_config(Path("run.yaml")).config
     assert [(r.name, r.options["gold"]) for r in config.rewards] == [("numeric_answer", "solution")]
@@ -65,13 +67,13 @@ def test_a_data_set_decides_on_its_reward(folder: Path) -> None:
         (["7", "Paris"], "words"),
     ],
 )
-def test_answers_are_numbers_formulas_or_words(answers: list[str], task: str) -> None:
+def test_the_task_is_inferred_from_the_answers(answers: list[str], task: str) -> None:
     assert Columns(prompt="prompt", answer="answer", answers=answers).task == task
 
 
 @pytest.mark.parametrize("modality", MODALITIES)
-def test_every_template_names_what_there_is(folder: Path, modality: str) -> None:
-    """Every task, with data of the hub: that is not read, the rest is checked."""
+def test_every_task_has_a_complete_template(folder: Path, modality: str) -> None:
+    """Each task is written with a dataset of the hub, which is not read."""
     flag = {"text": "--model", "image": "--image"}[modality]
     for task in tasks(modality):
         arguments = ["--task", task if task != "reasoning_gym" else "reasoning_gym:chain_sum"]
@@ -81,8 +83,8 @@ def test_every_template_names_what_there_is(folder: Path, modality: str) -> None
         assert result.exit_code == 0, result.output
         text = Path(f"{task}.yaml").read_text("utf-8")
         assert "$" not in text
-        beside_keys = [line for line in text.splitlines() if " # " in line and line[0] != "#"]
-        for line in beside_keys:
+        commented = [line for line in text.splitlines() if " # " in line and line[0] != "#"]
+        for line in commented:
             key, _, _ = line.partition(" # ")
             assert line.index("# ") == max(34, len(key.rstrip()) + 2)
 
@@ -102,7 +104,9 @@ def test_every_template_names_what_there_is(folder: Path, modality: str) -> None
         (["--model", "m", "--dataset", "plain.jsonl"], "no column of answers"),
     ],
 )
-def test_mistakes_write_nothing(folder: Path, arguments: list[str], message: str) -> None:
+def test_mistakes_are_refused_and_nothing_is_written(
+    folder: Path, arguments: list[str], message: str
+) -> None:
     (folder / "plain.jsonl").write_text('{"prompt": "a"}', "utf-8")
     result = call("init", "run.yaml", *arguments)
     assert result.exit_code == 2
@@ -110,24 +114,26 @@ def test_mistakes_write_nothing(folder: Path, arguments: list[str], message: str
     assert not Path("run.yaml").exists()
 
 
-def test_a_folder_is_no_file(folder: Path) -> None:
+def test_a_folder_as_the_target_is_refused(folder: Path) -> None:
     result = call("init", ".", "--model", "some/model", "--task", "math", "--force")
     assert result.exit_code == 2
     assert ". is a folder: name a file in it, as run.yaml" in result.stderr
 
 
-def test_a_file_is_replaced_by_force_alone(folder: Path) -> None:
+def test_a_file_is_replaced_only_with_force(folder: Path) -> None:
     Path("run.yaml").write_text("mine", "utf-8")
-    line = ("init", "run.yaml", "--model", "some/model", "--task", "math")
-    result = call(*line)
+    command = ("init", "run.yaml", "--model", "some/model", "--task", "math")
+    result = call(*command)
     assert result.exit_code == 2
     assert "run.yaml is there already; --force replaces it" in result.stderr
     assert Path("run.yaml").read_text("utf-8") == "mine"
-    assert call(*line, "--force").exit_code == 0
+    assert call(*command, "--force").exit_code == 0
     assert Path("run.yaml").read_text("utf-8") != "mine"
 
 
-def test_missing_extras_are_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_extras_are_named_in_one_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         plugins, "missing_requirements", lambda entry: ["it"] if entry.extra else []
     )

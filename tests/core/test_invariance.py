@@ -1,4 +1,4 @@
-"""Law 1: the gradient of an update does not depend on how it was cut, nor on who computed it."""
+"""The gradient of an update depends neither on its micro-batches nor on its processes."""
 
 import math
 
@@ -36,7 +36,7 @@ CHOSEN += [[2, 1, 2, 1, 2], [1, 2, 1, 0], []]
 
 
 def setting(lab, form):
-    """A policy some updates after sampling, scored rollouts, and what the loss is given."""
+    """A policy changed after sampling; the algorithm; scored rollouts; log-probs for the loss."""
     kind, config = FORMS[form]
     algorithm = kind(kind.Config(**config))
     policy = lab.Tabular(prompts=4, seed=1)
@@ -48,38 +48,38 @@ def setting(lab, form):
         old = policy(rollouts).log_probs
         policy.table += 0.3 * lab.Tabular(prompts=4, seed=2).table
         reference = lab.Tabular(prompts=4, seed=3)(rollouts).log_probs
-    given = {"old_log_probs": old, "reference_log_probs": reference}
+    log_probs = {"old_log_probs": old, "reference_log_probs": reference}
     if "importance" in form:
-        given["sampler_log_probs"] = old + 0.3 * reference
-    # Whatever padding holds must not matter.
-    given = {k: v.masked_fill(~rollouts.mask, float("inf")) for k, v in given.items()}
+        log_probs["sampler_log_probs"] = old + 0.3 * reference
+    # The values at padding must not matter.
+    log_probs = {k: v.masked_fill(~rollouts.mask, float("inf")) for k, v in log_probs.items()}
     return (
         policy,
         algorithm,
         rollouts,
         lab.scores_of(torch.tensor(VALUES, dtype=torch.float64)),
-        given,
+        log_probs,
     )
 
 
-def whole(lab, parts):
-    """The gradient of the update's loss as one expression, nothing skipped."""
-    policy, algorithm, rollouts, scores, given = parts
+def full_gradient(lab, parts):
+    """The gradient of the loss over all rollouts of the update in one pass."""
+    policy, algorithm, rollouts, scores, log_probs = parts
     policy.zero_grad()
     targets = algorithm.targets(scores, rollouts, {})
-    batch = {**targets, **given, "mask": rollouts.mask}
+    batch = {**targets, **log_probs, "mask": rollouts.mask}
     algorithm.loss(policy(rollouts), batch).sum().backward()
-    found = lab.gradient(policy)
-    assert float(found.norm()) > 1e-3
-    return found
+    gradient = lab.gradient(policy)
+    assert float(gradient.norm()) > 1e-3
+    return gradient
 
 
-def updated(lab, budget, parts):
-    policy, algorithm, rollouts, scores, given = parts
+def updater_gradient(lab, budget, parts):
+    policy, algorithm, rollouts, scores, log_probs = parts
     policy.zero_grad()
-    policy.asked.clear()
+    policy.forward_sizes.clear()
     metrics = lab.updater(policy, algorithm, budget).backward(
-        rollouts, scores, given, first=False, corrected=True
+        rollouts, scores, log_probs, first=False, corrected=True
     )
     return lab.gradient(policy), metrics
 
@@ -87,27 +87,27 @@ def updated(lab, budget, parts):
 @pytest.mark.parametrize("form", FORMS)
 def test_any_budget_gives_the_same_gradient(lab, form):
     parts = setting(lab, form)
-    expected = whole(lab, parts)
+    expected = full_gradient(lab, parts)
     metrics = []
     for budget in (1, 4, 7, 11, 10_000):
-        found, measured = updated(lab, budget, parts)
-        assert lab.gap(found, expected) < 1e-10
-        metrics.append(measured)
+        gradient, budget_metrics = updater_gradient(lab, budget, parts)
+        assert lab.gap(gradient, expected) < 1e-10
+        metrics.append(budget_metrics)
     for other in metrics[:-1]:
         assert other == pytest.approx(metrics[-1], rel=1e-6)
-    # Rollouts without weight, and without advantage where only that gives a gradient, were skipped.
+    # Rollouts without a gradient were skipped: weights of 0, or advantage 0 and no other term.
     dense = "kl" in form or "entropy" in form or form == "importance"
-    assert sum(parts[0].asked) == (11 if dense else 7 - parts[1].config.mask_truncated)
+    assert sum(parts[0].forward_sizes) == (11 if dense else 7 - parts[1].config.mask_truncated)
 
 
 @pytest.mark.parametrize(
     "form",
     [n for n, (kind, config) in FORMS.items() if not kind(kind.Config(**config)).couples_decisions],
 )
-def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
-    """What a policy of its own may do in `microbatches`, `slice(None)` included."""
+def test_cutting_decisions_apart_in_any_order_gives_the_same_gradient(lab, form):
+    """`Policy.microbatches` may cut rows and decisions in any way, `slice(None)` included."""
     parts = setting(lab, form)
-    expected = whole(lab, parts)
+    expected = full_gradient(lab, parts)
 
     def cut(rollouts, budget, *, cut_decisions):
         assert cut_decisions
@@ -118,38 +118,38 @@ def test_decisions_cut_apart_and_rows_in_any_order(lab, form):
         return pieces + [(row.unsqueeze(0), slice(None)) for row in order[half:]]
 
     parts[0].microbatches = cut
-    found, _ = updated(lab, 0, parts)
-    assert lab.gap(found, expected) < 1e-10
+    gradient, _ = updater_gradient(lab, 0, parts)
+    assert lab.gap(gradient, expected) < 1e-10
     log_probs = lab.updater(parts[0], parts[1], 0).answers(parts[2], {"log_probs"})["log_probs"]
     with torch.no_grad():
-        alone = parts[0](parts[2]).log_probs
+        expected_log_probs = parts[0](parts[2]).log_probs
     assert log_probs.dtype == torch.float64
-    assert torch.equal(log_probs[parts[2].mask], alone[parts[2].mask])
+    assert torch.equal(log_probs[parts[2].mask], expected_log_probs[parts[2].mask])
 
 
-def test_gspo_is_the_clipped_ratio_of_whole_completions(lab):
-    """Eq. 5 of the paper, a completion at a time: s = (pi / pi_old) ^ (1 / length)."""
-    policy, algorithm, rollouts, scores, given = setting(lab, "gspo")
+def test_gspo_clips_the_ratio_of_whole_completions(lab):
+    """Eq. 5 of the GSPO paper for each completion: s = (pi / pi_old) ^ (1 / length)."""
+    policy, algorithm, rollouts, scores, other_log_probs = setting(lab, "gspo")
     targets = algorithm.targets(scores, rollouts, {})
-    batch = {**targets, **given, "mask": rollouts.mask}
+    batch = {**targets, **other_log_probs, "mask": rollouts.mask}
     with torch.no_grad():
         log_probs = policy(rollouts).log_probs
-        found = algorithm.loss(policy(rollouts), batch)
-    expected, clipped = [], 0
+        loss = algorithm.loss(policy(rollouts), batch)
+    expected, clipped_count = [], 0
     for row, mask in enumerate(rollouts.mask):
         if mask.any():
-            old = given["old_log_probs"][row][mask].sum()
+            old = other_log_probs["old_log_probs"][row][mask].sum()
             ratio = ((log_probs[row][mask].sum() - old) / mask.sum()).exp()
-            within = ratio.clamp(1 - 0.2, 1 + 0.3)
+            clipped_ratio = ratio.clamp(1 - 0.2, 1 + 0.3)
             advantage = targets["advantages"][row].double()
-            expected.append(-min(ratio * advantage, within * advantage) / len(rollouts))
-            clipped += bool(within != ratio)
-    assert clipped
-    assert float(found.sum()) == pytest.approx(float(sum(expected)), rel=1e-6)
+            expected.append(-min(ratio * advantage, clipped_ratio * advantage) / len(rollouts))
+            clipped_count += bool(clipped_ratio != ratio)
+    assert clipped_count
+    assert float(loss.sum()) == pytest.approx(float(sum(expected)), rel=1e-6)
 
 
-def test_in_gspo_a_decision_learns_from_its_own_step(lab):
-    """One ratio for all of a completion, and still each decision's gradient is its own."""
+def test_gspo_keeps_the_advantage_of_each_decision(lab):
+    """A completion has one ratio, but each decision's gradient has its own advantage."""
     mask = torch.tensor([[True, True, True, False]])
     log_probs = torch.tensor([[-1.0, -2.0, -0.5, 9.0]], requires_grad=True)
     advantages = torch.tensor([[2.0, 0.0, -1.0, 7.0]])
@@ -163,70 +163,72 @@ def test_in_gspo_a_decision_learns_from_its_own_step(lab):
 
 def test_padding_width_and_order_of_rollouts_change_nothing(lab):
     parts = setting(lab, "grpo kl")
-    expected = whole(lab, parts)
-    policy, algorithm, rollouts, scores, given = parts
+    expected = full_gradient(lab, parts)
+    policy, algorithm, rollouts, scores, log_probs = parts
     order = torch.randperm(12, generator=torch.Generator().manual_seed(4))
-    shuffled = {name: value[order] for name, value in given.items()}
-    found, _ = updated(
+    shuffled = {name: value[order] for name, value in log_probs.items()}
+    gradient, _ = updater_gradient(
         lab, 6, (policy, algorithm, rollouts.select(order), scores.select(order), shuffled)
     )
-    assert lab.gap(found, expected) < 1e-10
+    assert lab.gap(gradient, expected) < 1e-10
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("poison", [1e4, -1e4, float("inf"), -float("inf"), float("nan")])
-def test_nothing_that_padding_holds_reaches_the_gradient(lab, form, poison):
-    policy, algorithm, rollouts, scores, given = setting(lab, form)
+@pytest.mark.parametrize("padding", [1e4, -1e4, float("inf"), -float("inf"), float("nan")])
+def test_values_at_padding_never_reach_the_gradient(lab, form, padding):
+    policy, algorithm, rollouts, scores, log_probs = setting(lab, form)
     with torch.no_grad():
-        answer = policy(rollouts)
+        output = policy(rollouts)
     targets = {**algorithm.targets(scores, rollouts, {}), "mask": rollouts.mask}
 
     def gradients(fill):
         leaves = [
             value.masked_fill(~rollouts.mask, fill).requires_grad_()
-            for value in (answer.log_probs, answer.entropy)
+            for value in (output.log_probs, output.entropy)
         ]
-        batch = targets | {k: v.masked_fill(~rollouts.mask, -fill) for k, v in given.items()}
+        batch = targets | {k: v.masked_fill(~rollouts.mask, -fill) for k, v in log_probs.items()}
         loss = algorithm.loss(LogProbs(log_probs=leaves[0], entropy=leaves[1]), batch).sum()
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
-        return [torch.zeros(()) if g is None else g for g in found]
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        return [torch.zeros(()) if g is None else g for g in grads]
 
-    for clean, found in zip(gradients(0.0), gradients(poison), strict=True):
-        assert torch.equal(found, clean)
+    for expected, gradient in zip(gradients(0.0), gradients(padding), strict=True):
+        assert torch.equal(gradient, expected)
 
 
-def test_denominators_count_what_is_skipped(lab):
-    """A dead group adds nothing to the gradient but halves it, as it is in the mean."""
+def test_denominators_count_skipped_rollouts(lab):
+    """A group without variance has no gradient, but counts in the mean: it halves the gradient."""
     policy, algorithm = lab.Tabular(prompts=4), GRPO()
     live = lab.build([lab.rows()[0]] * 2, [[1, 0], [2, 0]], group_size=2)
     both = lab.build(
         [lab.rows()[0]] * 2 + [lab.rows()[1]] * 2, [[1, 0], [2, 0], [1, 0], [2, 0]], group_size=2
     )
-    found = {}
+    gradients = {}
     for rollouts, values in [(live, [1.0, 0.0]), (both, [1.0, 0.0, 0.1, 0.1])]:
         with torch.no_grad():
-            given = {"old_log_probs": policy(rollouts).log_probs}
+            log_probs = {"old_log_probs": policy(rollouts).log_probs}
         scores = lab.scores_of(torch.tensor(values))
-        found[len(rollouts)], _ = updated(lab, 100, (policy, algorithm, rollouts, scores, given))
-        assert policy.asked == [2]
-    assert lab.gap(found[4] * 2, found[2]) < 1e-10
+        gradients[len(rollouts)], _ = updater_gradient(
+            lab, 100, (policy, algorithm, rollouts, scores, log_probs)
+        )
+        assert policy.forward_sizes == [2]
+    assert lab.gap(gradients[4] * 2, gradients[2]) < 1e-10
 
 
-def test_a_whole_dead_update_runs_no_forward_and_leaves_the_weights(lab):
-    # Three times 0.1 has a computed mean that is not 0.1: rounding must not pass for a reward.
+def test_an_update_without_variance_runs_no_forward_and_keeps_the_weights(lab):
+    # The computed mean of three times 0.1 is not 0.1: rounding must not count as variance.
     trainer = lab.trainer(
         reward=lambda completions, **_: [0.1] * len(completions), steps=1, group_size=3
     )
     policy, before = trainer.policy, trainer.policy.table.detach().clone()
     metrics = lab.step(trainer)
-    assert policy.asked == []
+    assert policy.forward_sizes == []
     assert torch.equal(policy.table, before)
     assert metrics["zero_variance"] == 1.0
     assert metrics["grad_norm"] == 0.0
     assert metrics["trained_decisions"] == 0
 
 
-def test_a_dead_update_with_kl_does_run(lab):
+def test_an_update_without_variance_but_with_kl_runs(lab):
     trainer = lab.trainer(
         algorithm=GRPO(GRPO.Config(beta=0.1)),
         reward=lambda completions, **_: [0.1] * len(completions),
@@ -234,15 +236,15 @@ def test_a_dead_update_with_kl_does_run(lab):
         steps=2,
     )
     metrics = [lab.step(trainer) for _ in range(2)]
-    # Reference log-probs of 16 rollouts at once, then two updates of 8; the same again.
-    assert trainer.policy.asked == [16, 8, 8] * 2
+    # Each of two steps: the reference log-probs of 16 rollouts at once, then two updates of 8.
+    assert trainer.policy.forward_sizes == [16, 8, 8] * 2
     assert metrics[0]["grad_norm"] == pytest.approx(0.0, abs=1e-12)
     assert metrics[0]["kl"] == pytest.approx(0.0, abs=1e-12)
     assert metrics[0]["zero_variance"] == 1.0
 
 
 def half_dead(completions, prompts, **_):
-    """Dead on every other prompt."""
+    """A reward that is constant, so without variance, on every other prompt."""
     return [
         0.5 if int(prompt.split()[1]) % 2 else text.count("1") + 0.01 * len(text)
         for text, prompt in zip(completions, prompts, strict=True)
@@ -250,7 +252,7 @@ def half_dead(completions, prompts, **_):
 
 
 @pytest.mark.parametrize("max_refills", [0, 1, 20])
-def test_dapo_refills_dead_groups(lab, max_refills):
+def test_dapo_replaces_groups_without_variance(lab, max_refills):
     trainer = lab.trainer(
         policy=lab.Tabular(symbols=4),
         algorithm=DAPO(),
@@ -274,9 +276,9 @@ def test_dapo_refills_dead_groups(lab, max_refills):
     if max_refills == 20:
         assert all(alive)
     # Rollouts and scores still belong together.
-    texts = [str(text) for text in rollouts.completions]
-    again = half_dead(texts, [row["prompt"] for row in rollouts.prompts])
-    assert scores.total.tolist() == pytest.approx(again)
+    completions = [str(text) for text in rollouts.completions]
+    recomputed = half_dead(completions, [row["prompt"] for row in rollouts.prompts])
+    assert scores.total.tolist() == pytest.approx(recomputed)
 
 
 # ---- processes
@@ -307,11 +309,11 @@ def half_dead(completions, prompts, **_):
         for t, p in zip(completions, prompts, strict=True)
     ]
 
-class Apart(Engine):
-    def sample(self, *rest, **more):
-        drawn = super().sample(*rest, **more)
-        off = 0.05 * torch.arange(drawn.mask.shape[1])
-        return replace(drawn, sampler_log_probs=drawn.sampler_log_probs + off)
+class Inexact(Engine):
+    def sample(self, *args, **options):
+        rollouts = super().sample(*args, **options)
+        error = 0.05 * torch.arange(rollouts.mask.shape[1])
+        return replace(rollouts, sampler_log_probs=rollouts.sampler_log_probs + error)
 
 class Seeing(GRPO):
     sees = frozenset({"old_log_probs", "reference_log_probs"})
@@ -333,7 +335,7 @@ def balanced(lab):
     ]
 
 def train(lab):
-    found = {}
+    results = {}
     for name, algorithm, reward, settings in [
         ("grpo", GRPO(GRPO.Config(beta=0.05, entropy=0.01)), lab.ones, {}),
         ("updates", GRPO(GRPO.Config(scale="batch")), lab.ones, {"updates_per_rollout": 2}),
@@ -353,7 +355,7 @@ def train(lab):
     ]:
         policy = lab.Tabular(symbols=4)
         if name == "engine":
-            settings |= {"sampler": Apart(policy)}
+            settings |= {"sampler": Inexact(policy)}
         settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
         trainer = lab.trainer(policy, algorithm, reward, **settings)
         if name == "replay":
@@ -368,7 +370,7 @@ def train(lab):
                 "trained_decisions", "length_max", "prompts/again", "prompts/between",
                 "prompts/expected", "prompts/new_accuracy", "replay/share", "replay/bytes",
                 "multipliers/long/at_most")
-        found[name] = {
+        results[name] = {
             "table": policy.table.flatten().tolist(),
             "moment": moments[policy.table]["exp_avg"].flatten().tolist(),
             "steps": [{key: step.get(key, 0.0) for key in keep} for step in steps],
@@ -376,7 +378,7 @@ def train(lab):
             "drawn": trainer.experience.prompts.drawn,
             "processes": trainer.experience.accelerator.num_processes,
         }
-    return found, trainer.experience.accelerator
+    return results, trainer.experience.accelerator
 """
 CHILD = """
 import importlib.util, json, os, signal, sys
@@ -388,9 +390,9 @@ torch.set_num_threads(1)
 spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
 lab = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(lab)
-found, accelerator = train(lab)
+results, accelerator = train(lab)
 
-# Ctrl-C reaches one process only; both must end at that step, or the other waits for ever.
+# Ctrl-C reaches one process only. Both must end at that step, or the other waits forever.
 stopped = lab.trainer(steps=50)
 
 def interrupt(step, metrics):
@@ -399,39 +401,39 @@ def interrupt(step, metrics):
 
 assert not lab.fit(stopped, interrupt, lambda: None)
 assert stopped.step == 2
-# Nor do clocks agree.
+# Only one process reaches its limit of time. Both must end.
 late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100.0)
 late.go_on(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
 assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
-# Of why a reward failed, that of the first process with a failure is kept.
+# Messages of failed rewards: the one of the first process with a failure is kept.
 failures = {"both": str(accelerator.process_index), "one": ""}
 if accelerator.is_main_process:
     del failures["one"]
 assert processes.first_of(failures) == {"both": "0", "one": ""}
-# Each read another configuration: both end before they begin.
+# The processes have different configurations: both end before the first step.
 rank, folder = accelerator.process_index, sys.argv[2] + ".run"
-given = {"rewards": [lab.ones], "prompts": lab.rows(), "output": folder, "quiet": True}
+settings = {"rewards": [lab.ones], "prompts": lab.rows(), "output": folder, "quiet": True}
 for differs in ({"train.steps": 3 + rank}, {"resume": bool(rank)}, {"algorithm.beta": 0.1 * rank}):
     try:
-        groupwise.train(policy=lab.Tabular(), **given, **differs)
+        groupwise.train(policy=lab.Tabular(), **settings, **differs)
     except UserError as error:
-        found.setdefault("different", []).append(str(error))
-assert len(found["different"]) == 3
+        results.setdefault("different", []).append(str(error))
+assert len(results["different"]) == 3
 assert not os.path.exists(folder)
 if accelerator.is_main_process:
     with open(sys.argv[2], "w") as file:
-        json.dump(found, file)
+        json.dump(results, file)
 accelerator.end_training()
 """
 
 
 @pytest.fixture(scope="module")
 def by_count(lab, tmp_path_factory):
-    here = {}
-    exec(CASES, here)
-    alone, _ = here["train"](lab)
-    return {1: alone, 2: launch(CASES + CHILD, tmp_path_factory.mktemp("processes"), 2)}
+    namespace = {}
+    exec(CASES, namespace)
+    results, _ = namespace["train"](lab)
+    return {1: results, 2: launch(CASES + CHILD, tmp_path_factory.mktemp("processes"), 2)}
 
 
 @pytest.mark.parametrize(
@@ -457,8 +459,8 @@ def test_two_processes_train_as_one(by_count, case):
             assert any(step[name] for step in one["steps"])
 
 
-def test_processes_with_different_configurations_are_told_the_key(by_count):
-    for told, differs in zip(
+def test_the_error_names_the_key_in_which_configurations_of_processes_differ(by_count):
+    for message, difference in zip(
         by_count[2]["different"],
         (
             "train.steps is 3 on process 0 and 4 on process 1",
@@ -467,4 +469,4 @@ def test_processes_with_different_configurations_are_told_the_key(by_count):
         ),
         strict=True,
     ):
-        assert f"have different configurations: {differs}. Start all of them with the" in told
+        assert f"have different configurations: {difference}. Start all of them with the" in message

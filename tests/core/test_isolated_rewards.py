@@ -1,4 +1,4 @@
-"""Rewards in processes of their own: `isolate: true`, and runs that are not in the main thread."""
+"""Rewards in separate processes (`isolate: true`), and runs outside the main thread."""
 
 import sys
 import textwrap
@@ -98,8 +98,8 @@ MODULE = """
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
-    """A module beside the program, as users have one; workers find it as this process does."""
+def user_module(tmp_path_factory):
+    """A module with rewards, as a user has it beside the program; workers import it, too."""
     folder = tmp_path_factory.mktemp("isolated")
     (folder / "isolated_rewards.py").write_text(textwrap.dedent(MODULE))
     with pytest.MonkeyPatch.context() as patch:
@@ -112,9 +112,9 @@ def theirs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scorer(theirs):
+def scorer(user_module):
     limits = {"isolate": True, "deadline": 1.0}
-    return Scorer([Reward(name="apart", function=theirs.reward, **limits)])
+    return Scorer([Reward(name="isolated", function=user_module.reward, **limits)])
 
 
 def rollouts(lab, task):
@@ -125,83 +125,85 @@ def rollouts(lab, task):
 
 
 def skipping(scorer):
-    """The same worker of a reward that is skipped."""
-    other = Scorer([replace(scorer.rewards[0], on_error="skip")])
-    other._workers = scorer._workers
-    return other
+    """A scorer with the same worker, which skips samples whose reward fails."""
+    skipping_scorer = Scorer([replace(scorer.rewards[0], on_error="skip")])
+    skipping_scorer._workers = scorer._workers
+    return skipping_scorer
 
 
-def test_it_is_called_in_the_main_thread_of_a_process_that_stays(lab, scorer):
+def test_an_isolated_reward_is_called_in_the_main_thread_of_one_process(lab, scorer):
     first = scorer(rollouts(lab, "measures"), RunState(global_step=7))
     second = scorer(rollouts(lab, "measures"))
     assert first.total.tolist() == [14.0, 15.0]
-    assert first.metrics == {"apart/step": 7.0}
+    assert first.metrics == {"isolated/step": 7.0}
     assert first.extra == second.extra
-    assert 0 < first.seconds["apart"] < 1
+    assert 0 < first.seconds["isolated"] < 1
 
 
-def test_one_that_hangs_is_killed_with_its_children_and_named(lab, scorer, theirs):
-    with pytest.raises(RewardError, match=r"'apart' did not answer within 1 s, and its process"):
+def test_a_reward_that_hangs_is_killed_with_its_children_and_named(lab, scorer, user_module):
+    with pytest.raises(RewardError, match=r"'isolated' did not answer within 1 s, and its process"):
         scorer(rollouts(lab, "hangs"))
     status = Path("/proc", Path("child").read_text().strip(), "stat")
     assert not status.exists() or ") Z " in status.read_text()
     skipped = skipping(scorer)(rollouts(lab, "dies"))
     assert skipped.failed.all()
     assert skipped.total.isnan().all()
-    assert skipped.failures == {"apart": "ended its process (exit code 3)"}
+    assert skipped.failures == {"isolated": "ended its process (exit code 3)"}
     assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
 
 
-def test_failures_are_those_of_other_rewards(lab, scorer):
-    with pytest.raises(RewardError, match=r"'apart' ended its process \(exit code 3\)"):
+def test_failures_of_isolated_rewards_are_reported_as_of_others(lab, scorer):
+    with pytest.raises(RewardError, match=r"'isolated' ended its process \(exit code 3\)"):
         scorer(rollouts(lab, "dies"))
     scores = skipping(scorer)(rollouts(lab, "fails"))
     assert scores.failed.tolist() == [False, True]
-    told = r"(?s)'apart' raised LookupError: no such shape.*at sample 1 of 2"
-    with pytest.raises(RewardError, match=told) as caught:
+    message = r"(?s)'isolated' raised LookupError: no such shape.*at sample 1 of 2"
+    with pytest.raises(RewardError, match=message) as caught:
         scorer(rollouts(lab, "raises"))
     assert "isolated_rewards.py" in str(caught.value.__cause__)
     with pytest.raises(RewardError, match=r"<object object at .*>', which is not a number"):
         scorer(rollouts(lab, "odd"))
 
 
-def test_what_cannot_be_sent_back_is_told_and_the_process_stays(lab, scorer):
+def test_values_that_cannot_be_sent_back_are_refused_and_the_process_stays(lab, scorer):
     process = scorer(rollouts(lab, "measures")).extra
     assert skipping(scorer)(rollouts(lab, "fails_oddly")).failed.tolist() == [False, True]
     with pytest.raises(
-        RewardError, match=r"'apart' returned or logged a value that cannot be sent back: k"
+        RewardError, match=r"'isolated' returned or logged a value that cannot be sent back: k"
     ):
         scorer(rollouts(lab, "logs_oddly"))
     assert scorer(rollouts(lab, "measures")).extra == process
 
 
-def test_one_that_is_killed_is_not_waited_for(lab, scorer):
-    """As for want of memory; a child of it still holds its end of the connection."""
+def test_a_killed_process_is_reported_at_once(lab, scorer):
+    """As by the kernel when memory is short; a child process still holds the connection open."""
     patient = Scorer([replace(scorer.rewards[0], deadline=60.0)])
     patient.load()
     started = time.monotonic()
-    told = r"'apart' lost its process, which was ended by SIGKILL, often because memory"
-    with pytest.raises(RewardError, match=told):
+    message = r"'isolated' lost its process, which was ended by SIGKILL, often because memory"
+    with pytest.raises(RewardError, match=message):
         patient(rollouts(lab, "is_killed_beside_a_child"))
     assert time.monotonic() - started < 10
 
 
-def test_one_that_does_not_start_is_told(theirs, monkeypatch):
+def test_a_process_that_does_not_start_in_time_is_refused(user_module, monkeypatch):
     monkeypatch.setattr(worker, "STARTING", 0.01)
-    slow = Scorer([Reward(name="apart", function=theirs.reward, isolate=True)])
-    with pytest.raises(UserError, match=r"'apart' did not answer within 0.01 s, and its process"):
+    slow = Scorer([Reward(name="isolated", function=user_module.reward, isolate=True)])
+    with pytest.raises(
+        UserError, match=r"'isolated' did not answer within 0.01 s, and its process"
+    ):
         slow.load()
 
 
-def test_columns_that_cannot_be_sent_are_told(lab, scorer):
+def test_columns_that_cannot_be_sent_are_refused(lab, scorer):
     batch = rollouts(lab, "measures")
-    told = r"'apart' is isolated, but its arguments cannot be sent .*thread.lock"
-    with pytest.raises(UserError, match=told):
+    message = r"'isolated' is isolated, but its arguments cannot be sent .*thread.lock"
+    with pytest.raises(UserError, match=message):
         scorer(replace(batch, facts={"images": [threading.Lock(), None]}))
 
 
-def test_it_is_no_process_of_a_launched_run(monkeypatch):
-    """In which it would wait for the others."""
+def test_a_worker_does_not_inherit_the_rank_of_its_run(monkeypatch):
+    """With a rank it would wait for the other processes."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -210,8 +212,8 @@ def test_it_is_no_process_of_a_launched_run(monkeypatch):
     assert environment["LOCAL_WORLD_SIZE"] == "2"
 
 
-def test_a_named_one_is_made_again_in_its_process(lab, theirs, tmp_path):
-    """So that it may hold what cannot be sent; what `load` loads is loaded there alone."""
+def test_a_reward_given_by_name_is_built_in_its_process(lab, user_module, tmp_path):
+    """So it may hold objects that cannot be pickled; `load` is called only there."""
     judge = {"name": "isolated_rewards:Judge", "bonus": 2.0, "api_key": "a-secret-key"}
     sections = [
         {**judge, "isolate": True, "deadline": 30, "on_error": "skip"},
@@ -224,7 +226,7 @@ def test_a_named_one_is_made_again_in_its_process(lab, theirs, tmp_path):
     assert set(psutil.Process().children()) == before
 
 
-def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):
+def test_rewards_that_cannot_be_sent_are_refused_before_the_run(lab, user_module, tmp_path):
     def local(completions):
         return [0.0] * len(completions)
 
@@ -232,24 +234,30 @@ def test_what_cannot_be_sent_is_refused_before_the_run(lab, theirs, tmp_path):
     exec("def of_the_program(completions): ...", program)
     for function, reason in (
         (local, "local object"),
-        (theirs.Judge(api_key="a-secret-key"), "cannot pickle '_thread.lock' object"),
+        (user_module.Judge(api_key="a-secret-key"), "cannot pickle '_thread.lock' object"),
         (program["of_the_program"], r"is defined in __main__, which"),
     ):
-        told = f"(?s)reward '.*' cannot be sent to a worker process: .*{reason}.*module:attribute"
-        with pytest.raises(UserError, match=told):
+        message = (
+            f"(?s)reward '.*' cannot be sent to a worker process: .*{reason}.*module:attribute"
+        )
+        with pytest.raises(UserError, match=message):
             run(lab, tmp_path, rewards=[{"name": function, "isolate": True, "label": "mine"}])
     with pytest.raises(UserError, match=r"'mine' has a state, .* leave `isolate` out"):
-        run(lab, tmp_path, rewards=[{"name": theirs.Learns(), "isolate": True, "label": "mine"}])
+        run(
+            lab,
+            tmp_path,
+            rewards=[{"name": user_module.Learns(), "isolate": True, "label": "mine"}],
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_in_another_thread_isolates_plain_rewards_or_refuses_them(lab, theirs, tmp_path):
+def test_a_run_in_another_thread_isolates_plain_rewards_or_refuses_them(lab, user_module, tmp_path):
     results = []
 
-    def elsewhere(**more):
+    def run_in_thread(**options):
         def target():
             try:
-                results.append(run(lab, tmp_path, **more))
+                results.append(run(lab, tmp_path, **options))
             except UserError as error:
                 results.append(str(error))
 
@@ -258,18 +266,18 @@ def test_a_run_in_another_thread_isolates_plain_rewards_or_refuses_them(lab, the
         thread.join()
         return results.pop()
 
-    started = {"train": {"steps": 0}}
-    told = elsewhere(rewards=[lambda completions: [0.0] * len(completions)], **started)
-    assert "'lambda_0' cannot be sent to a worker process" in told
-    assert "This run is not in the main thread, where plain rew" in told
-    assert elsewhere(rewards=[theirs.length], **started).before["reward"] > 0
+    section = {"train": {"steps": 0}}
+    message = run_in_thread(rewards=[lambda completions: [0.0] * len(completions)], **section)
+    assert "'lambda_0' cannot be sent to a worker process" in message
+    assert "This run is not in the main thread, where plain rew" in message
+    assert run_in_thread(rewards=[user_module.length], **section).before["reward"] > 0
 
 
-def run(lab, folder, **more):
-    given = {
+def run(lab, folder, **options):
+    defaults = {
         "policy": lab.Tabular(),
         "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
         "output": folder / "run",
         "quiet": True,
     }
-    return groupwise.train(**given | more)
+    return groupwise.train(**defaults | options)

@@ -1,4 +1,4 @@
-"""The laws of `groupwise.testing`, kept by all that the core registers."""
+"""Every algorithm of the core satisfies the laws of `groupwise.testing`."""
 
 import tomllib
 from pathlib import Path
@@ -16,11 +16,11 @@ LAWS_OF = {
     "verifiable": "verifiable",
     "clip": "clip",
 }
-"""Which folder has the `test_laws.py` of a plugin: a test of all that it registers."""
+"""Plugin: the folder of tests whose `test_laws.py` checks all that it registers."""
 SETTINGS = {
-    "as it is": {},
+    "defaults": {},
     "with KL and entropy": {"beta": 0.1, "kl": "k2", "entropy": 0.05, "mask_truncated": True},
-    "with all else": {
+    "all other options": {
         "importance": "sequence",
         "importance_mode": "mask",
         "scale": "batch",
@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-def test_every_plugin_has_its_laws_tested():
+def test_every_plugin_has_a_test_of_its_laws():
     project = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))["project"]
     assert set(project["entry-points"]["groupwise"]) == set(LAWS_OF)
     for folder in LAWS_OF.values():
@@ -40,24 +40,23 @@ def test_every_plugin_has_its_laws_tested():
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_algorithms(registered, settings):
-    ours = registered("groupwise")
-    assert {kind for kind, _ in ours} == {"algorithms"}  # another kind needs a test here
-    for kind in ours.values():
-        has = kind.Config.model_fields.keys()
-        options = {key: value for key, value in SETTINGS[settings].items() if key in has}
+def test_algorithms_of_the_core_satisfy_the_laws(registered, settings):
+    entries = registered("groupwise")
+    assert {kind for kind, _ in entries} == {"algorithms"}  # another kind needs a test here
+    for kind in entries.values():
+        fields = kind.Config.model_fields.keys()
+        options = {key: value for key, value in SETTINGS[settings].items() if key in fields}
         testing.check_algorithm(kind(kind.Config(**options)))
 
 
-def test_algorithms_of_strangers():
-    """Of every other package that is installed beside this one."""
+def test_algorithms_of_other_installed_packages_satisfy_the_laws():
     registry = installed()
     for entry in registry.entries:
         if entry.kind == "algorithms" and entry.plugin not in LAWS_OF:
             testing.check_algorithm(registry.load(entry.kind, f"{entry.plugin}/{entry.name}")())
 
 
-def test_policies_of_the_tests(lab):
+def test_the_policy_of_these_tests_satisfies_the_laws(lab):
     policy = lab.Tabular()
     testing.check_policy(policy, lab.rows(4))
     testing.check_sampler(policy, policy, lab.rows(4))

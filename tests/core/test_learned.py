@@ -1,4 +1,4 @@
-"""Rewards that learn from a verifier: what they learn, and what the policy sees of it."""
+"""Rewards that learn from a verifier, which the policy never sees."""
 
 import json
 from typing import Literal
@@ -18,7 +18,7 @@ from groupwise.scoring.scorer import Scorer
 
 
 class Counts(Learned):
-    """Reads how often each symbol is in a completion; its network is linear and begins at 0."""
+    """A linear network, initially 0, on the number of times each symbol is in a completion."""
 
     class Config(Learning):
         symbols: Literal[3] = 3
@@ -52,22 +52,22 @@ def counts(**settings):
 
 
 def verifier(completions, **columns):
-    """Right is what holds more 1s than 2s; of empty words it says nothing."""
+    """Right: more 1s than 2s. No label for the completion "0"."""
     return [
         None if text == "0" else float(text.count("1") > text.count("2")) for text in completions
     ]
 
 
 def examples(count, seed=0):
-    """Separable: right where the first number is above the second."""
+    """Linearly separable examples: right if the first number is larger than the second."""
     inputs = torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
     return Examples(list(inputs), (inputs[:, 0] > inputs[:, 1]).float())
 
 
-# ---- what it learns
+# ---- learning
 
 
-def test_it_learns_a_separable_toy_in_a_few_updates():
+def test_a_separable_problem_is_learned_in_a_few_updates():
     reward = counts(examples=16)
     first = reward.learn(examples(64))
     assert first["agreement"] == pytest.approx(float(1 - examples(64).labels.mean()))
@@ -80,13 +80,13 @@ def test_it_learns_a_separable_toy_in_a_few_updates():
     assert reward.rounds == 4
 
 
-def test_agreement_is_measured_before_it_learns_from_the_same():
-    reward, fresh = counts(epochs=200), examples(32)
-    assert reward.learn(fresh)["ranking"] == 0.5
-    assert reward.learn(fresh)["ranking"] > 0.99
+def test_agreement_is_measured_before_learning_from_the_same_examples():
+    reward, batch = counts(epochs=200), examples(32)
+    assert reward.learn(batch)["ranking"] == 0.5
+    assert reward.learn(batch)["ranking"] > 0.99
 
 
-def test_a_tenth_of_a_round_is_of_older_ones():
+def test_a_tenth_of_a_round_is_older_examples():
     reward, batches = counts(examples=10**6), []
     update = reward._update
     reward._update = lambda part: batches.append(part) or update(part)
@@ -97,34 +97,34 @@ def test_a_tenth_of_a_round_is_of_older_ones():
     assert sum(tuple(x.tolist()) in earlier for x in batches[2].inputs) == 5
 
 
-def test_of_older_examples_a_uniform_sample_is_kept():
+def test_a_uniform_sample_of_older_examples_is_kept():
     reward = counts(memory=100, learning_rate=1e-3)
     for number in range(20):
         numbers = torch.arange(50.0) + 50 * number
         reward.learn(Examples([x.expand(3) for x in numbers], (numbers % 2)))
-    kept = torch.tensor([float(each[0]) for each in reward._old.inputs])
-    assert len(kept) == 100
-    assert 400 < kept.mean() < 600
-    assert all(reward._old.labels == kept % 2)
+    memory = torch.tensor([float(inputs[0]) for inputs in reward._old.inputs])
+    assert len(memory) == 100
+    assert 400 < memory.mean() < 600
+    assert all(reward._old.labels == memory % 2)
 
 
-def test_one_class_alone_teaches_nothing_but_with_older_ones_it_does():
-    reward, fresh = counts(replay=0.5), examples(20)
-    same = Examples(fresh.inputs, torch.ones(20))
+def test_labels_of_one_class_are_learned_only_with_older_ones_of_the_other():
+    reward, batch = counts(replay=0.5), examples(20)
+    one_class = Examples(batch.inputs, torch.ones(20))
     before = reward.linear.weight.clone()
-    told = reward.learn(same)
-    assert told["one_class"] == 1
-    assert "loss" not in told
-    assert "ranking" not in told
+    metrics = reward.learn(one_class)
+    assert metrics["one_class"] == 1
+    assert "loss" not in metrics
+    assert "ranking" not in metrics
     assert torch.equal(reward.linear.weight, before)
-    assert "loss" in reward.learn(Examples(fresh.inputs, torch.zeros(20)))
+    assert "loss" in reward.learn(Examples(batch.inputs, torch.zeros(20)))
     assert not torch.equal(reward.linear.weight, before)
 
 
 # ---- in a run
 
 
-def run(lab, folder, reward, *, steps=4, resume=False, teacher=verifier, quiet=True, **more):
+def run(lab, folder, reward, *, steps=4, resume=False, teacher=verifier, quiet=True, **options):
     return train(
         policy=lab.Tabular(),
         algorithm="grpo",
@@ -136,7 +136,7 @@ def run(lab, folder, reward, *, steps=4, resume=False, teacher=verifier, quiet=T
         output=folder,
         resume=resume,
         quiet=quiet,
-        **{"prompts.held_out": 0.3, **more},
+        **{"prompts.held_out": 0.3, **options},
     )
 
 
@@ -145,12 +145,12 @@ def lines(folder):
     return [row for row in rows if "loss" in row]
 
 
-def same(row):
+def without_times(row):
     return {k: v for k, v in row.items() if "time" not in k and "per_second" not in k}
 
 
 def test_the_policy_never_sees_the_verifier(lab, tmp_path):
-    """Its rewards, metrics and totals are those of the model alone; labels go to the model."""
+    """Rewards and metrics of the policy come only from the learned reward."""
     reward = counts()
     result = run(lab, tmp_path / "run", reward)
     for row in lines(tmp_path / "run"):
@@ -159,18 +159,18 @@ def test_the_policy_never_sees_the_verifier(lab, tmp_path):
         assert {"Counts/agreement", "Counts/labels"} <= row.keys()
     assert reward.rounds == 4
     assert "watch/verifier" in result.after
-    # Nothing was learned by the policy from a model that gives all the same.
+    # At first all rewards are equal, so the first step has no variance.
     assert lines(tmp_path / "run")[0]["zero_variance"] == 1
 
 
-def test_completions_without_a_label_teach_nothing(lab, tmp_path):
+def test_completions_without_a_label_are_not_learned_from(lab, tmp_path):
     reward = counts()
     run(lab, tmp_path / "run", reward)
     assert sum(row["Counts/unlabelled"] for row in lines(tmp_path / "run")) > 0
-    assert all(each[1:].any() for each in reward._old.inputs)
+    assert all(inputs[1:].any() for inputs in reward._old.inputs)
 
 
-def test_rounds_come_every_so_many_steps(lab, tmp_path):
+def test_the_reward_learns_every_so_many_steps(lab, tmp_path):
     calls = []
 
     def teacher(completions, **columns):
@@ -185,17 +185,19 @@ def test_rounds_come_every_so_many_steps(lab, tmp_path):
     assert not any(n.startswith("Counts/") for row in lines(tmp_path / "never") for n in row)
 
 
-def test_it_is_resumed_exactly(lab, tmp_path):
-    through, halved = counts(), counts()
-    whole = run(lab, tmp_path / "through", through)
+def test_a_resumed_run_equals_an_uninterrupted_one(lab, tmp_path):
+    expected, halved = counts(), counts()
+    uninterrupted = run(lab, tmp_path / "through", expected)
     run(lab, tmp_path / "halved", counts(), steps=2)
-    parts = run(lab, tmp_path / "halved", halved, resume=True)
-    ours, theirs = ([same(r) for r in lines(tmp_path / n)] for n in ("through", "halved"))
-    assert ours == theirs
-    assert torch.equal(whole.policy.table, parts.policy.table)
-    assert torch.equal(through.linear.weight, halved.linear.weight)
-    assert through.rounds == halved.rounds == 4
-    assert torch.equal(torch.stack([*through._old.inputs]), torch.stack([*halved._old.inputs]))
+    resumed = run(lab, tmp_path / "halved", halved, resume=True)
+    expected_lines, resumed_lines = (
+        [without_times(r) for r in lines(tmp_path / n)] for n in ("through", "halved")
+    )
+    assert expected_lines == resumed_lines
+    assert torch.equal(uninterrupted.policy.table, resumed.policy.table)
+    assert torch.equal(expected.linear.weight, halved.linear.weight)
+    assert expected.rounds == halved.rounds == 4
+    assert torch.equal(torch.stack([*expected._old.inputs]), torch.stack([*halved._old.inputs]))
 
 
 def test_the_state_of_another_network_is_refused():
@@ -223,7 +225,7 @@ if int(os.environ["RANK"]) == 0:
 """
 
 
-def test_two_processes_learn_as_one_does(lab, tmp_path):
+def test_two_processes_learn_the_same_reward_as_one(lab, tmp_path):
     two = launch(TWO, tmp_path, 2)
     reward = counts()
     run(lab, tmp_path / "alone", reward, steps=3)
@@ -231,10 +233,10 @@ def test_two_processes_learn_as_one_does(lab, tmp_path):
     torch.testing.assert_close(torch.tensor(two[0]), reward.linear.weight.detach())
 
 
-# ---- bad input
+# ---- what is refused
 
 
-def refused(lab, message, **more):
+def check_refused(lab, message, **sections):
     data = {
         "policy": "x:y",
         "prompts": {"name": "rows", "rows": lab.rows()},
@@ -242,39 +244,43 @@ def refused(lab, message, **more):
         "watch": ["tests.core.test_learned:verifier"],
     }
     with pytest.raises(UserError, match=message) as caught:
-        build_parts(parse_config({**data, **more}), {})
+        build_parts(parse_config({**data, **sections}), {})
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_verifier_that_the_policy_sees_is_refused(lab):
+def test_a_verifier_that_is_also_a_trained_reward_is_refused(lab):
     learns = {"name": "tests.core.test_learned:Counts", "labels": "verifier"}
     trained = "tests.core.test_learned:verifier"
-    refused(lab, r"rewards\.0\.labels: no watched reward 'verifier'; list the verifier", watch=[])
-    refused(
+    check_refused(
+        lab, r"rewards\.0\.labels: no watched reward 'verifier'; list the verifier", watch=[]
+    )
+    check_refused(
         lab,
         r"rewards\.0\.labels: no watched reward 'verifer', did you mean 'verifier'\?; list",
         rewards=[{**learns, "labels": "verifer"}],
     )
-    refused(
+    check_refused(
         lab,
         r"rewards\.0\.labels: expected a watched reward; the policy is trained on 'verifier'",
         rewards=[learns, trained],
         watch=[],
     )
-    refused(
+    check_refused(
         lab,
         r"rewards\.0\.labels: 'verifier' is the same verifier as the trained reward 'twin'",
         rewards=[learns, {"name": trained, "label": "twin"}],
     )
-    refused(
+    check_refused(
         lab,
         r"watch\.1: a reward that learns must be trained on",
         watch=[trained, {**learns, "label": "other"}],
     )
-    refused(lab, r"rewards\.0\.replay: expected less than 1", rewards=[{**learns, "replay": 1}])
+    check_refused(
+        lab, r"rewards\.0\.replay: expected less than 1", rewards=[{**learns, "replay": 1}]
+    )
 
 
-def test_labels_that_are_no_probabilities_are_refused(lab, tmp_path):
+def test_labels_outside_0_to_1_are_refused(lab, tmp_path):
     def verifier(completions, **columns):
         return [2.0 * len(text) for text in completions]
 
@@ -284,15 +290,15 @@ def test_labels_that_are_no_probabilities_are_refused(lab, tmp_path):
         run(lab, tmp_path / "run", counts(), teacher=verifier)
 
 
-def test_one_class_is_told_once(lab, tmp_path, capsys):
+def test_a_warning_about_one_class_is_printed_once(lab, tmp_path, capsys):
     def verifier(completions, **columns):
         return [1.0] * len(completions)
 
     run(lab, tmp_path / "run", counts(), teacher=verifier, quiet=False)
-    told = capsys.readouterr()
-    assert (told.out + told.err).count("reward 'Counts' learned nothing in this step") == 1
+    output = capsys.readouterr()
+    assert (output.out + output.err).count("reward 'Counts' learned nothing in this step") == 1
 
 
-def test_a_learned_reward_is_no_worker(lab):
+def test_a_learned_reward_cannot_be_isolated(lab):
     with pytest.raises(UserError, match="has a state, which would be lost if it"):
         Scorer([Reward(name="learned", function=counts(), isolate=True)])

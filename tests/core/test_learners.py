@@ -1,4 +1,4 @@
-"""Several learners in one run: a pool shares its groups, in a chain one prompts the next."""
+"""Several learners: the policies of a pool share groups; in a chain, each prompts the next."""
 
 import dataclasses
 import json
@@ -19,26 +19,26 @@ from groupwise.training.work import Stage, parent_scores
 TRAIN = {"steps": 2, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.05}
 
 
-def settings(lab, tmp_path, **more):
-    """What every run here has: rows that are all trained on but the held-out ones, a reward."""
+def settings(lab, tmp_path, **options):
+    """Arguments of `groupwise.train` for a short run; `options` replace or add sections."""
     evaluation = {"prompts": 2}
     rows = {"name": lab.rows(), "held_out": 0.4}
     base = {"prompts": rows, "rewards": [lab.ones], "evaluation": evaluation, "quiet": True}
-    train = {**TRAIN, **more.pop("train", {})}
-    return {**base, "train": train, "output": tmp_path / "run", **more}
+    train = {**TRAIN, **options.pop("train", {})}
+    return {**base, "train": train, "output": tmp_path / "run", **options}
 
 
 def painter_class(lab, longest=99):
-    """A policy whose prompt is what another one wrote; it takes none longer than that."""
+    """A policy prompted by another one's completions; it skips those longer than `longest`."""
 
     class Painter(lab.Tabular):
         refused = 0
 
-        def sample(self, prompts, **how):
+        def sample(self, prompts, **options):
             rows = [{**row, "id": len(row["prompt"]) % 4} for row in prompts]
-            drawn = super().sample(rows, **how)
-            self.seeds = [*getattr(self, "seeds", []), *how["seeds"]]
-            return drawn
+            rollouts = super().sample(rows, **options)
+            self.seeds = [*getattr(self, "seeds", []), *options["seeds"]]
+            return rollouts
 
         def skips(self, row):
             return len(row["prompt"]) > longest
@@ -53,10 +53,10 @@ def pool(lab):
     ]
 
 
-def chain(lab, longest=99, **of_writer):
+def chain(lab, longest=99, **writer_options):
     painter = painter_class(lab, longest)(seed=2)
     return [
-        {"label": "writer", "policy": lab.Tabular(seed=1), **of_writer},
+        {"label": "writer", "policy": lab.Tabular(seed=1), **writer_options},
         {"label": "painter", "policy": painter, "train": {"group_size": 3}},
     ]
 
@@ -69,79 +69,81 @@ def lines(result):
 # ---- pool
 
 
-def test_a_pool_has_advantages_over_the_union_and_denominators_of_its_own(
+def test_advantages_of_a_pool_are_over_the_whole_group_and_denominators_over_own_completions(
     lab, tmp_path, monkeypatch
 ):
-    seen = []
+    calls = []
     targets = GRPO.targets
 
-    def noted(self, scores, rollouts, answers):
-        made = targets(self, scores, rollouts, answers)
-        seen.append((scores, rollouts, made))
-        return made
+    def recording_targets(self, scores, rollouts, answers):
+        result = targets(self, scores, rollouts, answers)
+        calls.append((scores, rollouts, result))
+        return result
 
-    monkeypatch.setattr(GRPO, "targets", noted)
-    learned = []
+    monkeypatch.setattr(GRPO, "targets", recording_targets)
+    batches = []
     loss = GRPO.loss
 
-    def watched(self, current, batch):
-        learned.append(batch)
+    def recording_loss(self, current, batch):
+        batches.append(batch)
         return loss(self, current, batch)
 
-    monkeypatch.setattr(GRPO, "loss", watched)
+    monkeypatch.setattr(GRPO, "loss", recording_loss)
     train = {"steps": 1, "learning_rate": 0.0, "microbatch": 10**6}
     groupwise.train(**settings(lab, tmp_path, pool=pool(lab), train=train))
-    (own, own_rollouts, _), (union, union_rollouts, _) = seen[:2]
+    (own, own_rollouts, _), (union, union_rollouts, _) = calls[:2]
     assert len(own_rollouts) == 4
     assert len(union_rollouts) == 8
     assert sorted(union_rollouts.groups.unique(return_counts=True)[1].tolist()) == [4, 4]
     expected = advantages.group_relative(union.total, union_rollouts.groups)[: len(own_rollouts)]
-    alone = advantages.group_relative(own.total, own_rollouts.groups)
-    assert not torch.allclose(expected, alone)
+    own_advantages = advantages.group_relative(own.total, own_rollouts.groups)
+    assert not torch.allclose(expected, own_advantages)
     weights = objective.weights(own_rollouts.mask, normalize="sequence")
     by_advantage = {
         round(float(a), 5): float(w.sum()) for a, w in zip(expected, weights, strict=True)
     }
-    for batch in learned[:1]:
+    for batch in batches[:1]:
         for advantage, weight in zip(batch["advantages"], batch["weights"], strict=True):
             assert by_advantage[round(float(advantage), 5)] == pytest.approx(float(weight.sum()))
 
 
-def test_the_gradient_of_a_pool_is_that_of_the_formula(lab, tmp_path):
-    """With plain descent: -d/dw sum of A log pi / (B |o|), A over both policies' completions."""
+def test_the_update_of_a_pool_follows_its_formula(lab, tmp_path):
+    """The gradient is that of -sum of A log pi / (B |o|), with A over the completions of both."""
     members = pool(lab)
     before = [member["policy"].table.detach().clone() for member in members]
-    drawn = []
+    calls = []
 
-    def noted(prompts, completions, completion_ids, **_):
-        drawn.append((prompts, completion_ids, lab.ones(completions)))
-        return drawn[-1][2]
+    def reward(prompts, completions, completion_ids, **_):
+        calls.append((prompts, completion_ids, lab.ones(completions)))
+        return calls[-1][2]
 
     train = {"steps": 1, "max_grad_norm": math.inf, "learning_rate": 1e-3}
     for member in members:
         member["train"] = {}
-    given = settings(lab, tmp_path, pool=members, rewards=[noted], train=train)
-    groupwise.train(**{**given, "evaluation": {"prompts": 0}})
-    (prompts, symbols, rewards), *_ = drawn
+    config = settings(lab, tmp_path, pool=members, rewards=[reward], train=train)
+    groupwise.train(**{**config, "evaluation": {"prompts": 0}})
+    (prompts, symbols, rewards), *_ = calls
     groups = torch.tensor([int(prompt.split()[1]) for prompt in prompts])
-    relative = advantages.group_relative(torch.tensor(rewards), groups)
+    group_advantages = advantages.group_relative(torch.tensor(rewards), groups)
     for number, (member, table) in enumerate(zip(members, before, strict=True)):
         rows = [n for n in range(8) if n % 4 // 2 == number]
-        fresh = lab.Tabular(seed=number + 1, length=member["policy"].max_decisions)
-        assert torch.equal(fresh.table, table)
+        initial = lab.Tabular(seed=number + 1, length=member["policy"].max_decisions)
+        assert torch.equal(initial.table, table)
         rollouts = lab.build(
             [{"prompt": "", "id": int(groups[row])} for row in rows], [symbols[row] for row in rows]
         )
         weights = objective.weights(rollouts.mask, normalize="sequence")
-        log_probs = fresh(rollouts).log_probs
-        (-(relative[rows].unsqueeze(1) * log_probs * weights)).sum().backward()
-        moved = member["policy"].table.detach() - table
-        # The first step of AdamW is the gradient's sign, of the size of the learning rate.
-        sign = torch.where(fresh.table.grad.abs() > 1e-6, -fresh.table.grad.sign() * 1e-3, 0.0)
-        assert (moved - sign).abs().max() < 1e-5
+        log_probs = initial(rollouts).log_probs
+        (-(group_advantages[rows].unsqueeze(1) * log_probs * weights)).sum().backward()
+        change = member["policy"].table.detach() - table
+        # The first step of AdamW is the learning rate times the sign of the gradient.
+        expected = torch.where(
+            initial.table.grad.abs() > 1e-6, -initial.table.grad.sign() * 1e-3, 0.0
+        )
+        assert (change - expected).abs().max() < 1e-5
 
 
-def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
+def test_each_policy_of_a_pool_has_its_own_metrics_model_and_samples(lab, tmp_path):
     def right(completions, **_):
         return [float(text.startswith("1")) for text in completions]
 
@@ -162,14 +164,15 @@ def test_each_policy_of_a_pool_is_evaluated_and_described(lab, tmp_path):
     assert {json.loads(line)["learner"] for line in samples} == {"one", "two"}
 
 
-def test_a_policy_that_is_always_wrong_learns_from_one_that_is_right(lab, tmp_path):
-    """Its own completions are all of one reward, and those of the group are not."""
+def test_a_policy_that_is_always_wrong_learns_beside_one_that_is_right(lab, tmp_path):
+    """Its own completions have equal rewards, but those of the group have not."""
 
-    def by_whom(completions, **_):
-        each = TRAIN["group_size"] // 2  # a group is those of the first, and then of the second
-        return [float(number // each % 2) for number in range(len(completions))]
+    def by_policy(completions, **_):
+        # In a group, those of the first policy come before those of the second.
+        share = TRAIN["group_size"] // 2
+        return [float(number // share % 2) for number in range(len(completions))]
 
-    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[by_whom]))
+    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[by_policy]))
     for line in lines(result):
         assert line["one/reward_std"] == line["two/reward_std"] == 0
         assert line["zero_variance"] == line["one/zero_variance"] == line["two/zero_variance"] == 0
@@ -177,61 +180,63 @@ def test_a_policy_that_is_always_wrong_learns_from_one_that_is_right(lab, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["pool", "chain"])
-def test_the_terminal_tells_what_each_policy_earns(lab, tmp_path, capsys, kind):
-    listed = pool(lab) if kind == "pool" else chain(lab)
-    result = groupwise.train(**settings(lab, tmp_path, **{kind: listed, "quiet": False}))
-    shown = " ".join(capsys.readouterr().err.split())
+def test_the_terminal_shows_the_reward_of_each_policy(lab, tmp_path, capsys, kind):
+    members = pool(lab) if kind == "pool" else chain(lab)
+    result = groupwise.train(**settings(lab, tmp_path, **{kind: members, "quiet": False}))
+    output = " ".join(capsys.readouterr().err.split())
     for line in lines(result):
-        own = ", ".join(f"{each['label']} {line[each['label'] + '/reward']:.3f}" for each in listed)
-        assert f"reward {line['reward']:.3f} ({own})" in shown
+        rewards = ", ".join(
+            f"{each['label']} {line[each['label'] + '/reward']:.3f}" for each in members
+        )
+        assert f"reward {line['reward']:.3f} ({rewards})" in output
     after = f"after: reward {result.after['reward']:.3g} "
-    assert after in shown
-    assert (f"{after}(one {result.after.get('reward/one', 0):.3f}, two " in shown) is (
+    assert after in output
+    assert (f"{after}(one {result.after.get('reward/one', 0):.3f}, two " in output) is (
         kind == "pool"
     )
 
 
-def test_a_warning_of_a_reward_is_told_once(lab, tmp_path, capsys):
+def test_a_warning_about_a_reward_is_printed_once(lab, tmp_path, capsys):
     def undefined(completions, **_):
         return [math.nan] * len(completions)
 
     rewards = [lab.ones, undefined]
-    members = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)
-    groupwise.train(**members)
-    shown = " ".join(capsys.readouterr().err.split())
-    assert shown.count("returned NaN") == 1
-    assert "step 1: warning: reward 'undefined' returned NaN for 8 completions" in shown
+    config = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)
+    groupwise.train(**config)
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.count("returned NaN") == 1
+    assert "step 1: warning: reward 'undefined' returned NaN for 8 completions" in output
 
 
-def test_seeds_of_a_pool_are_its_own(lab, tmp_path):
-    """Two policies alike do not sample alike."""
-    same = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
-    drawn = []
+def test_policies_of_a_pool_have_different_seeds(lab, tmp_path):
+    """Two policies with equal weights draw different completions."""
+    members = [{"label": label, "policy": lab.Tabular(seed=1)} for label in ("one", "two")]
+    batches = []
 
-    def noted(completions, **_):
-        drawn.append(completions)
+    def reward(completions, **_):
+        batches.append(completions)
         return lab.ones(completions)
 
-    given = settings(lab, tmp_path, pool=same, rewards=[noted], train={"steps": 1})
-    groupwise.train(**{**given, "evaluation": {"prompts": 0}})
-    (texts,) = drawn
+    config = settings(lab, tmp_path, pool=members, rewards=[reward], train={"steps": 1})
+    groupwise.train(**{**config, "evaluation": {"prompts": 0}})
+    (texts,) = batches
     assert [texts[0:2], texts[4:6]] != [texts[2:4], texts[6:8]]
 
 
 # ---- chain
 
 
-def test_a_chain_hands_each_reward_up_as_a_mean(lab, tmp_path):
-    seen = []
+def test_the_reward_of_an_earlier_policy_is_the_mean_of_those_it_prompted(lab, tmp_path):
+    calls = []
 
     def reward(prompts, completions, writer, **columns):
-        seen.append((prompts, completions, writer, columns["id"]))
+        calls.append((prompts, completions, writer, columns["id"]))
         return lab.ones(completions)
 
     members = chain(lab)
-    given = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
-    result = groupwise.train(**{**given, "evaluation": {"prompts": 0}})
-    ((prompts, completions, writer, ids),) = seen
+    config = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    result = groupwise.train(**{**config, "evaluation": {"prompts": 0}})
+    ((prompts, completions, writer, ids),) = calls
     assert len(completions) == 2 * 4 * 3
     assert prompts == [f"question {number}" for number in ids]  # the rows that the writer received
     assert [len(set(writer[n : n + 3])) for n in range(0, 24, 3)] == [1] * 8
@@ -239,13 +244,13 @@ def test_a_chain_hands_each_reward_up_as_a_mean(lab, tmp_path):
     rewards = torch.tensor(lab.ones(completions)).view(2, 4, 3)
     assert line["reward"] == pytest.approx(float(rewards.mean()), abs=1e-4)
     assert line["writer/reward"] == pytest.approx(float(rewards.mean()), abs=1e-4)
-    spread = rewards.mean(dim=2).std(dim=1).mean()
-    assert line["writer/reward_std"] == pytest.approx(float(spread), abs=1e-4)
+    std = rewards.mean(dim=2).std(dim=1).mean()
+    assert line["writer/reward_std"] == pytest.approx(float(std), abs=1e-4)
     assert line["painter/reward_std"] == pytest.approx(float(rewards.std(dim=2).mean()), abs=1e-4)
     assert len(set(members[1]["policy"].seeds)) == 24
 
 
-def test_both_policies_of_a_chain_learn_unless_one_is_not_to(lab, tmp_path):
+def test_both_policies_of_a_chain_learn_unless_one_has_learns_false(lab, tmp_path):
     members = chain(lab)
     tables = [member["policy"].table.detach().clone() for member in members]
     groupwise.train(**settings(lab, tmp_path, chain=members))
@@ -259,25 +264,25 @@ def test_both_policies_of_a_chain_learn_unless_one_is_not_to(lab, tmp_path):
     assert not (result.folder / "model" / "writer").exists()
 
 
-def test_what_the_next_policy_cannot_take_has_the_stated_value(lab, tmp_path):
-    seen = []
+def test_completions_that_the_next_policy_skips_have_the_value_of_refused(lab, tmp_path):
+    writers = []
 
     def reward(completions, writer, **_):
-        seen.append(writer)
+        writers.append(writer)
         return [1.0] * len(completions)
 
     members = chain(lab, longest=2, refused=-2.0)
-    given = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
-    result = groupwise.train(**given)
-    assert all(len(text) <= 2 for writers in seen for text in writers)
+    config = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    result = groupwise.train(**config)
+    assert all(len(text) <= 2 for writer in writers for text in writer)
     line = lines(result)[0]
-    share = (1 - line["writer/reward"]) / 3  # of 1 for those that are painted, -2 for the others
+    share = (1 - line["writer/reward"]) / 3  # refused: -2, the others: 1
     assert 0 < share < 1
     samples = [
         json.loads(line)
         for line in (result.folder / "samples" / "before.jsonl").read_text().splitlines()
     ]
-    assert len(samples) == 4  # none of them is missing
+    assert len(samples) == 4  # refused ones are samples, too
     for sample in samples:
         if len(sample["extra"]["writer"]) > 2:
             assert sample["refused"] == "painter"
@@ -288,17 +293,17 @@ def test_what_the_next_policy_cannot_take_has_the_stated_value(lab, tmp_path):
             assert sample["right"] is True
 
 
-def test_a_chain_in_which_everything_is_refused_goes_on(lab, tmp_path):
+def test_a_chain_goes_on_if_all_completions_are_refused(lab, tmp_path):
     def reward(completions, **columns):
         return [float(number) for number in columns["id"]]
 
-    given = settings(lab, tmp_path, chain=chain(lab, longest=-1), rewards=[reward])
-    result = groupwise.train(**given)
+    config = settings(lab, tmp_path, chain=chain(lab, longest=-1), rewards=[reward])
+    result = groupwise.train(**config)
     assert result.steps == 2
     assert result.after["reward"] == 0.0
 
 
-def test_a_rewrite_of_which_nothing_is_scored_is_not_scored():
+def test_a_completion_is_unscored_if_all_that_it_prompted_are_unscored():
     rollouts = Rollouts(
         prompts=[{}] * 4,
         completions=[""] * 4,
@@ -317,57 +322,57 @@ def test_a_rewrite_of_which_nothing_is_scored_is_not_scored():
         values=values.double(),
         failed=torch.tensor([False, False, False, False, True, True]),
     )
-    up = parent_scores(scores, torch.tensor([0, 0, 1, 1, 2, 2]), stage)
+    means = parent_scores(scores, torch.tensor([0, 0, 1, 1, 2, 2]), stage)
     expected = torch.tensor([[2.0, 2.0], [nan, nan], [nan, nan], [-1.0, -1.0]]).double()
-    assert torch.equal(up.values.nan_to_num(9), expected.nan_to_num(9))
-    assert up.failed.tolist() == [False, False, True, False]
-    assert up.total[0] == 3.0
-    assert up.total[1:3].isnan().all()
+    assert torch.equal(means.values.nan_to_num(9), expected.nan_to_num(9))
+    assert means.failed.tolist() == [False, False, True, False]
+    assert means.total[0] == 3.0
+    assert means.total[1:3].isnan().all()
 
 
-def test_three_policies_make_a_chain(lab, tmp_path):
+def test_a_chain_of_three_policies(lab, tmp_path):
     members = chain(lab)
     members.insert(1, {"label": "editor", "policy": painter_class(lab)(seed=5), "learns": True})
     members[1]["train"] = {"group_size": 2}
-    seen = []
+    calls = []
 
     def reward(completions, writer, editor, **_):
-        seen.append((completions, writer, editor))
+        calls.append((completions, writer, editor))
         return lab.ones(completions)
 
-    given = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
-    result = groupwise.train(**{**given, "evaluation": {"prompts": 0}})
-    ((completions, writer, editor),) = seen
+    config = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    result = groupwise.train(**{**config, "evaluation": {"prompts": 0}})
+    ((completions, writer, editor),) = calls
     assert len(completions) == 2 * 4 * 2 * 3
     assert {"writer/loss", "editor/loss", "painter/loss"} <= lines(result)[0].keys()
     assert [len(set(writer[n : n + 6])) for n in range(0, 48, 6)] == [1] * 8
     assert [len(set(editor[n : n + 3])) for n in range(0, 48, 3)] == [1] * 16
 
 
-# ---- resumed, and on several processes
+# ---- resuming, and several processes
 
 
 @pytest.mark.parametrize("kind", ["pool", "chain"])
-def test_a_run_of_several_is_resumed_exactly(lab, tmp_path, kind):
+def test_a_resumed_run_of_several_learners_equals_an_uninterrupted_one(lab, tmp_path, kind):
     make = {"pool": pool, "chain": chain}[kind]
-    more = {"ema": 0.5, "steps": 4, "checkpoint_every": 2}
-    whole = settings(lab, tmp_path, **{kind: make(lab)}, train=more)
-    first = groupwise.train(**whole)
-    half = settings(lab, tmp_path / "half", **{kind: make(lab)}, train={**more, "steps": 2})
+    train = {"ema": 0.5, "steps": 4, "checkpoint_every": 2}
+    uninterrupted = settings(lab, tmp_path, **{kind: make(lab)}, train=train)
+    first = groupwise.train(**uninterrupted)
+    half = settings(lab, tmp_path / "half", **{kind: make(lab)}, train={**train, "steps": 2})
     groupwise.train(**half)
-    again = settings(lab, tmp_path / "half", **{kind: make(lab)}, train=more)
-    second = groupwise.train(**again, resume=True)
+    resumed = settings(lab, tmp_path / "half", **{kind: make(lab)}, train=train)
+    second = groupwise.train(**resumed, resume=True)
     assert second.steps == 4
     for label, policy in first.policies.items():
         assert torch.equal(policy.table, second.policies[label].table)
-        kept = [run.policies[label].kept("average")["table"] for run in (first, second)]
-        assert torch.equal(*kept)
+        averages = [run.policies[label].kept("average")["table"] for run in (first, second)]
+        assert torch.equal(*averages)
     assert lines(first)[3]["reward"] == lines(second)[3]["reward"]
     assert dict(first.after) == dict(second.after)
 
 
 def runs(lab, folder):
-    """Tables after a pool's run and a chain's, of three groups a step."""
+    """Final tables and evaluations of a run with a pool and one with a chain, 3 groups a step."""
     results = {}
     for kind, make in (("pool", pool), ("chain", chain)):
         train = {"groups_per_step": 3}
@@ -394,17 +399,17 @@ if processes.accelerator().is_main_process:
 """
 
 
-def test_two_processes_learn_as_one(lab, tmp_path):
-    """The second of them has fewer groups."""
+def test_two_processes_train_as_one(lab, tmp_path):
+    """The second process has fewer groups."""
     one, two = runs(lab, tmp_path / "one"), launch(CHILD, tmp_path, 2)
     for kind in ("pool", "chain"):
         assert one[kind]["after"] == pytest.approx(two[kind].pop("after"))
         for label, table in two[kind].items():
-            alone = torch.tensor(one[kind][label])
-            assert (torch.tensor(table) - alone).abs().max() < 1e-9
+            expected = torch.tensor(one[kind][label])
+            assert (torch.tensor(table) - expected).abs().max() < 1e-9
 
 
-# ---- what does not fit
+# ---- what is refused
 
 
 @pytest.mark.parametrize(
@@ -420,13 +425,13 @@ def test_two_processes_learn_as_one(lab, tmp_path):
         ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: a chain does not support it; leave"),
     ],
 )
-def test_sections_that_do_not_go_together_are_refused(sections, problem):
+def test_sections_that_exclude_each_other_are_refused(sections, problem):
     def listed(count):
         return [{"label": f"number_{n}", "policy": "any"} for n in range(count)]
 
-    made = {k: listed(v) if isinstance(v, int) else v for k, v in sections.items()}
+    sections = {k: listed(v) if isinstance(v, int) else v for k, v in sections.items()}
     with pytest.raises(UserError, match=problem):
-        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], **made})
+        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], **sections})
 
 
 @pytest.mark.parametrize(
@@ -440,7 +445,7 @@ def test_sections_that_do_not_go_together_are_refused(sections, problem):
         ({"refused": 1}, "pool.0.refused: unknown key"),
         ({"label": "time"}, "pool.0.label: 'time' already names metrics or an argument of rewards"),
         ({"label": "completions"}, "pool.0.label: 'completions' already names"),
-        ({"label": "x"}, "pool.0.label: 'x' already names"),  # the reward's
+        ({"label": "x"}, "pool.0.label: 'x' already names"),  # the name of the reward
         (
             {"train": {"updates_per_rollout": 3}},
             "pool.0.train.updates_per_rollout: 3 updates cannot share 8 groups",
@@ -448,7 +453,7 @@ def test_sections_that_do_not_go_together_are_refused(sections, problem):
         ({"learns": False}, "pool: none of them learns"),
     ],
 )
-def test_a_learner_s_own_mistakes_are_told_with_their_place(first, problem):
+def test_mistakes_in_the_settings_of_a_learner_name_their_key(first, problem):
     listed = [{"label": "one", "policy": "a", **first}, {"label": "two", "policy": "b"}]
     if "learns" in first:
         listed[1]["learns"] = False
@@ -456,7 +461,7 @@ def test_a_learner_s_own_mistakes_are_told_with_their_place(first, problem):
         parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "pool": listed})
 
 
-def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
+def test_in_a_chain_only_the_last_policy_provides_facts_for_rewards(lab, tmp_path):
     class Costly:
         optional_facts = frozenset({"costly"})
 
@@ -464,17 +469,19 @@ def test_of_a_chain_only_the_last_states_what_rewards_ask_for(lab, tmp_path):
         pass
 
     class Painter(Costly, painter_class(lab)):
-        def sample(self, prompts, **how):
-            drawn = super().sample(prompts, **how)
-            return dataclasses.replace(drawn, facts={**drawn.facts, "costly": [1.0] * len(drawn)})
+        def sample(self, prompts, **options):
+            rollouts = super().sample(prompts, **options)
+            return dataclasses.replace(
+                rollouts, facts={**rollouts.facts, "costly": [1.0] * len(rollouts)}
+            )
 
     writer, painter = chain(lab, policy=Writer(seed=1))
     painter["policy"] = Painter(seed=2)
 
-    def worth(completions, costly, **_):
+    def reward(completions, costly, **_):
         return costly
 
-    groupwise.train(**settings(lab, tmp_path, chain=[writer, painter], rewards=[worth]))
+    groupwise.train(**settings(lab, tmp_path, chain=[writer, painter], rewards=[reward]))
     assert (writer["policy"].requested, painter["policy"].requested) == (set(), {"costly"})
 
 
@@ -491,12 +498,12 @@ def test_the_last_stage_of_a_chain_that_does_not_learn_may_sample_once(lab, tmp_
     assert groupwise.train(**settings(lab, tmp_path, chain=listed)).after
 
 
-def test_completions_that_do_not_fit_are_refused(lab, tmp_path):
+def test_completions_of_different_or_wrong_types_are_refused(lab, tmp_path):
     class Images(lab.Tabular):
-        def sample(self, prompts, **how):
-            drawn = super().sample(prompts, **how)
-            object.__setattr__(drawn, "completions", [object() for _ in drawn.completions])
-            return drawn
+        def sample(self, prompts, **options):
+            rollouts = super().sample(prompts, **options)
+            object.__setattr__(rollouts, "completions", [object() for _ in rollouts.completions])
+            return rollouts
 
     members = pool(lab)
     members[1]["policy"] = Images(seed=2)
@@ -504,12 +511,12 @@ def test_completions_that_do_not_fit_are_refused(lab, tmp_path):
         groupwise.train(**{**settings(lab, tmp_path, pool=members), "evaluation": {"prompts": 0}})
     members = chain(lab)
     members[0]["policy"] = Images(seed=2)
-    given = settings(lab, tmp_path / "chain", chain=members)
+    config = settings(lab, tmp_path / "chain", chain=members)
     with pytest.raises(UserError, match=r"expected text from 'writer', .* received object"):
-        groupwise.train(**given)
+        groupwise.train(**config)
 
 
-def test_a_chain_replaces_no_groups_and_judges_no_steps(lab, tmp_path):
+def test_a_chain_refuses_replaced_groups_and_process_rewards(lab, tmp_path):
     members = chain(lab, algorithm={"name": "dapo"})
     with pytest.raises(UserError, match="algorithm 'dapo' replaces groups of equal reward"):
         groupwise.train(**settings(lab, tmp_path, chain=members))
@@ -521,12 +528,12 @@ def test_a_chain_replaces_no_groups_and_judges_no_steps(lab, tmp_path):
         groupwise.train(**settings(lab, tmp_path, chain=chain(lab), rewards=[steps]))
 
 
-def test_a_pool_refills(lab, tmp_path):
+def test_a_pool_replaces_groups_without_variance(lab, tmp_path):
     members = [{**member, "algorithm": "dapo"} for member in pool(lab)]
-    given = settings(lab, tmp_path, pool=members, train={"max_refills": 2, "group_size": 2})
+    config = settings(lab, tmp_path, pool=members, train={"max_refills": 2, "group_size": 2})
 
-    def seldom(completions, **_):
+    def rare(completions, **_):
         return [float(text.startswith("12")) for text in completions]
 
-    result = groupwise.train(**{**given, "rewards": [seldom]})
+    result = groupwise.train(**{**config, "rewards": [rare]})
     assert any(line["refilled_groups"] for line in lines(result) if "refilled_groups" in line)

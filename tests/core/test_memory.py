@@ -1,4 +1,4 @@
-"""What `check` says that a process takes, and whether it has that much."""
+"""The memory of a process that `groupwise check` estimates, and its warning if it is too much."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from groupwise import Policy, Sampler, memory
 from groupwise.cli import app
-from groupwise.cli import memory as of_check
+from groupwise.cli import memory as check_memory
 
 GIB = 2**30
 CONFIG = {
@@ -25,7 +25,7 @@ CONFIG = {
 
 
 class Sized(Policy):
-    """Takes a GiB for each rollout and decision."""
+    """Estimates 1 GiB for each rollout and decision."""
 
     class Config(BaseModel):
         pass
@@ -53,14 +53,14 @@ def right(completions: Any, **_: Any) -> list[float]:
     return [1.0 for _ in completions]
 
 
-def invoked(folder: Path, *arguments: object, **sections: Any) -> Any:
+def invoke_check(folder: Path, *arguments: object, **sections: Any) -> Any:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump({**CONFIG, **sections}))
     return CliRunner().invoke(app, ["check", str(path), *map(str, arguments)])
 
 
-def check(folder: Path, *arguments: object, **sections: Any) -> Any:
-    result = invoked(folder, *arguments, **sections)
+def check_output(folder: Path, *arguments: object, **sections: Any) -> Any:
+    result = invoke_check(folder, *arguments, **sections)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -71,16 +71,16 @@ def rows(output: str) -> dict[str, float]:
     return {" ".join(words[:-2]): float(words[-2]) for words in lines}
 
 
-def test_the_larger_of_sampling_and_updating_counts(tmp_path: Path) -> None:
+def test_the_peak_is_the_larger_of_sampling_and_updating(tmp_path: Path) -> None:
     sizes = {"weights": 64, "rollouts": 20, "activations": 7, "cache": 40, "at most at once": 124}
-    assert rows(check(tmp_path)) == sizes
-    few = rows(check(tmp_path, "train.sample_batch=4"))
+    assert rows(check_output(tmp_path)) == sizes
+    few = rows(check_output(tmp_path, "train.sample_batch=4"))
     assert few == sizes | {"cache": 4, "at most at once": 91}
 
 
-def test_a_process_has_its_share(tmp_path: Path) -> None:
-    """Of 5 groups an update 2 at the most, and of 10 that are drawn 3."""
-    sizes = rows(check(tmp_path, "--processes", 4))
+def test_a_process_holds_its_share_of_the_groups(tmp_path: Path) -> None:
+    """Of 4 processes: at most 2 of 5 groups in an update, and 3 of 10 groups while sampling."""
+    sizes = rows(check_output(tmp_path, "--processes", 4))
     assert sizes == {
         "weights": 64,
         "rollouts": 8,
@@ -97,49 +97,53 @@ def test_a_policy_of_a_pool_draws_its_share_of_a_group(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check", str(path)])
     lines = [line for line in result.stdout.splitlines() if line.endswith(" GiB")]
     sizes = [float(line.split()[-2]) for line in lines if "rollouts" in line]
-    assert rows(check(tmp_path))["rollouts"] == 20.0
+    assert rows(check_output(tmp_path))["rollouts"] == 20.0
     assert sizes == [10.0, 10.0], result.output
 
 
-def test_shards_divide_where_the_run_does(tmp_path: Path) -> None:
-    output = check(tmp_path, "--processes", 4, "train.shard=true")
+def test_sharding_divides_the_weights_by_the_number_of_processes(tmp_path: Path) -> None:
+    output = check_output(tmp_path, "--processes", 4, "train.shard=true")
     assert rows(output)["weights"] == 16
     assert "memory of each of 4 processes, among which weights are divided, " in output
 
 
-def test_what_cannot_be_sharded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_is_refused_for_a_policy_that_does_not_support_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Sized, "shard", Policy.shard)
-    result = invoked(tmp_path, "train.shard=true")
+    result = invoke_check(tmp_path, "train.shard=true")
     assert result.exit_code == 2
     assert "train.shard: Sized cannot be sharded; leave train.shard out" in result.stderr
 
 
-def test_a_policy_that_another_samples_for_keeps_no_cache(tmp_path: Path) -> None:
+def test_with_another_sampler_the_policy_has_no_cache(tmp_path: Path) -> None:
     sampler = {"name": f"{__name__}:Engine"}
-    assert "cache" not in rows(check(tmp_path, sampler=sampler))
+    assert "cache" not in rows(check_output(tmp_path, sampler=sampler))
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, warned in [(124, False), (123, True)]:
-        room = (there * GIB, "of this GPU")
-        monkeypatch.setattr(of_check, "room", lambda room=room: room)
+def test_an_estimate_above_the_memory_of_the_device_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for available, has_warning in [(124, False), (123, True)]:
+        room = (available * GIB, "of this GPU")
+        monkeypatch.setattr(check_memory, "room", lambda room=room: room)
         text = (
             "warning: a process takes 124.00 GiB, more than the 123.00 GiB of this GPU; most of "
             "it is weights 64.00 GiB, cache 40.00 GiB, rollouts 20.00 GiB "
         )
-        assert (text in check(tmp_path)) == warned
+        assert (text in check_output(tmp_path)) == has_warning
 
 
-def test_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    whole, _ = of_check.room()
+    total, _ = check_memory.room()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert of_check.room()[0] == whole // 4
+    assert check_memory.room()[0] == total // 4
 
 
 class Blocks(nn.Module):
-    """An embedding of 50 numbers, which is the head, too, and blocks of 12 and of 40."""
+    """An embedding with 50 weights, shared with the head, and blocks with 12 and 40 weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +155,7 @@ class Blocks(nn.Module):
         self.head = self.embedding
 
 
-def test_gathered_weights_are_two_blocks_and_what_is_outside() -> None:
+def test_gathered_weights_are_two_blocks_and_those_outside_blocks() -> None:
     model = Blocks()
     assert memory.gathered(model, None, training=False) == {"gathered blocks": 4 * (50 + 2 * 40)}
     sizes = memory.gathered(model, 2, training=True)

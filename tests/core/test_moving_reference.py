@@ -1,4 +1,4 @@
-"""A reference that becomes the policy, or mixes with it: against a plain restatement."""
+"""A reference that is replaced by the policy or mixed with it, compared with plain torch."""
 
 import copy
 
@@ -13,8 +13,8 @@ from groupwise.run.parts import build_parts
 BETA, RATE = 0.5, 0.3
 
 
-def restated(lab, policy, batches, *, every, mix):
-    """Tables of policy and reference after each step, from GRPO's equation and AdamW's own code.
+def expected_tables(lab, policy, batches, *, every, mix):
+    """Tables of policy and reference after each step, by GRPO's equation and torch's AdamW.
 
     batches: rollouts and rewards of each step.
     """
@@ -23,13 +23,13 @@ def restated(lab, policy, batches, *, every, mix):
     optimizer = torch.optim.AdamW(policy.parameters(), lr=RATE, weight_decay=0.0)
     tables = []
     for step, (rollouts, rewards) in enumerate(batches, 1):
-        of_group = rewards.view(-1, 4)
-        advantages = (of_group - of_group.mean(1, keepdim=True)) / (
-            of_group.std(1, keepdim=True) + 1e-4
+        grouped = rewards.view(-1, 4)
+        advantages = (grouped - grouped.mean(1, keepdim=True)) / (
+            grouped.std(1, keepdim=True) + 1e-4
         )
         log_probs = policy(rollouts).log_probs
-        apart = (reference(rollouts).log_probs.detach() - log_probs) * rollouts.mask
-        kl = apart.exp() - 1 - apart
+        difference = (reference(rollouts).log_probs.detach() - log_probs) * rollouts.mask
+        kl = difference.exp() - 1 - difference
         ratio = (log_probs - log_probs.detach()).exp()
         loss = (BETA * kl - ratio * advantages.view(-1, 1)) * rollouts.mask
         optimizer.zero_grad()
@@ -46,26 +46,26 @@ def restated(lab, policy, batches, *, every, mix):
 @pytest.mark.parametrize(
     ("every", "mix"), [(1, 1.0), (2, 1.0), (1, 0.6)], ids=["each step", "every other", "mixed"]
 )
-def test_three_steps_are_those_of_a_plain_restatement(lab, every, mix):
-    stated = {} if mix == 1 else {"reference_mix": mix}
-    algorithm = GRPO(GRPO.Config(beta=BETA, reference_every=every, **stated))
+def test_three_steps_match_plain_torch(lab, every, mix):
+    options = {} if mix == 1 else {"reference_mix": mix}
+    algorithm = GRPO(GRPO.Config(beta=BETA, reference_every=every, **options))
     trainer = lab.trainer(algorithm=algorithm, learning_rate=RATE)
     policy, batches, tables, logged = copy.deepcopy(trainer.policy), [], [], []
     learn = trainer.learn
 
-    def watched(scored):
+    def recording_learn(scored):
         batches.append((scored.rollouts, scored.scores.total))
         return learn(scored)
 
-    trainer.learn = watched
+    trainer.learn = recording_learn
     for _ in range(3):
         logged.append(lab.step(trainer))
-        kept = trainer.policy.kept("reference")["table"].clone()
-        tables.append((trainer.policy.table.detach().clone(), kept))
+        reference = trainer.policy.kept("reference")["table"].clone()
+        tables.append((trainer.policy.table.detach().clone(), reference))
 
-    expected = restated(lab, policy, batches, every=every, mix=mix)
-    for ours, theirs in zip(tables, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    expected = expected_tables(lab, policy, batches, every=every, mix=mix)
+    for tensors, expected_tensors in zip(tables, expected, strict=True):
+        torch.testing.assert_close(tensors, expected_tensors, rtol=0, atol=1e-6)
     ages = {1: [0, 0, 0], 2: [1, 0, 1]}[every]
     assert [metrics["reference/age"] for metrics in logged] == ages
     before = [policy.table.detach(), *(reference for _, reference in expected)]
@@ -85,7 +85,7 @@ def test_three_steps_are_those_of_a_plain_restatement(lab, every, mix):
         ({"beta": 0.1, "reference_mix": 0.5}, "without reference_every it never moves; set ref"),
     ],
 )
-def test_options_that_move_nothing_are_one_message(lab, algorithm, message):
+def test_wrong_options_of_the_reference_are_refused_with_one_message(lab, algorithm, message):
     data = {"policy": "x:y", "prompts": "x:y", "rewards": ["x:y"], "algorithm": algorithm}
     with pytest.raises(UserError, match=message) as caught:
         build_parts(parse_config(data), {})

@@ -1,4 +1,4 @@
-"""Algorithms without log-probs, with weights of their own, with a state, and with a value."""
+"""Algorithms without log-probs, with kept weights, with a state, or with a value."""
 
 import json
 
@@ -14,7 +14,7 @@ from groupwise.storage.checkpoint import Checkpoints
 
 
 class Thrower(Policy):
-    """Draws a number near its own and says no log-prob: only what it would have aimed at."""
+    """Throws at a number, its `aim`: a completion is the aim plus noise. It has no log-probs."""
 
     provides = frozenset({"aim", "hit"})
 
@@ -24,9 +24,11 @@ class Thrower(Policy):
 
     def sample(self, prompts, *, group_size, seeds, purpose="train"):
         rows = [row for row in prompts for _ in range(group_size)]
-        noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-        drawn = torch.stack([torch.randn((), generator=each) for each in noise]).double()
-        hits = self.aim.detach() + (0.0 if purpose == "greedy" else 0.5) * drawn
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        noise = torch.stack(
+            [torch.randn((), generator=generator) for generator in generators]
+        ).double()
+        hits = self.aim.detach() + (0.0 if purpose == "greedy" else 0.5) * noise
         return Rollouts(
             prompts=rows,
             completions=hits.tolist(),
@@ -44,7 +46,8 @@ class Thrower(Policy):
 class Regress(Algorithm):
     """Moves the aim towards hits that were better than their group; samples with a slow copy.
 
-    As DiffusionNFT (arXiv:2509.16117) does: no ratio, and older weights draw. `seen` is its state.
+    As in DiffusionNFT (arXiv:2509.16117): no ratio, and older weights sample. Its state is
+    `total`, the sum of all rewards.
     """
 
     needs = frozenset({"aim", "hit"})
@@ -52,21 +55,21 @@ class Regress(Algorithm):
     samples_with = "slow"
 
     def __init__(self, decay=0.5):
-        self.decay, self.seen = decay, 0.0
+        self.decay, self.total = decay, 0.0
 
     def prepare(self, policy):
         policy.keep("slow")
 
     def targets(self, scores, rollouts, answers):
-        self.seen += float(scores.total.sum())
+        self.total += float(scores.total.sum())
         return {
             "advantages": group_relative(scores.total, rollouts.groups).float(),
             "weights": objective.weights(rollouts.mask, normalize="token"),
         }
 
     def loss(self, current, batch):
-        aim, better = current.extra["aim"], batch["advantages"].unsqueeze(1)
-        pull = better * (aim - current.extra["hit"]).square()
+        aim, advantages = current.extra["aim"], batch["advantages"].unsqueeze(1)
+        pull = advantages * (aim - current.extra["hit"]).square()
         return (pull + 0.01 * (aim - batch["old_aim"]).square()) * batch["weights"]
 
     def measure(self, current, batch):
@@ -76,24 +79,24 @@ class Regress(Algorithm):
         policy.blend("slow", self.decay)
 
     def state_dict(self):
-        return {"seen": self.seen}
+        return {"total": self.total}
 
     def load_state_dict(self, state):
-        self.seen = state["seen"]
+        self.total = state["total"]
 
 
 def near_two(completions, **_):
     return [-abs(hit - 2.0) for hit in completions]
 
 
-def run(folder, *, steps=6, resume=False, algorithm=None, policy=None, **more):
+def run(folder, *, steps=6, resume=False, algorithm=None, policy=None, **options):
     settings = {"groups_per_step": 2, "group_size": 4, "learning_rate": 0.05, "steps": steps}
     return train(
         policy=policy or Thrower(),
         algorithm=algorithm or Regress(),
         prompts=[{"prompt": f"throw {number}"} for number in range(6)],
         rewards=[near_two],
-        train={**settings, **more},
+        train={**settings, **options},
         evaluation={"prompts": 1},
         output=folder,
         resume=resume,
@@ -109,28 +112,28 @@ def lines(folder):
     ]
 
 
-def trained(folder):
-    """The lines of steps, those of evaluations alone left out."""
+def lines_of_steps(folder):
+    """The metrics of steps, without lines that have only an evaluation."""
     return [line for line in lines(folder) if "loss" in line]
 
 
 def test_a_policy_without_log_probs_is_trained(tmp_path):
     result = run(tmp_path / "run", steps=40)
     assert result.after["reward"] > result.before["reward"] + 0.5
-    last = trained(tmp_path / "run")[-1]
+    last = lines_of_steps(tmp_path / "run")[-1]
     assert "mismatch/mean" not in last
     assert last["aim"] > 0.5
 
 
-def test_its_rollouts_are_drawn_with_the_kept_weights(tmp_path):
+def test_rollouts_are_drawn_with_the_weights_of_samples_with(tmp_path):
     aims = []
 
-    class Watched(Thrower):
-        def sample(self, *rest, purpose="train", **more):
+    class Recording(Thrower):
+        def sample(self, *args, purpose="train", **options):
             aims.append((purpose, self.aim.item()))
-            return super().sample(*rest, purpose=purpose, **more)
+            return super().sample(*args, purpose=purpose, **options)
 
-    policy = Watched()
+    policy = Recording()
     run(tmp_path / "run", policy=policy, algorithm=Regress(decay=0.9))
     training = [aim for purpose, aim in aims if purpose == "train"]
     assert len(training) == 6
@@ -140,18 +143,18 @@ def test_its_rollouts_are_drawn_with_the_kept_weights(tmp_path):
 
 
 def test_kept_weights_and_state_are_resumed_exactly(tmp_path):
-    through, halved = Regress(), Regress()
-    run(tmp_path / "through", algorithm=through)
+    uninterrupted, halved = Regress(), Regress()
+    run(tmp_path / "through", algorithm=uninterrupted)
     run(tmp_path / "halved", steps=3, algorithm=Regress())
     run(tmp_path / "halved", resume=True, algorithm=halved)
-    assert trained(tmp_path / "halved") == trained(tmp_path / "through")
-    assert halved.seen == through.seen != 0
+    assert lines_of_steps(tmp_path / "halved") == lines_of_steps(tmp_path / "through")
+    assert halved.total == uninterrupted.total != 0
     files = [Checkpoints(tmp_path / name / "checkpoints").last() for name in ("through", "halved")]
     for name in ("weights.safetensors", "kept_slow.safetensors", "optimizer.safetensors"):
         assert files[0].joinpath(name).read_bytes() == files[1].joinpath(name).read_bytes()
 
 
-def test_log_probs_that_are_not_provided_are_refused_by_name(tmp_path):
+def test_an_algorithm_that_needs_missing_outputs_is_refused_with_their_names(tmp_path):
     with pytest.raises(UserError, match=r"algorithm 'GRPO' needs log_probs, which policy 'Throwe"):
         run(tmp_path / "run", algorithm=GRPO())
 
@@ -187,10 +190,10 @@ class KeepsLate(Regress):
 
 
 @pytest.mark.parametrize("kind", ["late", "mixed", "replaced"])
-def test_weights_kept_or_blended_in_between_are_resumed_exactly(lab, tmp_path, kind):
-    def go(name, **more):
+def test_weights_kept_or_blended_during_a_run_are_resumed_exactly(lab, tmp_path, kind):
+    def train_named(name, **options):
         if kind == "late":
-            return run(tmp_path / name, algorithm=KeepsLate(), **more)
+            return run(tmp_path / name, algorithm=KeepsLate(), **options)
         mix = {"reference_mix": 0.5} if kind == "mixed" else {}
         return train(
             policy=lab.Tabular(),
@@ -198,38 +201,38 @@ def test_weights_kept_or_blended_in_between_are_resumed_exactly(lab, tmp_path, k
             prompts=lab.rows(),
             rewards=[lab.ones],
             train={"groups_per_step": 2, "group_size": 4, "learning_rate": 0.3}
-            | {"steps": more.get("steps", 6)},
+            | {"steps": options.get("steps", 6)},
             evaluation={"prompts": 1},
             output=tmp_path / name,
-            resume=more.get("resume", False),
+            resume=options.get("resume", False),
             quiet=True,
             **{"prompts.held_out": 0.3},
         )
 
-    whole = go("through")
-    go("halved", steps=3)
-    halved = go("halved", resume=True)
-    assert trained(tmp_path / "halved") == trained(tmp_path / "through")
+    uninterrupted = train_named("through")
+    train_named("halved", steps=3)
+    halved = train_named("halved", resume=True)
+    assert lines_of_steps(tmp_path / "halved") == lines_of_steps(tmp_path / "through")
     name = "late" if kind == "late" else "reference"
-    kept = [dict(result.policy.kept(name)) for result in (whole, halved)]
-    assert kept[0]
-    for name, value in kept[0].items():
-        assert torch.equal(value, kept[1][name])
+    copies = [dict(result.policy.kept(name)) for result in (uninterrupted, halved)]
+    assert copies[0]
+    for name, value in copies[0].items():
+        assert torch.equal(value, copies[1][name])
 
 
-def test_an_average_that_is_no_longer_asked_for_is_dropped(tmp_path):
+def test_an_average_is_dropped_if_the_resumed_run_has_no_ema(tmp_path):
     run(tmp_path / "run", steps=2, ema=0.9)
     result = run(tmp_path / "run", steps=4, resume=True)
     assert result.policy.kept("average") == {}
     assert not (
         Checkpoints(tmp_path / "run" / "checkpoints").last() / "kept_average.safetensors"
     ).exists()
-    assert [line["step"] for line in trained(tmp_path / "run")] == [1, 2, 3, 4]
+    assert [line["step"] for line in lines_of_steps(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("where", ["loss", "end_step", "end_step without an update"])
-def test_a_failing_algorithm_leaves_a_checkpoint_of_a_whole_step(tmp_path, where):
-    """What it changed of its state and weights in the step that failed is not saved."""
+def test_a_failing_algorithm_leaves_a_checkpoint_of_a_complete_step(tmp_path, where):
+    """Changes to its state and weights in the failed step are not saved."""
 
     class Fails(Regress):
         def loss(self, current, batch):
@@ -252,21 +255,21 @@ def test_a_failing_algorithm_leaves_a_checkpoint_of_a_whole_step(tmp_path, where
 
         calls, failing, fail = 0, False, False
 
-    def go(name, *, fail=False, **more):
+    def train_named(name, *, fail=False, **options):
         algorithm = Fails()
         algorithm.fail = fail
-        run(tmp_path / name, algorithm=algorithm, checkpoint_every=2, **more)
+        run(tmp_path / name, algorithm=algorithm, checkpoint_every=2, **options)
         return algorithm
 
-    through = go("through")
+    uninterrupted = train_named("through")
     with pytest.raises(RuntimeError, match="no"):
-        go("failed", fail=True)
-    resumed = go("failed", resume=True)
-    assert resumed.seen == through.seen
-    assert trained(tmp_path / "failed") == trained(tmp_path / "through")
+        train_named("failed", fail=True)
+    resumed = train_named("failed", resume=True)
+    assert resumed.total == uninterrupted.total
+    assert lines_of_steps(tmp_path / "failed") == lines_of_steps(tmp_path / "through")
 
 
-def test_names_that_targets_cannot_see_are_refused_before_the_run(tmp_path):
+def test_unknown_names_in_sees_are_refused_before_the_run(tmp_path):
     for name in ("value", "sampler_log_probs", "reference_aim"):
 
         class Odd(Regress):
@@ -278,20 +281,20 @@ def test_names_that_targets_cannot_see_are_refused_before_the_run(tmp_path):
             run(tmp_path / "run", algorithm=Odd())
 
 
-# ---- targets see a value
+# ---- targets that use a value
 
 
-def test_targets_see_what_they_name(lab):
-    """A critic's: the value of before the first update, in the shape of the update."""
-    seen = []
+def test_targets_receive_the_values_named_in_sees(lab):
+    """As for a critic: values from before the first update, cut to the rollouts of the update."""
+    calls = []
 
     class Valued(lab.Tabular):
         provides = frozenset({"log_probs", "value"})
 
         def forward(self, rollouts, decisions=slice(None)):
-            answer = super().forward(rollouts, decisions)
-            value = answer.log_probs.exp() + self.table.sum() * 0
-            return LogProbs(log_probs=answer.log_probs, extra={"value": value})
+            output = super().forward(rollouts, decisions)
+            value = output.log_probs.exp() + self.table.sum() * 0
+            return LogProbs(log_probs=output.log_probs, extra={"value": value})
 
     class WithBaseline(GRPO):
         sees = frozenset({"old_value", "old_log_probs"})
@@ -299,10 +302,10 @@ def test_targets_see_what_they_name(lab):
         needs = frozenset({"log_probs", "value"})
 
         def targets(self, scores, rollouts, answers):
-            seen.append((rollouts, answers))
+            calls.append((rollouts, answers))
             targets = super().targets(scores, rollouts, answers)
-            less = targets["advantages"].unsqueeze(1) - answers["old_value"].float()
-            return {**targets, "advantages": less}
+            advantages = targets["advantages"].unsqueeze(1) - answers["old_value"].float()
+            return {**targets, "advantages": advantages}
 
         def loss(self, current, batch):
             assert batch["old_value"].shape == batch["mask"].shape
@@ -314,12 +317,12 @@ def test_targets_see_what_they_name(lab):
     with torch.no_grad():
         expected = policy(scored.rollouts)
     trainer.learn(scored)
-    assert len(seen) == 2
-    for number, (rollouts, answers) in enumerate(seen):
+    assert len(calls) == 2
+    for number, (rollouts, answers) in enumerate(calls):
         rows, mask = slice(8 * number, 8 * number + 8), rollouts.mask
         assert answers.keys() == {"old_value", "old_log_probs"}
         width = mask.shape[1]
-        for name, whole in (("value", expected.extra["value"]), ("log_probs", expected.log_probs)):
-            torch.testing.assert_close(answers[f"old_{name}"][mask], whole[rows, :width][mask])
+        for name, values in (("value", expected.extra["value"]), ("log_probs", expected.log_probs)):
+            torch.testing.assert_close(answers[f"old_{name}"][mask], values[rows, :width][mask])
         assert not rollouts.trajectory
         assert set(rollouts.versions.tolist()) == {0}

@@ -1,7 +1,7 @@
-"""Rewards that compute elsewhere are at it while the next batch is sampled.
+"""Async and isolated rewards are computed while the next batch is sampled.
 
-Shown by the order of what happens and not by a clock: sampling goes on only when a reward of the
-batch before has begun, and that reward answers only when the sampling has ended.
+The tests need no clock: sampling goes on only after the reward of the previous batch has begun,
+and that reward returns only after the sampling has ended. Without overlap both would wait forever.
 """
 
 import asyncio
@@ -29,35 +29,35 @@ from groupwise.scoring import event_loop
 from groupwise.scoring.scorer import Scorer
 from groupwise.storage.checkpoint import Checkpoints
 
-PATIENCE = 20.0
-"""Seconds after which what is waited for does not come."""
+TIMEOUT = 20.0
+"""Seconds after which a test stops waiting and fails."""
 
 
 class Lockstep:
-    """Batches and calls of a reward, numbered from 1, that wait for each other.
+    """Batches, numbered from 1, and their rewards, which wait for each other.
 
-    meets: numbers of the batches whose reward and whose successor's sampling must be at it at once.
+    overlapping: numbers n for which reward n and the sampling of batch n + 1 must overlap.
     """
 
-    def __init__(self, meets):
-        self.meets = meets
+    def __init__(self, overlapping):
+        self.overlapping = overlapping
         self.begun, self.sampled = defaultdict(threading.Event), defaultdict(threading.Event)
         self.batches, self.calls = 0, []
 
     def sample(self):
         self.batches += 1
-        before = self.batches - 1
-        if before in self.meets:
-            assert self.begun[before].wait(PATIENCE), f"reward {before} has not begun"
+        previous = self.batches - 1
+        if previous in self.overlapping:
+            assert self.begun[previous].wait(TIMEOUT), f"reward {previous} has not begun"
         self.sampled[self.batches].set()
 
     async def reward(self, completions, trainer_state, **_):
         self.calls.append((len(completions), trainer_state.global_step))
         number = len(self.calls)
         self.begun[number].set()
-        until = time.monotonic() + PATIENCE
-        while number in self.meets and not self.sampled[number + 1].is_set():
-            assert time.monotonic() < until, f"batch {number + 1} is not sampled meanwhile"
+        deadline = time.monotonic() + TIMEOUT
+        while number in self.overlapping and not self.sampled[number + 1].is_set():
+            assert time.monotonic() < deadline, f"batch {number + 1} is not sampled meanwhile"
             await asyncio.sleep(0.001)
         return self.values(completions)
 
@@ -67,19 +67,19 @@ class Lockstep:
     def policy(self, lab):
         lockstep = self
 
-        class Meeting(lab.Tabular):
-            def sample(self, *rest, **more):
-                rollouts = super().sample(*rest, **more)
+        class Waiting(lab.Tabular):
+            def sample(self, *args, **options):
+                rollouts = super().sample(*args, **options)
                 lockstep.sample()
                 return rollouts
 
-        return Meeting()
+        return Waiting()
 
 
-# ---- who is at it at once
+# ---- what overlaps
 
 
-def test_batches_of_a_step(lab):
+def test_batches_of_a_step_overlap(lab):
     steps = Lockstep({1, 2})
     trainer = lab.trainer(
         steps.policy(lab), reward=steps.reward, sample_batch=5, group_size=2, groups_per_step=5
@@ -88,7 +88,7 @@ def test_batches_of_a_step(lab):
     assert steps.calls == [(4, 0), (4, 0), (2, 0)]  # whole groups
 
 
-def test_batches_of_a_round_of_refilling(lab):
+def test_batches_of_replaced_groups_overlap(lab):
     class Dead(Lockstep):
         def values(self, completions):
             return [0.0] * len(completions)
@@ -102,8 +102,8 @@ def test_batches_of_a_round_of_refilling(lab):
 
 
 @pytest.mark.parametrize("by_engine", [False, True])
-def test_steps_with_ahead(lab, by_engine):
-    steps = Lockstep({1, 2})  # and after the third nothing is sampled
+def test_steps_overlap_with_ahead(lab, by_engine):
+    steps = Lockstep({1, 2})  # nothing is sampled after the third
     policy = steps.policy(lab)
     sampler = Engine(policy) if by_engine else None
     trainer = lab.trainer(
@@ -113,7 +113,7 @@ def test_steps_with_ahead(lab, by_engine):
     assert steps.calls == [(16, 0), (16, 1), (16, 2)]
 
 
-def test_batches_of_an_evaluation_greedy_ones_too(lab):
+def test_batches_of_an_evaluation_overlap_also_greedy_ones(lab):
     steps = Lockstep({1, 2, 3, 4})
     settings = {"evaluation": {"prompts": 3, "samples": 2}, "held_out": 0.8}
     trainer = lab.trainer(steps.policy(lab), reward=steps.reward, sample_batch=2, **settings)
@@ -125,7 +125,7 @@ def test_batches_of_an_evaluation_greedy_ones_too(lab):
     assert evaluation.samples == plain.samples
 
 
-# ---- in a process of its own
+# ---- isolated rewards
 
 MODULE = """
     import time
@@ -150,7 +150,7 @@ def scorer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     import meeting_rewards
 
-    reward = Reward(name="meets", function=meeting_rewards.meets, isolate=True, deadline=PATIENCE)
+    reward = Reward(name="meets", function=meeting_rewards.meets, isolate=True, deadline=TIMEOUT)
     scorer = Scorer([reward])
     scorer.load()
     yield scorer
@@ -158,45 +158,45 @@ def scorer(tmp_path, monkeypatch):
     del sys.modules["meeting_rewards"]
 
 
-def comes(path):
-    until = time.monotonic() + PATIENCE
+def wait_for(path):
+    deadline = time.monotonic() + TIMEOUT
     while not Path(path).exists():
-        assert time.monotonic() < until, f"{path} does not come"
+        assert time.monotonic() < deadline, f"{path} was not written"
         time.sleep(0.01)
 
 
-def test_an_isolated_reward_is_called_meanwhile_batch_by_batch_until_it_is_closed(lab, scorer):
-    class Meeting(lab.Tabular):
+def test_calls_of_an_isolated_reward_overlap_with_sampling_and_end_when_it_is_closed(lab, scorer):
+    class Waiting(lab.Tabular):
         batches = 0
 
-        def sample(self, *rest, **more):
+        def sample(self, *args, **options):
             self.batches += 1
             if self.batches > 1:
-                comes(f"begun_{self.batches - 1}")
+                wait_for(f"begun_{self.batches - 1}")
             Path(f"sampled_{self.batches}").touch()
-            return super().sample(*rest, **more)
+            return super().sample(*args, **options)
 
-    trainer = lab.trainer(Meeting(), sample_batch=4, group_size=2, groups_per_step=5, held_out=0.0)
+    trainer = lab.trainer(Waiting(), sample_batch=4, group_size=2, groups_per_step=5, held_out=0.0)
     trainer.experience.scorer = scorer
     scored = trainer.experience.next(trainer.state)
     assert scored.scores.total.tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 2
-    # Closed while one call hangs and another waits for its turn: nothing is left, or started anew.
+    # Closed while one call hangs and another one is queued: no thread or process remains.
     before, children = set(threading.enumerate()), set(psutil.Process().children())
     for _ in range(2):
         scorer.start(scored.rollouts)
-    comes("begun_4")
+    wait_for("begun_4")
     scorer.close()
     for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
     assert set(psutil.Process().children()) < children
 
 
-# ---- what it comes to
+# ---- results
 
 
-def logging(lab):
-    """A plain reward and an async one that log, judge steps, and give what is no number."""
+def two_rewards(lab):
+    """A plain reward that logs and returns None and NaN, and an async one that judges steps."""
 
     def plain(completions, log_metric):
         for text in completions:
@@ -211,35 +211,35 @@ def logging(lab):
     return [Reward(name="plain", function=plain), Reward(name="judges", function=judges)]
 
 
-def test_batches_change_nothing_that_is_learned_or_logged(lab):
+def test_the_size_of_batches_changes_neither_weights_nor_metrics(lab):
     runs = []
     for batch in (512, 5):
         trainer = lab.trainer(sample_batch=batch, groups_per_step=7, group_size=4, held_out=0.0)
-        trainer.experience.scorer = Scorer(logging(lab))
+        trainer.experience.scorer = Scorer(two_rewards(lab))
         lines = [lab.step(trainer) for _ in range(2)]
         runs.append((trainer.policy.table, lines))
-    (table, lines), (other, others) = runs
-    assert torch.equal(table, other)
+    (table, lines), (other_table, other_lines) = runs
+    assert torch.equal(table, other_table)
     assert lines[0]["nan_rewards/plain"] > 0
     assert "plain/length" in lines[0]
-    for line, of_batches in zip(lines, others, strict=True):
-        del line["decisions_per_second"], of_batches["decisions_per_second"]
+    for line, other_line in zip(lines, other_lines, strict=True):
+        del line["decisions_per_second"], other_line["decisions_per_second"]
         for key in line:
             if not key.startswith("reward_time/"):
-                assert of_batches[key] == pytest.approx(line[key], nan_ok=True)
+                assert other_line[key] == pytest.approx(line[key], nan_ok=True)
 
 
-def test_scores_of_batches_add_up(lab):
-    part = lab.scores_of(torch.tensor([1.0, 3.0]))
-    first = replace(part, seconds={"a": 1.0}, undefined={"a": 1}, metrics={"a/x": 1.0})
-    further = replace(
+def test_joined_scores_have_sums_and_means_of_their_batches(lab):
+    scores = lab.scores_of(torch.tensor([1.0, 3.0]))
+    first = replace(scores, seconds={"a": 1.0}, undefined={"a": 1}, metrics={"a/x": 1.0})
+    second = replace(
         lab.scores_of(torch.tensor([2.0] * 6)),
         seconds={"a": 0.5},
         metrics={"a/x": 2.0, "a/y": 7.0},
         extra={"z": [0] * 6},
         failures={"a": "raised"},
     )
-    both = Scores.concat([first, further])
+    both = Scores.concat([first, second])
     assert both.seconds == {"a": 1.5}
     assert both.undefined == {"a": 1}
     assert both.metrics == {"a/x": 1.75, "a/y": 7.0}
@@ -247,10 +247,10 @@ def test_scores_of_batches_add_up(lab):
     assert both.failures == {"a": "raised"}
 
 
-def test_steps_for_one_batch_and_numbers_for_another_stop_the_run(lab):
+def test_a_reward_with_steps_for_one_batch_and_numbers_for_another_is_refused(lab):
     def mixed(completions, prompts):
-        judged = prompts[0] == "question 0"
-        return [[1.0] * len(text) if judged else 1.0 for text in completions]
+        has_steps = prompts[0] == "question 0"
+        return [[1.0] * len(text) if has_steps else 1.0 for text in completions]
 
     scorer = Scorer([Reward(name="mixed", function=mixed)])
     batches = [lab.build(lab.rows()[n : n + 1], [[1, 0]]) for n in range(2)]
@@ -258,8 +258,8 @@ def test_steps_for_one_batch_and_numbers_for_another_stop_the_run(lab):
         scorer.finish([scorer.start(batch) for batch in batches])
 
 
-def test_the_deadline_of_a_call_begins_with_it(lab, monkeypatch):
-    """Not with that of another that keeps the loop busy before it."""
+def test_the_deadline_of_a_call_begins_when_it_starts(lab, monkeypatch):
+    """Not when it was queued behind another call that keeps the event loop busy."""
     monkeypatch.setattr(event_loop, "PATIENCE", 0.1)
 
     async def computes(completions):
@@ -273,10 +273,10 @@ def test_the_deadline_of_a_call_begins_with_it(lab, monkeypatch):
     scorer.close()
 
 
-# ---- what fails meanwhile
+# ---- failures while a step is sampled
 
 
-def test_calls_that_are_given_up_are_cancelled(lab):
+def test_pending_calls_are_cancelled_when_the_scorer_is_closed(lab):
     begun, ended = threading.Event(), threading.Event()
 
     async def hangs(completions):
@@ -288,12 +288,12 @@ def test_calls_that_are_given_up_are_cancelled(lab):
 
     scorer = Scorer([Reward(name="hangs", function=hangs)])
     scorer.start(lab.build(lab.rows(1), [[1, 0]]))
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     scorer.close()
-    assert ended.wait(PATIENCE)
+    assert ended.wait(TIMEOUT)
 
 
-def run(lab, folder, *, reward, policy=None, sampler=None, **more):
+def run(lab, folder, *, reward, policy=None, sampler=None, **options):
     policy = policy or lab.Tabular()
     settings = {"steps": 5, "groups_per_step": 2, "group_size": 4, "sample_batch": 4}
     return train(
@@ -305,7 +305,7 @@ def run(lab, folder, *, reward, policy=None, sampler=None, **more):
         evaluation={"prompts": 1, "greedy": False},
         output=folder / "run",
         quiet=True,
-        **more,
+        **options,
     )
 
 
@@ -314,13 +314,13 @@ def steps_of(folder):
 
 
 def lines(folder):
-    """The metrics, but for those of time."""
+    """The metrics of each line, without times."""
     rows = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in row.items() if "time" not in k and "per_s" not in k} for row in rows]
 
 
-class Never:
-    """An async reward that answers no more after some steps, if any."""
+class Stopping:
+    """An async reward that awaits `then` in step `step` and never returns from it."""
 
     def __init__(self, lab, step=None, then=None):
         self.ones, self.step, self.then = lab.ones, step, then
@@ -335,48 +335,48 @@ class Never:
 
 def test_sampling_that_fails_while_a_reward_hangs_ends_the_run(lab, tmp_path):
     class Breaks(lab.Tabular):
-        batches, worst = 0, 7
+        batches, failing_batch = 0, 7
 
-        def sample(self, *rest, purpose="train", **more):
+        def sample(self, *args, purpose="train", **options):
             self.batches += purpose == "train"
-            if self.batches == self.worst:  # of step 4, while step 3 is scored
+            if self.batches == self.failing_batch:  # a batch of step 4, while step 3 is scored
                 raise ConnectionError("out of memory")
-            return super().sample(*rest, purpose=purpose, **more)
+            return super().sample(*args, purpose=purpose, **options)
 
     with pytest.raises(ConnectionError, match="out of memory"):
-        run(lab, tmp_path, reward=Never(lab, 2), policy=Breaks())
+        run(lab, tmp_path, reward=Stopping(lab, 2), policy=Breaks())
     assert steps_of(tmp_path) == "step_2"
-    Breaks.worst = None
-    assert run(lab, tmp_path, reward=Never(lab), policy=Breaks(), resume=True).steps == 5
+    Breaks.failing_batch = None
+    assert run(lab, tmp_path, reward=Stopping(lab), policy=Breaks(), resume=True).steps == 5
 
 
 @pytest.mark.parametrize("by_engine", [False, True])
-def test_a_reward_that_fails_while_the_next_step_is_sampled(lab, tmp_path, by_engine):
+def test_a_reward_that_fails_while_the_next_step_is_sampled_loses_no_step(lab, tmp_path, by_engine):
     async def fails():
         raise LookupError("no such answer")
 
     with pytest.raises(RewardError, match="raised LookupError: no such answer"):
-        run(lab, tmp_path, reward=Never(lab, 2, fails), sampler=by_engine)
+        run(lab, tmp_path, reward=Stopping(lab, 2, fails), sampler=by_engine)
     assert steps_of(tmp_path) == "step_2"
-    resumed = run(lab, tmp_path, reward=Never(lab), sampler=by_engine, resume=True)
-    through = run(lab, tmp_path / "through", reward=Never(lab), sampler=by_engine)
+    resumed = run(lab, tmp_path, reward=Stopping(lab), sampler=by_engine, resume=True)
+    uninterrupted = run(lab, tmp_path / "through", reward=Stopping(lab), sampler=by_engine)
     assert lines(tmp_path) == lines(tmp_path / "through")
-    assert torch.equal(resumed.policy.table, through.policy.table)
+    assert torch.equal(resumed.policy.table, uninterrupted.policy.table)
 
 
-def test_a_second_signal_ends_the_wait_for_a_reward(lab, tmp_path):
+def test_a_second_signal_interrupts_the_wait_for_a_reward(lab, tmp_path):
     async def interrupted():
         for _ in range(2):
-            await asyncio.sleep(0.5)  # by then the next step is sampled, and this is waited for
+            await asyncio.sleep(0.5)  # time to sample the next step and then wait for this reward
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(lab, tmp_path, reward=Never(lab, 2, interrupted))
+        run(lab, tmp_path, reward=Stopping(lab, 2, interrupted))
     assert steps_of(tmp_path) == "step_2"
-    assert run(lab, tmp_path, reward=Never(lab), resume=True).steps == 5
+    assert run(lab, tmp_path, reward=Stopping(lab), resume=True).steps == 5
 
 
-# ---- what is skipped is named
+# ---- skipped samples
 
 
 def test_a_skipped_reward_that_hangs_is_named_once(lab, tmp_path, capsys):
@@ -393,6 +393,6 @@ def test_a_skipped_reward_that_hangs_is_named_once(lab, tmp_path, capsys):
         evaluation={"prompts": 1},
         output=tmp_path / "run",
     )
-    warned = [line for line in capsys.readouterr().err.splitlines() if "did not answer" in line]
-    for name, line in zip(("slow", "watched"), warned, strict=True):
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "did not answer" in line]
+    for name, line in zip(("slow", "watched"), warnings, strict=True):
         assert f"warning: reward {name!r} did not answer within 0.05 s; samples on which it" in line

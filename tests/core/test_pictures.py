@@ -1,4 +1,4 @@
-"""Policies whose completions are images: what an evaluation keeps of them, and what it skips."""
+"""Policies whose completions are images: saved files, evaluations, reports."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from groupwise.storage.samples import read_samples, write_samples
 
 
 class Picture:
-    """What the core asks of an image: that it can be saved."""
+    """An image, of which the core requires only `save`."""
 
     def __init__(self, text):
         self.text = text
@@ -34,14 +34,18 @@ def painter(lab):
 
         def sample(self, prompts, *, group_size, seeds, purpose="train"):
             assert purpose != "greedy"
-            made = super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
-            pictures = [Picture(text) for text in made.completions]
+            rollouts = super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
+            pictures = [Picture(text) for text in rollouts.completions]
             if purpose == "evaluate":
-                nothing = made.mask[:, :0]
+                no_decisions = rollouts.mask[:, :0]
                 return replace(
-                    made, completions=pictures, mask=nothing, sampler_log_probs=None, trajectory={}
+                    rollouts,
+                    completions=pictures,
+                    mask=no_decisions,
+                    sampler_log_probs=None,
+                    trajectory={},
                 )
-            return replace(made, completions=pictures)
+            return replace(rollouts, completions=pictures)
 
     return Painter()
 
@@ -51,7 +55,7 @@ def ones(completions):
 
 
 @pytest.fixture
-def painted(lab, painter, tmp_path):
+def image_run(lab, painter, tmp_path):
     evaluation = {"prompts": 4, "samples": 2, "every": 1, "distinct": False}
     rows = [{**row, "asks": row["id"] % 3} for row in lab.rows()]
     return groupwise.train(
@@ -66,44 +70,44 @@ def painted(lab, painter, tmp_path):
     )
 
 
-def test_images_are_saved_before_and_after(painted):
+def test_images_are_saved_before_and_after(image_run):
     names = [f"{draw:04d}_{index}.png" for draw in range(4) for index in range(2)]
-    folders = painted.folder.rglob("*.png")
+    folders = image_run.folder.rglob("*.png")
     assert {path.parent.name for path in folders} == {"before", "after"}
     for side in ("before", "after"):
-        assert sorted(p.name for p in (painted.folder / "samples" / side).iterdir()) == names
-        samples = read_samples(painted.folder / "samples" / f"{side}.jsonl")
+        assert sorted(p.name for p in (image_run.folder / "samples" / side).iterdir()) == names
+        samples = read_samples(image_run.folder / "samples" / f"{side}.jsonl")
         assert [s["image"] for s in samples] == [f"samples/{side}/{name}" for name in names]
         assert {s["completion"] for s in samples} == {""}
         for sample in samples:
-            content = (painted.folder / sample["image"]).read_bytes()
+            content = (image_run.folder / sample["image"]).read_bytes()
             assert content.count(b"1") == sample["rewards"]["ones"]
-    page = (painted.folder / "report.html").read_text()
-    assert page.count("<img") == 8  # of two samples for a prompt the first
+    page = (image_run.folder / "report.html").read_text()
+    assert page.count("<img") == 8  # the first of two samples of each prompt
 
 
-def test_no_greedy_pass_and_no_lengths(painted):
-    for metrics in (painted.before, painted.after):
+def test_evaluations_of_images_have_no_greedy_pass_and_no_lengths(image_run):
+    for metrics in (image_run.before, image_run.after):
         assert "greedy_accuracy" not in metrics
         assert "length" not in metrics
-    assert not any(s["greedy"] for s in read_samples(painted.folder / "samples" / "after.jsonl"))
-    assert "length" not in brief(painted.after)
-    page = (painted.folder / "report.html").read_text()
+    assert not any(s["greedy"] for s in read_samples(image_run.folder / "samples" / "after.jsonl"))
+    assert "length" not in brief(image_run.after)
+    page = (image_run.folder / "report.html").read_text()
     words = page.partition("<body>")[2].partition("<details>")[0].lower()
     assert "greedy" not in words
     assert "length, " not in words
 
 
-def test_repeated_questions_are_counted(painted, lab):
-    assert painted.after["prompts"] == 4
-    assert painted.after["distinct_prompts"] == 3
-    assert brief(painted.after).endswith("(4 held-out prompts, 3 different)")
+def test_evaluations_count_distinct_prompts(image_run, lab):
+    assert image_run.after["prompts"] == 4
+    assert image_run.after["distinct_prompts"] == 3
+    assert brief(image_run.after).endswith("(4 held-out prompts, 3 different)")
     metrics = lab.trainer(evaluation={"prompts": 2}).evaluate().metrics
     assert "distinct_prompts" not in metrics
     assert metrics["length"] > 0
 
 
-def test_images_of_an_evaluation_that_is_written_anew(tmp_path):
+def test_rewritten_samples_replace_the_images_of_earlier_ones(tmp_path):
     def sample(draw, *, greedy=False):
         return {"completion": Picture(str(draw)), "draw": draw, "index": 0, "greedy": greedy}
 
@@ -116,17 +120,17 @@ def test_images_of_an_evaluation_that_is_written_anew(tmp_path):
     assert read_samples(path.with_name("none.jsonl")) == []
 
 
-def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path):
-    seen = []
+def test_evaluations_and_the_saved_model_use_averaged_weights(lab, tmp_path):
+    tables = []
 
     class Recording(lab.Tabular):
-        def sample(self, *rest, purpose="train", **more):
+        def sample(self, *args, purpose="train", **options):
             if purpose == "evaluate":
-                seen.append(self.table.detach().clone())
-            return super().sample(*rest, purpose=purpose, **more)
+                tables.append(self.table.detach().clone())
+            return super().sample(*args, purpose=purpose, **options)
 
         def save_pretrained(self, path):
-            seen.append(self.table.detach().clone())
+            tables.append(self.table.detach().clone())
 
     result = groupwise.train(
         policy=Recording(),
@@ -137,32 +141,32 @@ def test_evaluations_and_what_is_saved_have_the_averaged_weights(lab, tmp_path):
         output=tmp_path / "run",
         quiet=True,
     )
-    first, saved, after = seen
-    raw = result.policy.table.detach().clone()
+    first, saved, after = tables
+    unaveraged = result.policy.table.detach().clone()
     assert torch.equal(saved, after)
-    assert not torch.equal(saved, raw)
+    assert not torch.equal(saved, unaveraged)
     assert not torch.equal(saved, first)
     resumed = lab.Tabular()
     read_weights(resumed, Checkpoints(tmp_path / "run" / "checkpoints").load())
-    assert torch.equal(resumed.table, raw)
-    # And so has an evaluation made later.
+    assert torch.equal(resumed.table, unaveraged)
+    # A later evaluation of the run uses them, too.
     objects = {("policy",): Recording(), ("rewards", 0): lab.ones}
-    again = evaluate_run(tmp_path / "run", objects=objects)
-    assert again.metrics == pytest.approx(dict(result.after))
-    assert torch.equal(seen[-1], saved)
+    evaluation = evaluate_run(tmp_path / "run", objects=objects)
+    assert evaluation.metrics == pytest.approx(dict(result.after))
+    assert torch.equal(tables[-1], saved)
 
 
-def test_the_record_of_a_run_names_its_unit(painted):
-    assert json.loads((painted.folder / "result.json").read_text())["unit"] == "steps"
+def test_the_record_of_a_run_names_its_unit(image_run):
+    assert json.loads((image_run.folder / "result.json").read_text())["unit"] == "steps"
 
 
-def test_pictures_of_an_evaluation_have_a_folder_and_a_page(painted, painter):
+def test_a_later_evaluation_writes_its_own_images_and_report(image_run, painter):
     rows = [{"prompt": f"other {n}", "id": n, "asks": n} for n in range(3)]
-    before = {path: path.read_bytes() for path in painted.folder.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in image_run.folder.rglob("*") if path.is_file()}
     objects = {("policy",): painter, ("prompts",): rows, ("rewards", 0): ones}
-    new = {"name": "rows", "rows": rows}
-    overrides = [f"evaluation.source={json.dumps(new)}", "evaluation.prompts=3"]
-    folder = evaluate_run(painted.folder, overrides, objects=objects).folder
+    source = {"name": "rows", "rows": rows}
+    overrides = [f"evaluation.source={json.dumps(source)}", "evaluation.prompts=3"]
+    folder = evaluate_run(image_run.folder, overrides, objects=objects).folder
     samples = read_samples(folder / "samples" / "evaluation.jsonl")
     assert [sample["image"] for sample in samples] == [
         f"samples/evaluation/{draw:04d}_{index}.png" for draw in range(3) for index in range(2)

@@ -1,4 +1,4 @@
-"""Plugins: one that is broken breaks nobody else, and every error says who and what."""
+"""Plugins: discovery and loading; a broken one affects no other, and errors name it."""
 
 import inspect
 import os
@@ -29,7 +29,7 @@ def register_rewards(register):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Write a plugin module and get its entry point."""
+    """A function that writes the module of a plugin and returns its entry point."""
     monkeypatch.syspath_prepend(tmp_path)
     written = []
 
@@ -47,7 +47,7 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-def good(install, plugin, name):
+def working_plugin(install, plugin, name):
     return install(
         plugin,
         GOOD.format(name=name, module=f"fake_{plugin}"),
@@ -59,8 +59,10 @@ def names(registry):
     return [(entry.kind, entry.name, entry.plugin) for entry in registry.entries]
 
 
-def test_names_are_found_and_load(install):
-    registry = discover(iter([good(install, "one", "first"), good(install, "two", "second")]))
+def test_registered_names_are_listed_and_loaded(install):
+    registry = discover(
+        iter([working_plugin(install, "one", "first"), working_plugin(install, "two", "second")])
+    )
     assert names(registry) == [("rewards", "first", "one"), ("rewards", "second", "two")]
     assert registry.failures == {}
     assert registry.load("rewards", "second")([]) == ["two"]
@@ -74,8 +76,8 @@ def test_names_are_found_and_load(install):
     )
 
 
-def test_targets_are_imported_only_when_asked_for(install):
-    registry = discover(iter([good(install, "one", "first")]))
+def test_targets_are_imported_only_when_loaded(install):
+    registry = discover(iter([working_plugin(install, "one", "first")]))
     assert "fake_one_targets" not in sys.modules
     registry.load("rewards", "first")
     assert "fake_one_targets" in sys.modules
@@ -132,15 +134,15 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_plugin_is_shown_and_breaks_nobody(install, case):
+def test_a_broken_plugin_is_reported_and_affects_no_other(install, case):
     source, reason = BROKEN[case]
     points = [
-        good(install, "one", "first"),
+        working_plugin(install, "one", "first"),
         install("broken", source),
-        good(install, "two", "second"),
+        working_plugin(install, "two", "second"),
     ]
     registry = discover(iter(points))
-    # Nothing of the broken one counts, not even what it had registered before it failed.
+    # Names that the broken plugin registered before it failed are dropped, too.
     assert names(registry) == [("rewards", "first", "one"), ("rewards", "second", "two")]
     assert list(registry.failures) == ["broken"]
     assert registry.failures["broken"].startswith(reason)
@@ -149,25 +151,28 @@ def test_a_broken_plugin_is_shown_and_breaks_nobody(install, case):
         registry.load("rewards", "lost")
 
 
-def test_two_entry_points_of_one_name(install):
-    first, second = good(install, "one", "first"), good(install, "two", "second")
+def test_the_second_of_two_entry_points_of_the_same_name_fails(install):
+    first, second = (
+        working_plugin(install, "one", "first"),
+        working_plugin(install, "two", "second"),
+    )
     second = EntryPoint(name="one", value=second.value, group="groupwise")
     registry = discover(iter([first, second]))
     assert names(registry) == [("rewards", "first", "one")]
     assert "one" in registry.failures
 
 
-def test_duplicates_name_both_plugins(install):
-    points = [good(install, plugin, "same") for plugin in ("one", "two")]
-    registry = discover(iter([*points, good(install, "three", "other")]))
-    told = r"reward 'same' is registered twice: by plugins 'one' \(.*\) and 'two' \(.*\)"
-    with pytest.raises(UserError, match=told):
+def test_the_error_for_a_duplicate_name_has_both_plugins(install):
+    points = [working_plugin(install, plugin, "same") for plugin in ("one", "two")]
+    registry = discover(iter([*points, working_plugin(install, "three", "other")]))
+    message = r"reward 'same' is registered twice: by plugins 'one' \(.*\) and 'two' \(.*\)"
+    with pytest.raises(UserError, match=message):
         registry.load("rewards", "same")
     assert registry.load("rewards", "other")([]) == ["three"]
 
 
-def test_one_of_two_is_reached_by_its_plugin(install):
-    points = [good(install, plugin, "same") for plugin in ("one", "two")]
+def test_a_duplicate_name_is_loaded_with_its_plugin_as_prefix(install):
+    points = [working_plugin(install, plugin, "same") for plugin in ("one", "two")]
     registry = discover(iter(points))
     for plugin in ("one", "two"):
         assert registry.load("rewards", f"{plugin}/same")([]) == [plugin]
@@ -180,41 +185,44 @@ def test_one_of_two_is_reached_by_its_plugin(install):
 
 @pytest.mark.parametrize("name", ["oen/same", "one/smae"])
 def test_a_misspelt_name_with_its_plugin_gets_a_suggestion(install, name):
-    registry = discover(iter([good(install, "one", "same")]))
+    registry = discover(iter([working_plugin(install, "one", "same")]))
     with pytest.raises(UserError, match=f"unknown reward '{name}', did you mean 'one/same'?"):
         registry.load("rewards", name)
 
 
-def test_a_registered_name_goes_before_that_of_a_plugin(install):
-    plain, clashing = good(install, "one", "same"), good(install, "two", "one/same")
+def test_a_registered_name_wins_over_a_name_with_a_plugin_as_prefix(install):
+    plain, clashing = (
+        working_plugin(install, "one", "same"),
+        working_plugin(install, "two", "one/same"),
+    )
     registry = discover(iter([plain, clashing]))
     assert registry.load("rewards", "one/same")([]) == ["two"]
 
 
 @pytest.mark.parametrize("without", ["two", " two , three", "two,,"])
-def test_plugins_are_switched_off(install, monkeypatch, without):
+def test_plugins_that_are_switched_off_are_not_imported(install, monkeypatch, without):
     monkeypatch.setenv(plugins.SWITCHED_OFF, without)
     points = [
-        good(install, "one", "first"),
+        working_plugin(install, "one", "first"),
         install("two", "raise RuntimeError('it was imported')"),
     ]
     registry = discover(iter(points))
     assert names(registry) == [("rewards", "first", "one")]
     assert registry.failures == {}
     assert registry.switched_off == ["two"]
-    told = "registered are first\n  plugin 'two' may register it, but is switched off by GROUP"
-    with pytest.raises(UserError, match=told):
+    message = "registered are first\n  plugin 'two' may register it, but is switched off by GROUP"
+    with pytest.raises(UserError, match=message):
         registry.load("rewards", "second")
 
 
-def test_what_is_switched_off_and_not_there_is_noted(install, monkeypatch):
+def test_unknown_names_of_plugins_to_switch_off_are_reported(install, monkeypatch):
     monkeypatch.setenv(plugins.SWITCHED_OFF, "ome,,one")
-    points = [good(install, plugin, plugin) for plugin in ("one", "omen")]
+    points = [working_plugin(install, plugin, plugin) for plugin in ("one", "omen")]
     assert discover(iter(points)).misnamed == {"ome": ", did you mean 'omen'?"}
 
 
-def test_switching_one_off_settles_whose_name_it_is(install, monkeypatch):
-    points = [good(install, plugin, "same") for plugin in ("one", "two")]
+def test_switching_one_plugin_off_resolves_a_duplicate_name(install, monkeypatch):
+    points = [working_plugin(install, plugin, "same") for plugin in ("one", "two")]
     monkeypatch.setenv(plugins.SWITCHED_OFF, "one")
     assert discover(iter(points)).load("rewards", "same")([]) == ["two"]
 
@@ -234,12 +242,12 @@ def test_a_name_may_be_of_two_kinds(install):
     assert registry.load("callbacks", "same") == 2
 
 
-def test_unknown_names_suggest_and_list(install):
-    registry = discover(iter([good(install, "one", "exact_match")]))
-    told = "unknown reward 'exact_mach', did you mean 'exact_match'?; registered are exact_match"
+def test_the_error_for_an_unknown_name_has_a_suggestion_and_all_names(install):
+    registry = discover(iter([working_plugin(install, "one", "exact_match")]))
+    message = "unknown reward 'exact_mach', did you mean 'exact_match'?; registered are exact_match"
     with pytest.raises(UserError) as caught:
         registry.load("rewards", "exact_mach")
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     with pytest.raises(UserError, match="unknown policy 'exact_match'; registered are none"):
         registry.load("policies", "exact_match")
 
@@ -247,7 +255,7 @@ def test_unknown_names_suggest_and_list(install):
 # ---- targets
 
 
-def test_module_and_attribute(install, tmp_path):
+def test_a_name_may_be_a_module_and_an_attribute(install, tmp_path):
     (tmp_path / "fake_own.py").write_text("class Judge:\n    def score(self): ...\nrate = 3\n")
     registry = Registry()
     assert registry.load("rewards", "fake_own:rate") == 3
@@ -261,7 +269,7 @@ def test_module_and_attribute(install, tmp_path):
     sys.modules.pop("fake_own")
 
 
-def test_a_target_that_breaks_at_import_is_told(install):
+def test_the_error_names_a_target_that_fails_at_import(install):
     point = install("one", GOOD.format(name="first", module="fake_one"), "1 / 0\n")
     with pytest.raises(UserError, match="'first': importing 'fake_one_targets' raised ZeroDivis"):
         discover(iter([point])).load("rewards", "first")
@@ -281,26 +289,28 @@ def register_rewards(register):
 def test_a_missing_extra_is_named_with_its_distribution(install):
     point = install("one", EXTRA, "import surely_not_installed.part\n")
     registry = discover(iter([point]))
-    of_package = [
+    entries = [
         Entry(**{**vars(entry), "distribution": "their-package"}) for entry in registry.entries
     ]
-    registry = Registry(entries=of_package)
-    told = r"'heavy' needs an extra: pip install 'their-package\[gpu\]' \(No module named 'surely"
-    with pytest.raises(UserError, match=told):
+    registry = Registry(entries=entries)
+    message = (
+        r"'heavy' needs an extra: pip install 'their-package\[gpu\]' \(No module named 'surely"
+    )
+    with pytest.raises(UserError, match=message):
         registry.load("rewards", "heavy")
     with pytest.raises(UserError, match="'plain': cannot import"):
         registry.load("rewards", "plain")
-    # The plugin's own module missing is no question of extras.
+    # An extra does not help if the module of the plugin itself is missing.
     with pytest.raises(UserError, match="'wrong': cannot import 'fake_one_nowhere'"):
         registry.load("rewards", "wrong")
 
 
-def test_requirements_of_what_has_no_metadata_are_unknown():
+def test_without_metadata_no_requirements_are_missing():
     entry = Entry(kind="rewards", name="x", target="m:f", extra="gpu", plugin="p", distribution="?")
     assert missing_requirements(entry) == []
 
 
-# ---- what ships
+# ---- built-in plugins
 
 
 def own_entry_points():
@@ -319,18 +329,18 @@ from groupwise.plugins.registry import KINDS, discover
 points = [EntryPoint(*point.split("="), "groupwise") for point in sys.argv[1:]]
 registry = discover(iter(points))
 assert not registry.failures, registry.failures
-found = {(entry.kind, entry.name) for entry in registry.entries}
-assert len(found) == len(registry.entries), "a name is registered twice"
+names = {(entry.kind, entry.name) for entry in registry.entries}
+assert len(names) == len(registry.entries), "a name is registered twice"
 for name in ("grpo", "dr_grpo", "dapo", "gspo"):
-    assert ("algorithms", name) in found
+    assert ("algorithms", name) in names
 for name in ("rows", "dataset"):
-    assert ("prompts", name) in found
+    assert ("prompts", name) in names
 heavy = {"torch", "accelerate", "transformers", "datasets", "numpy", "diffusers", "sympy"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
 
 
-def test_listing_what_ships_imports_nothing_heavy():
+def test_listing_built_in_plugins_imports_no_heavy_package():
     points = [f"{name}={value}" for name, value in own_entry_points().items()]
     subprocess.run(
         [sys.executable, "-c", LISTING, *points],
@@ -340,7 +350,7 @@ def test_listing_what_ships_imports_nothing_heavy():
     )
 
 
-def test_the_cores_own_names_load():
+def test_all_names_of_the_core_load():
     point = EntryPoint(name="groupwise", value="groupwise.builtins", group="groupwise")
     registry = discover(iter([point]))
     for entry in registry.entries:
@@ -361,8 +371,8 @@ def test_every_hook_is_documented_and_is_a_kind():
     assert set(plugins.SINGULAR) == set(plugins.KINDS)
 
 
-def test_what_ships_says_in_a_line_what_it_is():
-    """As `groupwise plugins` prints it, without an import; a stranger's may be silent."""
+def test_every_built_in_name_has_a_one_line_summary():
+    """Read without an import, as by `groupwise plugins`; other packages may have none."""
     points = (EntryPoint(name, value, "groupwise") for name, value in own_entry_points().items())
     lines = {e.name: docstrings.line(e.target) for e in discover(points).entries}
     assert [name for name, line in lines.items() if not line.endswith(".")] == []

@@ -1,4 +1,4 @@
-"""Process supervision: rewards of steps inside a completion."""
+"""Process rewards: rewards of steps within a completion."""
 
 import math
 from dataclasses import replace
@@ -21,36 +21,36 @@ from groupwise.scoring.scorer import Scorer
 NAN = math.nan
 
 
-def test_a_decision_gets_the_normalised_rewards_of_the_steps_that_end_at_it_or_later():
+def test_an_advantage_is_the_sum_of_normalised_rewards_of_steps_that_end_here_or_later():
     steps = torch.tensor(
         [[NAN, 1.0, NAN, 3.0], [2.0, NAN, NAN, NAN], [5.0, 7.0, NAN, NAN]], dtype=torch.float64
     )
     groups = torch.tensor([0, 0, 1])
-    found = process_supervision(steps, groups, epsilon=1e-4)
+    advantages = process_supervision(steps, groups, epsilon=1e-4)
 
-    first = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
-    a = (first - first.mean()) / (first.std() + 1e-4)
-    second = torch.tensor([5.0, 7.0], dtype=torch.float64)
-    b = (second - second.mean()) / (second.std() + 1e-4)
+    rewards_0 = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
+    a = (rewards_0 - rewards_0.mean()) / (rewards_0.std() + 1e-4)
+    rewards_1 = torch.tensor([5.0, 7.0], dtype=torch.float64)
+    b = (rewards_1 - rewards_1.mean()) / (rewards_1.std() + 1e-4)
     expected = [
         [a[0] + a[1], a[0] + a[1], a[1], a[1]],
         [a[2], 0, 0, 0],
         [b[0] + b[1], b[1], 0, 0],
     ]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_scale_none_only_centres_and_batch_takes_the_spread_of_all_steps():
+def test_scale_none_only_centres_and_scale_batch_divides_by_the_std_of_all_steps():
     steps = torch.tensor([[1.0, 3.0], [10.0, NAN]], dtype=torch.float64)
     groups = torch.tensor([0, 1])
     assert process_supervision(steps, groups, scale="none").tolist() == [[0.0, 1.0], [0.0, 0.0]]
-    spread = torch.tensor([1.0, 3.0, 10.0], dtype=torch.float64).std()
-    found = process_supervision(steps, groups, scale="batch", epsilon=0.0)
-    torch.testing.assert_close(found[0, 1], 1 / spread)
+    std = torch.tensor([1.0, 3.0, 10.0], dtype=torch.float64).std()
+    advantages = process_supervision(steps, groups, scale="batch", epsilon=0.0)
+    torch.testing.assert_close(advantages[0, 1], 1 / std)
 
 
 def returns_by_definition(steps, groups, scale, epsilon):
-    """Completion by completion and decision by decision, in Python floats."""
+    """The definition, one completion and one decision at a time, in Python floats."""
     rewards = [[r for r in row if not math.isnan(r)] for row in steps.tolist()]
     members = {g: [i for i, h in enumerate(groups.tolist()) if h == g] for g in groups.tolist()}
     members = {g: [i for i in rows if rewards[i]] for g, rows in members.items()}
@@ -67,33 +67,33 @@ def returns_by_definition(steps, groups, scale, epsilon):
 
     result = []
     for i, (row, g) in enumerate(zip(steps.tolist(), groups.tolist(), strict=True)):
-        of_group = [centred[key] for key in centred if key[0] in members[g]]
-        spread = {
+        group_values = [centred[key] for key in centred if key[0] in members[g]]
+        divisor = {
             "none": 1.0,
-            "group": std(of_group or [0.0]) + epsilon,
+            "group": std(group_values or [0.0]) + epsilon,
             "batch": std(list(returns.values())) + epsilon,
         }[scale]
         k, own = 0, []
         for reward in row:
-            own.append(centred.get((i, k), 0.0) / spread)
+            own.append(centred.get((i, k), 0.0) / divisor)
             k += not math.isnan(reward)
         result.append(own)
     return torch.tensor(result, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_returns_are_compared_with_what_the_group_earns_from_the_same_step_on(scale):
+def test_returns_are_compared_with_those_of_the_group_from_the_same_step(scale):
     steps = torch.randn(12, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     steps[torch.rand(12, 6, generator=torch.Generator().manual_seed(4)) < 0.5] = NAN
     steps[2] = NAN
     groups = torch.tensor([5, 1, 5, 1, 9, 5, 1, 9, 5, 1, 9, 7])
     steps[10] = NAN
     expected = returns_by_definition(steps, groups, scale, 1e-4)
-    got = process_returns(steps, groups, scale=scale, epsilon=1e-4)
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    advantages = process_returns(steps, groups, scale=scale, epsilon=1e-4)
+    torch.testing.assert_close(advantages, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_one_step_at_the_end_is_outcome_supervision():
+def test_one_step_at_the_end_has_the_advantage_of_an_outcome_reward():
     rewards, groups = torch.tensor([1.0, 0.0, 1.0, 5.0, 2.0]), torch.tensor([0, 0, 0, 1, 1])
     steps = torch.full((5, 3), NAN)
     steps[:, 2] = rewards
@@ -102,10 +102,10 @@ def test_one_step_at_the_end_is_outcome_supervision():
     torch.testing.assert_close(process_supervision(steps, groups), expected)
 
 
-def test_idle_steps_pay_by_rewards_and_not_by_returns():
-    """Two completions earn the same, one of them in twice the steps; a third one earns nothing.
+def test_more_steps_raise_the_advantage_by_rewards_but_not_by_returns():
+    """Two completions have equal sums, one with twice the steps; a third one has sum 0.
 
-    Where a step is worth more than the mean, more of them are better: that is the paper's formula.
+    With `rewards`, as in the paper, further steps above the mean increase the advantage.
     """
     steps = torch.tensor([[0.5, 0.5, NAN], [1.0, NAN, NAN], [0.0, 0.0, 0.0]], dtype=torch.float64)
     groups = torch.zeros(3, dtype=torch.int64)
@@ -116,14 +116,14 @@ def test_idle_steps_pay_by_rewards_and_not_by_returns():
     assert process_supervision(longer, groups)[0, 0] > 2 * process_supervision(longer, groups)[1, 0]
 
 
-def test_no_completions_have_no_returns():
-    none = torch.empty(0, 4)
-    assert process_returns(none, torch.empty(0, dtype=torch.int64)).shape == (0, 4)
-    blank = torch.full((2, 3), NAN)
-    assert not process_returns(blank, torch.tensor([0, 0])).any()
+def test_without_steps_there_are_no_returns():
+    no_rows = torch.empty(0, 4)
+    assert process_returns(no_rows, torch.empty(0, dtype=torch.int64)).shape == (0, 4)
+    no_steps = torch.full((2, 3), NAN)
+    assert not process_returns(no_steps, torch.tensor([0, 0])).any()
 
 
-def test_groups_of_equal_steps_are_dead_and_others_are_not():
+def test_exactly_groups_of_equal_steps_are_dead():
     steps = torch.tensor([[1.0, NAN], [NAN, 1.0], [1.0, 2.0], [NAN, NAN], [NAN, NAN], [4.0, NAN]])
     groups = torch.tensor([0, 0, 1, 1, 2, 2])
     dead = zero_variance_of_steps(steps, groups)
@@ -131,15 +131,15 @@ def test_groups_of_equal_steps_are_dead_and_others_are_not():
 
 
 def per_symbol(completions, completion_ids, **_):
-    """A step ends at each 1; the first pays 1 and later ones 2. Decisions beside have no step."""
-    answers = []
+    """A step ends at each 1: the first has reward 1, later ones 2. Other decisions end no step."""
+    rewards = []
     for symbols in completion_ids:
-        seen, steps = 0, []
+        count, steps = 0, []
         for symbol in symbols:
-            steps.append((1.0 if seen == 0 else 2.0) if symbol == 1 else None)
-            seen += symbol == 1
-        answers.append(steps)
-    return answers
+            steps.append((1.0 if count == 0 else 2.0) if symbol == 1 else None)
+            count += symbol == 1
+        rewards.append(steps)
+    return rewards
 
 
 def constant(completions, **_):
@@ -156,41 +156,41 @@ def test_scores_keep_steps_and_their_sum(lab):
     )(rollouts)
     assert scores.judges_steps == {"steps"}
     for row, symbols in enumerate(rollouts.facts["completion_ids"]):
-        at = [place for place, symbol in enumerate(symbols) if symbol == 1]
-        expected = [1.0, *[2.0] * (len(at) - 1)] if at else []
-        assert scores.steps[row][at].tolist() == [0.5 * value for value in expected]
-        assert int((~scores.steps[row].isnan()).sum()) == len(at)
+        positions = [position for position, symbol in enumerate(symbols) if symbol == 1]
+        expected = [1.0, *[2.0] * (len(positions) - 1)] if positions else []
+        assert scores.steps[row][positions].tolist() == [0.5 * value for value in expected]
+        assert int((~scores.steps[row].isnan()).sum()) == len(positions)
         column = scores.column("steps")[row]
-        assert column.isnan() if not at else column == sum(expected)
+        assert column.isnan() if not positions else column == sum(expected)
         assert scores.total[row] == 1.0 + 0.5 * sum(expected)
         assert scores.outcome[row] == 1.0
 
 
-def test_how_many_steps_were_judged_is_a_metric(lab):
-    """Whatever the reward; one that knows better says so itself."""
+def test_the_number_of_judged_steps_is_a_metric(lab):
+    """For every reward with steps, unless the reward logs its own `steps`."""
     rollouts = sampled(lab)
 
     def none(completions, completion_ids):
         return [[None] * len(ids) for ids in completion_ids]
 
-    def knows(completions, completion_ids, log_metric):
+    def logs_steps(completions, completion_ids, log_metric):
         log_metric("steps", 7)
         return none(completions, completion_ids)
 
     rewards = [
         *outcome(),
-        *(Reward(name=f.__name__, function=f) for f in (per_symbol, none, knows)),
+        *(Reward(name=f.__name__, function=f) for f in (per_symbol, none, logs_steps)),
     ]
     ones = sum(symbol == 1 for ids in rollouts.facts["completion_ids"] for symbol in ids)
     assert Scorer(rewards)(rollouts).metrics == {
         "per_symbol/steps": ones / len(rollouts),
         "none/steps": 0.0,
-        "knows/steps": 7.0,
+        "logs_steps/steps": 7.0,
     }
 
 
-def test_equal_outcomes_with_different_steps_still_learn(lab):
-    """And what they learn is what the objective of `process` says, by autograd through it."""
+def test_equal_outcomes_with_different_steps_have_the_gradient_of_the_formula(lab):
+    """Compared with autograd through the objective with process supervision."""
     policy, algorithm = lab.Tabular(), GRPO()
     rollouts = sampled(lab, policy)
     scores = Scorer([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
@@ -203,7 +203,7 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     lab.updater(policy, algorithm, 7).backward(
         rollouts, scores, {"old_log_probs": rollouts.sampler_log_probs}
     )
-    found = policy.table.grad.clone()
+    gradient = policy.table.grad.clone()
 
     policy.table.grad = None
     advantages = process_supervision(scores.steps, groups).float()
@@ -211,10 +211,10 @@ def test_equal_outcomes_with_different_steps_still_learn(lab):
     weights = rollouts.mask / (len(rollouts) * lengths)
     ratio = (policy(rollouts).log_probs - rollouts.sampler_log_probs).exp()
     (-(ratio * advantages) * weights).sum().backward()
-    assert lab.gap(found, policy.table.grad) < 1e-6
+    assert lab.gap(gradient, policy.table.grad) < 1e-6
 
 
-def test_an_algorithm_takes_returns_where_it_is_told_to(lab):
+def test_advantages_are_returns_if_configured(lab):
     rollouts = sampled(lab)
     scores = Scorer([Reward(name="steps", function=per_symbol)])(rollouts)
     algorithm = GRPO(GRPO.Config(steps="returns"))
@@ -222,7 +222,7 @@ def test_an_algorithm_takes_returns_where_it_is_told_to(lab):
     assert torch.equal(algorithm.targets(scores, rollouts, {})["advantages"], expected)
 
 
-def test_scores_with_steps_survive_selecting_and_joining(lab):
+def test_selecting_and_joining_scores_keeps_steps(lab):
     rollouts = sampled(lab)
     scores = Scorer([Reward(name="steps", function=per_symbol)])(rollouts)
     half = len(rollouts) // 2
@@ -234,8 +234,8 @@ def test_scores_with_steps_survive_selecting_and_joining(lab):
     assert plain.steps is None
 
 
-def test_steps_are_given_one_for_each_decision_and_placed_by_the_mask(lab):
-    """Holes are no decisions: what a tool answered is not rewarded, and the last decision is."""
+def test_step_rewards_are_one_for_each_decision_and_placed_by_the_mask(lab):
+    """Positions in a hole, such as a tool's answer, have no step reward."""
     rollouts = sampled(lab).select([0, 1])
     mask = torch.tensor([[1, 1, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
     holes = replace(rollouts, mask=mask, sampler_log_probs=None, trajectory={})
@@ -252,7 +252,7 @@ def test_steps_are_given_one_for_each_decision_and_placed_by_the_mask(lab):
         Scorer([Reward(name="wide", function=lambda completions: [[1.0] * 6] * 2)])(holes)
 
 
-def test_a_wrong_number_of_steps_names_reward_and_sample(lab):
+def test_the_error_for_a_wrong_number_of_steps_names_the_reward(lab):
     def short(completions, completion_ids, **_):
         return [[1.0] * len(ids) for ids in completion_ids[:-1]] + [[1.0] * 99]
 
@@ -261,7 +261,7 @@ def test_a_wrong_number_of_steps_names_reward_and_sample(lab):
         Scorer([Reward(name="short", function=short)])(rollouts)
 
 
-def test_a_number_beside_step_rewards_stops_the_run(lab):
+def test_a_number_among_step_rewards_is_refused(lab):
     def mixed(completions, completion_ids, **_):
         return [1.0, *([1.0] * len(ids) for ids in completion_ids[1:])]
 
@@ -269,7 +269,7 @@ def test_a_number_beside_step_rewards_stops_the_run(lab):
         Scorer([Reward(name="mixed", function=mixed)])(sampled(lab))
 
 
-def test_a_step_that_is_no_number_stops_the_run(lab):
+def test_an_infinite_step_reward_is_refused(lab):
     def broken(completions, completion_ids, **_):
         return [[math.inf] * len(ids) for ids in completion_ids]
 
@@ -277,39 +277,39 @@ def test_a_step_that_is_no_number_stops_the_run(lab):
         Scorer([Reward(name="broken", function=broken)])(sampled(lab))
 
 
-def test_a_run_learns_from_steps_alone(lab):
+def test_training_on_step_rewards_raises_the_reward(lab):
     trainer = lab.trainer(reward=per_symbol, learning_rate=0.1, groups_per_step=8, group_size=8)
     first, *_, last = [lab.step(trainer) for _ in range(25)]
     assert last["reward"] > first["reward"] + 1
 
 
-class Pricey:
-    """A policy with a fact that costs something; `drawn` says how often it was computed."""
+class WithOptionalFact:
+    """A policy with an optional fact; `computed` counts how often it was computed."""
 
     optional_facts = frozenset({"ones"})
-    drawn = 0
+    computed = 0
 
     def sample(self, prompts, **options):
         rollouts = super().sample(prompts, **options)
         if "ones" not in self.requested:
             return rollouts
-        self.drawn += 1
+        self.computed += 1
         ones = [sum(symbol == 1 for symbol in ids) for ids in rollouts.facts["completion_ids"]]
         return replace(rollouts, facts={**rollouts.facts, "ones": ones})
 
 
-def counted(completions, ones):
+def uses_fact(completions, ones):
     return [float(count) for count in ones]
 
 
-def whatever(completions, **columns):
+def takes_all_columns(completions, **columns):
     assert "ones" not in columns
     return [1.0] * len(completions)
 
 
 @pytest.mark.parametrize("key", ["rewards", "watch"])
-def test_a_run_has_a_costly_fact_stated_where_a_reward_names_it(lab, tmp_path, key):
-    policy = type("Toy", (Pricey, lab.Tabular), {})()
+def test_an_optional_fact_is_computed_only_if_a_reward_names_it(lab, tmp_path, key):
+    policy = type("Toy", (WithOptionalFact, lab.Tabular), {})()
     config = {
         "policy": policy,
         "prompts": {"name": "rows", "rows": lab.rows(4), "held_out": 0.5},
@@ -317,12 +317,12 @@ def test_a_run_has_a_costly_fact_stated_where_a_reward_names_it(lab, tmp_path, k
         "train": {"steps": 1, "groups_per_step": 2, "group_size": 2},
         "quiet": True,
     }
-    groupwise.train(**{**config, key: [{"name": counted}]}, output=tmp_path / "named")
-    assert policy.drawn > 0
-    policy.drawn = 0
-    groupwise.train(**{**config, "rewards": whatever}, output=tmp_path / "any")
-    assert policy.drawn == 0
-    other = {**config, "policy": lab.Tabular(), "rewards": counted}
+    groupwise.train(**{**config, key: [{"name": uses_fact}]}, output=tmp_path / "named")
+    assert policy.computed > 0
+    policy.computed = 0
+    groupwise.train(**{**config, "rewards": takes_all_columns}, output=tmp_path / "any")
+    assert policy.computed == 0
+    other = {**config, "policy": lab.Tabular(), "rewards": uses_fact}
     with pytest.raises(UserError, match="needs the column 'ones'"):
         groupwise.train(**other, output=tmp_path / "other")
 

@@ -1,4 +1,4 @@
-"""Replay: earlier right completions in groups that have none; gradient, buffer, resuming."""
+"""Replay puts earlier right completions into groups without any: gradient, buffer, resuming."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from groupwise.training.replay import Replay
 
 
 def rare(completions, prompts, **_):
-    """Right where the first symbol is 2, which the policies below hardly ever take."""
+    """Right if the first symbol is 2, which the policies below rarely choose."""
     return [float(text[0] == "2") for text in completions]
 
 
@@ -32,45 +32,45 @@ def replay_of(**settings):
 
 
 def rollouts_of(lab, policy, chosen, *, version=0, size=None, prompt=0):
-    """Groups of `size`, as the policy's own sampler gives them."""
+    """Rollouts of these completions in groups of `size`, with log-probs of this policy."""
     rows = [lab.rows()[prompt]] * len(chosen)
-    drawn = lab.build(rows, chosen, group_size=size or len(chosen))
+    rollouts = lab.build(rows, chosen, group_size=size or len(chosen))
     with torch.no_grad():
-        log_probs = policy(drawn).log_probs
+        log_probs = policy(rollouts).log_probs
     versions = torch.full((len(chosen),), version)
-    return replace(drawn, sampler_log_probs=log_probs, versions=versions)
+    return replace(rollouts, sampler_log_probs=log_probs, versions=versions)
 
 
 # ---- the gradient
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_the_expected_gradient_keeps_its_direction_and_its_length_is_known(lab, size):
-    """Over all groups of a policy that can be enumerated, and all that may be replayed in them."""
+def test_replay_scales_the_expected_gradient_by_a_known_factor(lab, size):
+    """Over all groups of a tiny policy, and all completions that may be replayed in them."""
     policy = lab.Tabular(prompts=1, symbols=2, length=3, seed=1)
     older = lab.Tabular(prompts=1, symbols=2, length=3, seed=2)
     chosen = list(policy.completions())
     right = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
 
-    def chances(of):
-        everything = lab.build(lab.rows(1) * len(chosen), chosen)
-        return of(everything).log_probs.masked_fill(~everything.mask, 0.0).sum(dim=1).exp()
+    def probabilities(source):
+        all_rollouts = lab.build(lab.rows(1) * len(chosen), chosen)
+        return source(all_rollouts).log_probs.masked_fill(~all_rollouts.mask, 0.0).sum(dim=1).exp()
 
-    now, then = chances(policy), chances(older).detach()
-    rate, rate_then = (now * right).sum(), float((then * right).sum())
-    (true,) = torch.autograd.grad(rate, policy.table, retain_graph=True)
+    new_probabilities, older_probabilities = probabilities(policy), probabilities(older).detach()
+    rate, older_rate = (new_probabilities * right).sum(), float((older_probabilities * right).sum())
+    (true_gradient,) = torch.autograd.grad(rate, policy.table, retain_graph=True)
     length = 4
     algorithm = DrGRPO(DrGRPO.Config(length=length, importance="sequence", importance_cap=1e9))
-    good = right.nonzero().flatten().tolist()
+    right_indices = right.nonzero().flatten().tolist()
     total = torch.zeros((), dtype=torch.float64)
     for members in product(range(len(chosen)), repeat=size):
         index = torch.tensor(members)
         group = rollouts_of(lab, policy, [chosen[m] for m in members], version=1)
         scores = lab.scores_of(right[index])
-        for earlier in good:
+        for earlier in right_indices:
             replay = replay_of()
-            kept = rollouts_of(lab, older, [chosen[earlier], chosen[0]])
-            replay.fill(kept, lab.scores_of(torch.tensor([1.0, 0.0])))
+            older_group = rollouts_of(lab, older, [chosen[earlier], chosen[0]])
+            replay.fill(older_group, lab.scores_of(torch.tensor([1.0, 0.0])))
             filled = replay.fill(group, scores)
             assert int(filled.replayed.sum()) == (right[index].sum() == 0)
             with torch.no_grad():
@@ -82,89 +82,92 @@ def test_the_expected_gradient_keeps_its_direction_and_its_length_is_known(lab, 
                 "sampler_log_probs": filled.rollouts.sampler_log_probs,
             }
             loss = algorithm.loss(policy(filled.rollouts), batch).sum()
-            chance = now.detach()[index].prod() * then[earlier] / rate_then
-            total = total + chance * loss
+            probability = (
+                new_probabilities.detach()[index].prod() * older_probabilities[earlier] / older_rate
+            )
+            total = total + probability * loss
     (gradient,) = torch.autograd.grad(total * length, policy.table)
-    p, q = float(rate.detach()), rate_then
-    longer = 1 + (1 - p) ** size / size * (1 / q + 1 / (1 - p))
-    assert longer > 1.2
-    assert lab.gap(gradient, -(size - 1) / size * longer * true) < 1e-6  # weights are float32
+    p, q = float(rate.detach()), older_rate
+    factor = 1 + (1 - p) ** size / size * (1 / q + 1 / (1 - p))
+    assert factor > 1.2
+    expected = -(size - 1) / size * factor * true_gradient
+    assert lab.gap(gradient, expected) < 1e-6  # weights are float32
 
 
-# ---- what is kept, and where it goes
+# ---- the buffer
 
 WRONG, RIGHT, OTHER = [1, 0], [2, 1, 0], [2, 0]
 
 
-def filled(lab, replay, chosen, *, policy=None, prompt=0, version=0):
+def fill(lab, replay, chosen, *, policy=None, prompt=0, version=0):
     policy = policy or lab.Tabular()
-    drawn = rollouts_of(lab, policy, chosen, version=version, prompt=prompt)
+    rollouts = rollouts_of(lab, policy, chosen, version=version, prompt=prompt)
     values = torch.tensor([float(symbols[0] == 2) for symbols in chosen])
-    return replay.fill(drawn, lab.scores_of(values))
+    return replay.fill(rollouts, lab.scores_of(values))
 
 
-def test_a_wrong_completion_gives_way_to_an_earlier_right_one(lab):
+def test_a_wrong_completion_is_replaced_by_an_earlier_right_one(lab):
     replay, older, newer = replay_of(), lab.Tabular(seed=1), lab.Tabular(seed=2)
-    first = filled(lab, replay, [WRONG, RIGHT, WRONG, OTHER], policy=older)
+    first = fill(lab, replay, [WRONG, RIGHT, WRONG, OTHER], policy=older)
     assert not first.replayed.any()
     assert first.metrics["replay/share"] == 0
     assert first.metrics["replay/kept"] == 1
     assert first.metrics["replay/bytes"] == 3 * (1 + 8 + 8 + 8) + 8  # mask, log-prob, symbols twice
-    again = filled(lab, replay, [WRONG] * 4, policy=newer, version=5)
-    assert again.replayed.tolist() == [False, False, False, True]
-    assert again.metrics["replay/share"] == 0.25
-    assert again.scores.total.tolist() == [0.0, 0.0, 0.0, 1.0]
-    assert again.rollouts.trajectory["ragged"][3].tolist() == RIGHT
-    assert again.rollouts.prompts == [lab.rows()[0]] * 4
-    assert again.rollouts.versions.tolist() == [5, 5, 5, 0]
-    assert again.rollouts.groups.tolist() == [0] * 4
+    second = fill(lab, replay, [WRONG] * 4, policy=newer, version=5)
+    assert second.replayed.tolist() == [False, False, False, True]
+    assert second.metrics["replay/share"] == 0.25
+    assert second.scores.total.tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert second.rollouts.trajectory["ragged"][3].tolist() == RIGHT
+    assert second.rollouts.prompts == [lab.rows()[0]] * 4
+    assert second.rollouts.versions.tolist() == [5, 5, 5, 0]
+    assert second.rollouts.groups.tolist() == [0] * 4
     with torch.no_grad():
-        expected = older(again.rollouts.select([3])).log_probs
-    assert torch.equal(again.rollouts.sampler_log_probs[3], expected[0])
+        expected = older(second.rollouts.select([3])).log_probs
+    assert torch.equal(second.rollouts.sampler_log_probs[3], expected[0])
 
 
-def test_nothing_is_replayed_where_something_is_right_or_for_another_prompt(lab):
+def test_nothing_is_replayed_into_a_group_with_a_right_completion_or_of_another_prompt(lab):
     replay = replay_of()
-    filled(lab, replay, [WRONG, RIGHT, WRONG])
-    assert not filled(lab, replay, [OTHER, WRONG, WRONG]).replayed.any()
-    assert not filled(lab, replay, [WRONG] * 3, prompt=1).replayed.any()
-    assert filled(lab, replay, [WRONG] * 3).replayed.any()
+    fill(lab, replay, [WRONG, RIGHT, WRONG])
+    assert not fill(lab, replay, [OTHER, WRONG, WRONG]).replayed.any()
+    assert not fill(lab, replay, [WRONG] * 3, prompt=1).replayed.any()
+    assert fill(lab, replay, [WRONG] * 3).replayed.any()
 
 
-def test_as_many_as_asked_for_are_made_up_to_by_different_ones(lab):
+def test_at_least_completions_are_filled_with_different_ones_the_newest_first(lab):
     replay = replay_of(at_least=2)
-    filled(lab, replay, [WRONG, WRONG, RIGHT])
-    filled(lab, replay, [OTHER, WRONG, WRONG])
-    made = filled(lab, replay, [WRONG] * 3)
-    texts = [symbols.tolist() for symbols in made.rollouts.trajectory["ragged"]]
+    fill(lab, replay, [WRONG, WRONG, RIGHT])
+    fill(lab, replay, [OTHER, WRONG, WRONG])
+    filled = fill(lab, replay, [WRONG] * 3)
+    texts = [symbols.tolist() for symbols in filled.rollouts.trajectory["ragged"]]
     assert texts == [WRONG, RIGHT, OTHER]  # the newest first, from the end
 
 
-def test_a_prompt_that_is_mostly_right_needs_none(lab):
+def test_completions_of_a_prompt_that_is_mostly_right_are_dropped(lab):
     replay = replay_of()
-    filled(lab, replay, [WRONG, RIGHT, WRONG])
-    filled(lab, replay, [RIGHT, RIGHT, WRONG])
+    fill(lab, replay, [WRONG, RIGHT, WRONG])
+    fill(lab, replay, [RIGHT, RIGHT, WRONG])
     assert not replay.kept
-    filled(lab, replay, [RIGHT, RIGHT, RIGHT])
-    assert not filled(lab, replay, [WRONG] * 3).replayed.any()
+    fill(lab, replay, [RIGHT, RIGHT, RIGHT])
+    assert not fill(lab, replay, [WRONG] * 3).replayed.any()
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_prompt_goes(lab):
+def test_the_size_is_bounded_and_the_oldest_prompt_is_dropped(lab):
     replay = replay_of(size=3)
     for prompt in (0, 1, 2, 0, 3):
-        made = filled(lab, replay, [WRONG, RIGHT, WRONG], prompt=prompt)
-    assert made.metrics["replay/kept"] == 3
+        filled = fill(lab, replay, [WRONG, RIGHT, WRONG], prompt=prompt)
+    assert filled.metrics["replay/kept"] == 3
     assert [json.loads(text) for text in replay.kept] == [f"question {n}" for n in (2, 0, 3)]
 
 
-def test_its_state_is_all_of_it(lab):
-    replay, again = replay_of(at_least=2), replay_of(at_least=2)
+def test_a_restored_buffer_replays_the_same(lab):
+    replay, restored = replay_of(at_least=2), replay_of(at_least=2)
     for prompt, chosen in enumerate([[WRONG, RIGHT, WRONG], [OTHER, RIGHT, WRONG, WRONG]]):
-        filled(lab, replay, chosen, prompt=prompt)
+        fill(lab, replay, chosen, prompt=prompt)
     state, tensors = encode(replay.state_dict(), "replay")
-    again.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    restored.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
     for prompt in range(2):
-        left, right = (filled(lab, r, [WRONG] * 4, prompt=prompt) for r in (replay, again))
+        left, right = (fill(lab, r, [WRONG] * 4, prompt=prompt) for r in (replay, restored))
         assert left.metrics == right.metrics
         assert int(left.replayed.sum()) == prompt + 1
         for name in ("mask", "sampler_log_probs", "versions"):
@@ -172,28 +175,28 @@ def test_its_state_is_all_of_it(lab):
         for name in ("symbols", "prompt"):
             columns = left.rollouts.tensor(name), right.rollouts.tensor(name)
             assert torch.equal(*columns)
-    again.load_state_dict(None)
-    assert again.state_dict() is None
+    restored.load_state_dict(None)
+    assert restored.state_dict() is None
 
 
 # ---- a run
 
 
-def seldom(lab):
-    """A policy whose completions are right once in a dozen."""
+def policy_rarely_right(lab):
+    """A policy with about one right completion in twelve."""
     policy = lab.Tabular(prompts=8, seed=3)
     with torch.no_grad():
         policy.table[:, 0, :, 2] -= 3.0
     return policy
 
 
-def run(lab, folder, *, resume=False, **more):
+def run(lab, folder, *, resume=False, **options):
     settings = {"steps": 8, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.02}
     return train(
-        policy=seldom(lab),
+        policy=policy_rarely_right(lab),
         prompts=lab.rows(4),
         rewards=[rare],
-        train={**settings, "checkpoint_every": 4, "replay": {}, **more},
+        train={**settings, "checkpoint_every": 4, "replay": {}, **options},
         evaluation={"prompts": 0},
         output=folder,
         resume=resume,
@@ -203,38 +206,43 @@ def run(lab, folder, *, resume=False, **more):
 
 
 def lines(folder):
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    read = [line for line in read if "loss" in line]
-    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in read]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "loss" in row]
+    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in rows]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_resumed_run_replays_the_same(lab, tmp_path, ahead):
-    whole = run(lab, tmp_path / "through", ahead=ahead)
+    uninterrupted = run(lab, tmp_path / "through", ahead=ahead)
     run(lab, tmp_path / "cut", ahead=ahead, steps=4)
     resumed = run(lab, tmp_path / "cut", ahead=ahead, resume=True)
-    made = lines(tmp_path / "through")
-    assert made == lines(tmp_path / "cut")
-    assert torch.equal(whole.policy.table, resumed.policy.table)
-    assert any(line["replay/share"] for line in made[4:])
+    expected = lines(tmp_path / "through")
+    assert expected == lines(tmp_path / "cut")
+    assert torch.equal(uninterrupted.policy.table, resumed.policy.table)
+    assert any(line["replay/share"] for line in expected[4:])
 
 
-def test_metrics_are_of_fresh_completions_alone(lab, tmp_path):
-    """At a learning rate of 0 two runs sample the same, whatever is replayed."""
+def test_metrics_are_only_of_sampled_completions(lab, tmp_path):
+    """With a learning rate of 0, runs with and without replay sample the same completions."""
     run(lab, tmp_path / "with", learning_rate=0.0)
     run(lab, tmp_path / "without", learning_rate=0.0, replay=None)
     both = zip(lines(tmp_path / "with"), lines(tmp_path / "without"), strict=True)
-    seen = 0.0
+    share = 0.0
     for left, right in both:
         for name in ("reward", "accuracy", "length", "zero_variance", "reward_std"):
             assert left[name] == right[name]
-        seen += left["replay/share"]
-    assert seen > 0
+        share += left["replay/share"]
+    assert share > 0
 
 
-def test_a_replayed_completion_counts_by_its_ratio_and_is_no_mismatch(lab):
+def test_replayed_completions_have_importance_weights_but_no_mismatch(lab):
     trainer = lab.trainer(
-        seldom(lab), reward=rare, learning_rate=0.3, source=lab.rows(2), held_out=0.0, steps=12
+        policy_rarely_right(lab),
+        reward=rare,
+        learning_rate=0.3,
+        source=lab.rows(2),
+        held_out=0.0,
+        steps=12,
     )
     trainer.learner.replay = replay_of()
     trainer.learner.replay.judge = trainer.experience.judge
@@ -247,7 +255,7 @@ def test_a_replayed_completion_counts_by_its_ratio_and_is_no_mismatch(lab):
     assert all("importance" not in metrics for metrics in steps if not metrics["replay/share"])
 
 
-# ---- refused
+# ---- what is refused
 
 
 def graded(completions, **_):
@@ -255,7 +263,7 @@ def graded(completions, **_):
 
 
 @pytest.mark.parametrize(
-    ("reward", "more", "message"),
+    ("reward", "sections", "message"),
     [
         (rare, {"train.replay": {"at_least": 4}}, r"replay\.at_least: 4 right .* no wrong one in"),
         (rare, {"algorithm": {"importance": "none"}}, r"replay: learns .* set algorithm\.importan"),
@@ -265,7 +273,7 @@ def graded(completions, **_):
         (graded, {"train.replay": {"size": 0}}, r"train\.replay\.size: expected at least 1, fou"),
     ],
 )
-def test_contradictions_are_told(lab, tmp_path, reward, more, message):
+def test_contradicting_settings_are_refused(lab, tmp_path, reward, sections, message):
     with pytest.raises(UserError, match=message):
         train(
             policy=lab.Tabular(),
@@ -274,19 +282,21 @@ def test_contradictions_are_told(lab, tmp_path, reward, more, message):
             train={"steps": 1, "groups_per_step": 2, "group_size": 4},
             output=tmp_path / "run",
             quiet=True,
-            **{"train.replay": {}, **more},
+            **{"train.replay": {}, **sections},
         )
 
 
-def test_a_sampler_that_states_no_log_probs_is_refused_at_once(lab):
-    replay, drawn = replay_of(), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
+def test_a_sampler_without_log_probs_is_refused(lab):
+    replay, rollouts = replay_of(), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
     with pytest.raises(UserError, match=r"train\.replay: the sampler gives no log-probs"):
-        replay.fill(replace(drawn, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1])))
+        replay.fill(
+            replace(rollouts, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1]))
+        )
 
 
-def test_rewards_of_before_are_left_where_a_resumed_run_has_others(lab):
+def test_completions_scored_by_other_rewards_are_not_replayed(lab):
     replay = replay_of()
-    filled(lab, replay, [WRONG, RIGHT, WRONG])
-    drawn = rollouts_of(lab, lab.Tabular(), [WRONG] * 3)
+    fill(lab, replay, [WRONG, RIGHT, WRONG])
+    rollouts = rollouts_of(lab, lab.Tabular(), [WRONG] * 3)
     scores = replace(lab.scores_of(torch.zeros(3)), names=("another",))
-    assert not replay.fill(drawn, scores).replayed.any()
+    assert not replay.fill(rollouts, scores).replayed.any()

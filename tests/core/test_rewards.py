@@ -1,4 +1,4 @@
-"""Scorer: TRL's convention, order, limits, and that no failure becomes a 0."""
+"""Scoring: the call convention of TRL, order, deadlines, and failures, which never count as 0."""
 
 import asyncio
 import functools
@@ -51,27 +51,27 @@ def lengths(completions, **kwargs):
 # ---- the convention
 
 
-def test_what_a_reward_that_takes_everything_gets(rollouts):
-    seen = {}
+def test_a_reward_with_kwargs_receives_all_columns(rollouts):
+    arguments = {}
 
     def reward(prompts, completions, **kwargs):
-        seen.update(kwargs, prompts=prompts, completions=completions)
+        arguments.update(kwargs, prompts=prompts, completions=completions)
         return [0.0] * 4
 
     score(rollouts, reward, state=RunState(global_step=7, max_steps=9))
-    assert seen["prompts"] == ["question 0"] * 2 + ["question 1"] * 2
-    assert seen["completions"] == TEXTS
-    assert isinstance(seen["completions"], list)
-    assert seen["completion_ids"] == [[1], [2], [3], [4]]
-    assert seen["answer"] == [0, 0, 1, 1]
-    assert seen["level"] == ["easy"] * 4
-    assert (seen["trainer_state"].global_step, seen["trainer_state"].max_steps) == (7, 9)
-    assert callable(seen["log_extra"])
-    assert callable(seen["log_metric"])
-    assert "prompt" not in seen
+    assert arguments["prompts"] == ["question 0"] * 2 + ["question 1"] * 2
+    assert arguments["completions"] == TEXTS
+    assert isinstance(arguments["completions"], list)
+    assert arguments["completion_ids"] == [[1], [2], [3], [4]]
+    assert arguments["answer"] == [0, 0, 1, 1]
+    assert arguments["level"] == ["easy"] * 4
+    assert (arguments["trainer_state"].global_step, arguments["trainer_state"].max_steps) == (7, 9)
+    assert callable(arguments["log_extra"])
+    assert callable(arguments["log_metric"])
+    assert "prompt" not in arguments
 
 
-def test_a_reward_gets_only_what_it_names(rollouts):
+def test_a_reward_receives_only_the_columns_it_names(rollouts):
     def reward(completions, answer):
         return [float(a) for a in answer]
 
@@ -83,18 +83,18 @@ def test_a_reward_gets_only_what_it_names(rollouts):
     assert scores.column("reward 1").tolist() == [15.0, 14.0, 15.0, 15.0]
 
 
-def test_a_row_without_a_column_has_none_there(rollouts):
+def test_a_missing_value_of_a_column_is_none(rollouts):
     prompts = [dict(row) for row in rollouts.prompts]
     del prompts[1]["answer"]
-    seen = []
+    answers = []
     score(
         replace(rollouts, prompts=prompts),
-        lambda completions, answer, **_: seen.extend(answer) or [0.0] * 4,
+        lambda completions, answer, **_: answers.extend(answer) or [0.0] * 4,
     )
-    assert seen == [0, None, 1, 1]
+    assert answers == [0, None, 1, 1]
 
 
-def test_async_objects_and_partials(rollouts):
+def test_rewards_may_be_async_functions_objects_and_partials(rollouts):
     async def asynchronous(completions, **kwargs):
         await asyncio.sleep(0)
         return [1.0] * len(completions)
@@ -122,14 +122,14 @@ def test_async_objects_and_partials(rollouts):
     assert scores.values.dtype == torch.float64
 
 
-def test_async_clients_may_be_kept_between_calls(rollouts):
+def test_all_calls_of_an_async_reward_run_in_one_event_loop(rollouts):
     loops = []
 
     async def reward(completions):
         loops.append(asyncio.get_running_loop())
         return [0.0] * 4
 
-    rewards = Scorer([Reward(name="kept", function=reward)])
+    rewards = Scorer([Reward(name="async", function=reward)])
     rewards(rollouts)
     rewards(rollouts)
     assert loops[0] is loops[1]
@@ -150,12 +150,12 @@ def test_async_clients_may_be_kept_between_calls(rollouts):
         {"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}.values(),
     ],
 )
-def test_numbers_of_any_kind(rollouts, returned):
+def test_values_may_be_numbers_of_any_type(rollouts, returned):
     scores = score(rollouts, lambda completions: returned)
     assert scores.total.tolist() == [1.0, 2.0, 1.0, 0.5]
 
 
-def test_nan_is_none_and_is_counted(rollouts):
+def test_nan_counts_as_none_and_is_counted(rollouts):
     scores = score(rollouts, lambda completions: [math.nan, 2.0, None, np.float64("nan")], lengths)
     assert scores.column("reward 0").isnan().tolist() == [True, False, True, True]
     assert not scores.failed.any()
@@ -163,7 +163,7 @@ def test_nan_is_none_and_is_counted(rollouts):
     assert scores.undefined == {"reward 0": 2}
 
 
-def test_message_completions(rollouts):
+def test_completions_may_be_messages(rollouts):
     messages = [[{"role": "assistant", "content": text}] for text in TEXTS]
 
     def reward(completions, **kwargs):
@@ -173,7 +173,7 @@ def test_message_completions(rollouts):
     assert scores.total.tolist() == [5.0, 4.0, 5.0, 5.0]
 
 
-def test_log_extra_and_log_metric(rollouts):
+def test_log_extra_and_log_metric_are_in_the_scores(rollouts):
     def reward(completions, log_extra, log_metric, **kwargs):
         log_extra("letters", [text[0] for text in completions])
         log_metric("longest", 5.0)
@@ -184,7 +184,7 @@ def test_log_extra_and_log_metric(rollouts):
     assert scores.metrics == {"reward 0/longest": 5.0}
 
 
-def test_what_is_logged_of_completions_is_a_value_for_each(rollouts):
+def test_log_extra_needs_a_value_for_each_completion(rollouts):
     def series(completions, log_extra):
         log_extra("tensor", torch.arange(4))
         log_extra("generator", (text[0] for text in completions))
@@ -194,18 +194,18 @@ def test_what_is_logged_of_completions_is_a_value_for_each(rollouts):
     assert score(rollouts, series).extra == extra
     for values, count in (([1.0], "1"), (3, "int"), ("text", "str")):
 
-        def other(completions, log_extra, values=values):
+        def logs_other(completions, log_extra, values=values):
             log_extra("odd", values)
             return [0.0] * 4
 
         with pytest.raises(
             RewardError, match=f"log_extra: 'odd' needs 4 values, .* received {count}"
         ):
-            score(rollouts, other)
+            score(rollouts, logs_other)
 
 
-def test_what_is_logged_stands_under_the_rewards_name(rollouts):
-    """So that TRL's own example, which logs `accuracy`, hides nothing; of several, the mean."""
+def test_a_logged_metric_is_the_mean_under_the_name_of_the_reward(rollouts):
+    """So the metric `accuracy`, as in an example of TRL, does not replace that of the run."""
 
     def reward(completions, log_metric):
         for value in (0.25, torch.tensor(0.75)):
@@ -213,14 +213,14 @@ def test_what_is_logged_stands_under_the_rewards_name(rollouts):
         log_metric("step", 1)
         return [0.0] * 4
 
-    logged = {"reward 0/accuracy": 0.5, "reward 0/step": 1.0}
-    assert score(rollouts, reward).metrics == logged
+    expected = {"reward 0/accuracy": 0.5, "reward 0/step": 1.0}
+    assert score(rollouts, reward).metrics == expected
     with pytest.raises(UserError, match=r"cannot be named 'time'.*`time/\.\.\.`.*label"):
         Scorer([Reward(name="time", function=reward)])
 
 
-def test_weights_and_none(rollouts):
-    """None: the others are the whole reward; None of all: no reward, which is not 0."""
+def test_the_total_is_a_weighted_sum_without_missing_rewards(rollouts):
+    """Without any reward the total is missing, not 0."""
     rewards = Scorer(
         [
             Reward(name="a", function=lambda completions: [1.0, None, None, 2.0], weight=2.0),
@@ -235,10 +235,10 @@ def test_weights_and_none(rollouts):
     assert scores.column("a").isnan().tolist() == [False, True, True, False]
 
 
-# ---- one after the other, and at once
+# ---- order of calls
 
 
-def test_plain_rewards_run_in_the_main_thread_and_async_ones_meanwhile(rollouts):
+def test_async_rewards_run_while_plain_ones_run_in_the_main_thread(rollouts):
     order = []
 
     def plain(completions):
@@ -260,7 +260,7 @@ def test_plain_rewards_run_in_the_main_thread_and_async_ones_meanwhile(rollouts)
     assert all(0.29 < waited < 0.45 for waited in seconds[1:3])
 
 
-def test_after_one_that_fails_no_other_is_called(rollouts):
+def test_after_a_failed_reward_no_other_is_called(rollouts):
     called = []
 
     def fails(completions):
@@ -275,38 +275,38 @@ def test_after_one_that_fails_no_other_is_called(rollouts):
     assert not called
 
 
-def test_nothing_is_left_of_what_was_closed(rollouts):
+def test_a_closed_scorer_leaves_no_thread(rollouts):
     async def waits(completions):
         return await asyncio.to_thread(lambda: [1.0] * 4)
 
     before = set(threading.enumerate())
     rewards = Scorer([Reward(name="waits", function=waits)])
     rewards(rollouts)
-    left = set(threading.enumerate()) - before
-    assert left
+    threads = set(threading.enumerate()) - before
+    assert threads
     rewards.close()
-    for thread in left:
+    for thread in threads:
         thread.join(5)
-    assert not any(thread.is_alive() for thread in left)
+    assert not any(thread.is_alive() for thread in threads)
     assert rewards(rollouts).total.tolist() == [1.0] * 4
     rewards.close()
 
 
-def test_rewards_cannot_spoil_each_others_lists(rollouts):
-    def vandal(prompts, completions, answer, completion_ids):
+def test_rewards_cannot_change_the_arguments_of_others(rollouts):
+    def clears_lists(prompts, completions, answer, completion_ids):
         for column in (prompts, completions, answer, completion_ids):
             column.clear()
         return [0.0] * 4
 
-    def careful(prompts, completions, answer, completion_ids):
+    def measures_lists(prompts, completions, answer, completion_ids):
         return [float(len(x)) for x in (prompts, completions, answer, completion_ids)]
 
-    scores = score(rollouts, vandal, careful)
+    scores = score(rollouts, clears_lists, measures_lists)
     assert scores.column("reward 1").tolist() == [4.0] * 4
     assert rollouts.completions == TEXTS
 
 
-def test_no_gradient_is_recorded(rollouts):
+def test_rewards_are_computed_without_gradients(rollouts):
     weight = torch.ones((), requires_grad=True)
     scores = score(rollouts, lambda completions: weight * torch.ones(4))
     assert scores.total.tolist() == [1.0] * 4
@@ -315,43 +315,43 @@ def test_no_gradient_is_recorded(rollouts):
 # ---- failures
 
 
-def at(row, name="reward 0"):
+def error_at_sample(row, name="reward 0"):
     return rf"(?s)reward '{name}' .*at sample {row} of 4.*question {row // 2}.*{TEXTS[row]}"
 
 
-def test_a_raise_names_reward_and_sample(rollouts):
+def test_an_exception_is_reported_with_reward_and_sample(rollouts):
     def reward(completions, **kwargs):
         return [1.0 / (len(text) - 5 if text == "gamma" else 1.0) for text in completions]
 
-    with pytest.raises(RewardError, match=at(2)) as caught:
+    with pytest.raises(RewardError, match=error_at_sample(2)) as caught:
         score(rollouts, reward)
     assert "ZeroDivisionError" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_an_async_raise_names_reward_and_sample(rollouts):
+def test_an_exception_of_an_async_reward_is_reported_with_reward_and_sample(rollouts):
     async def reward(completions):
         for text in completions:
             await asyncio.sleep(0)
             if text == "beta":
                 raise KeyError("beta")
 
-    with pytest.raises(RewardError, match=at(1)):
+    with pytest.raises(RewardError, match=error_at_sample(1)):
         score(rollouts, reward)
 
 
 @pytest.mark.parametrize("row", range(4))
-@pytest.mark.parametrize("bad", [math.inf, 10**400, "0.5", "right", {1.0}, {}, object()])
-def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
+@pytest.mark.parametrize("value", [math.inf, 10**400, "0.5", "right", {1.0}, {}, object()])
+def test_a_value_that_is_no_number_is_reported(rollouts, row, value):
     returned = [1.0] * 4
-    returned[row] = bad
-    with pytest.raises(RewardError, match=at(row)) as caught:
+    returned[row] = value
+    with pytest.raises(RewardError, match=error_at_sample(row)) as caught:
         score(rollouts, lambda completions: returned)
     assert "returned" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "message"),
     [
         ([1.0] * 3, "returned 3 values for 4 completions"),
         ([], "returned 0 values for 4"),
@@ -364,8 +364,8 @@ def test_a_value_that_is_no_number_is_named(rollouts, row, bad):
         (np.float64(3.0), "returned float instead"),
     ],
 )
-def test_a_wrong_answer_is_named(rollouts, returned, told):
-    with pytest.raises(RewardError, match=rf"(?s)reward 'reward 0' {told}.*sample"):
+def test_a_wrong_return_value_is_reported(rollouts, returned, message):
+    with pytest.raises(RewardError, match=rf"(?s)reward 'reward 0' {message}.*sample"):
         score(rollouts, lambda completions: returned)
 
 
@@ -374,36 +374,36 @@ def test_the_failing_reward_of_several_is_named(rollouts):
         score(rollouts, lengths, lambda completions: [1.0], lengths)
 
 
-def test_a_hang_is_ended_and_names_the_sample(rollouts):
-    let_go = threading.Event()
+def test_a_reward_that_hangs_is_ended_and_reported_with_its_sample(rollouts):
+    release = threading.Event()
 
     def hanging(completions):
         for text in completions:
             if text == "gamma":
-                let_go.wait(20)
+                release.wait(20)
         return [0.0] * 4
 
-    async def hanging_too(completions):
+    async def hanging_async(completions):
         for text in completions:
             if text == "delta":
                 await asyncio.sleep(20)
 
     started = time.monotonic()
     try:
-        with pytest.raises(RewardError, match=at(2)) as caught:
+        with pytest.raises(RewardError, match=error_at_sample(2)) as caught:
             score(rollouts, hanging, deadline=0.2)
         assert "did not answer within 0.2 s" in str(caught.value)
     finally:
-        let_go.set()
-    with pytest.raises(RewardError, match=at(3)):
-        score(rollouts, hanging_too, deadline=0.2)
+        release.set()
+    with pytest.raises(RewardError, match=error_at_sample(3)):
+        score(rollouts, hanging_async, deadline=0.2)
     assert time.monotonic() - started < 2
 
 
-def test_a_plain_reward_that_hangs_stops_the_run_whatever_it_catches(rollouts):
-    """`skip` is for what can be ended: here anything may have been left half done."""
+def test_a_plain_reward_that_hangs_stops_the_run_even_if_it_catches_exceptions(rollouts):
+    """`on_error: skip` does not apply: an interrupted call may leave anything half done."""
 
-    def takes_everything_for_wrong(completions):
+    def catches_all(completions):
         try:
             time.sleep(20)
         except:  # noqa: E722 - as such rewards do
@@ -426,7 +426,7 @@ def test_a_plain_reward_that_hangs_stops_the_run_whatever_it_catches(rollouts):
 
         asyncio.run(waits())
 
-    for reward in (takes_everything_for_wrong, sleeps, computes, calls_back):
+    for reward in (catches_all, sleeps, computes, calls_back):
         with pytest.raises(RewardError, match=r"(?s)within 0.1 s.*`isolate: true`"):
             score(rollouts, reward, deadline=0.1, on_error="skip")
     assert score(rollouts, lengths).total.tolist() == [5.0, 4.0, 5.0, 5.0]
@@ -440,7 +440,7 @@ def test_an_async_reward_that_hangs_is_skipped(rollouts):
     assert scores.failed.all()
 
 
-def test_who_keeps_the_event_loop_busy_is_named_and_another_loop_goes_on(rollouts):
+def test_a_reward_that_blocks_the_event_loop_is_named_and_a_new_loop_is_started(rollouts):
     async def blocks(completions):
         if completions[0] == "alpha":
             time.sleep(2.5)
@@ -462,12 +462,12 @@ def test_who_keeps_the_event_loop_busy_is_named_and_another_loop_goes_on(rollout
     assert rewards(other).total.tolist() == [2.0] * 4
 
 
-def test_signals_and_alarms_of_a_reward_are_its_own(rollouts):
-    def mine(number, frame):
+def test_a_reward_may_use_signals_and_alarms(rollouts):
+    def on_alarm(number, frame):
         raise LookupError
 
     def reward(completions):
-        signal.signal(signal.SIGALRM, mine)
+        signal.signal(signal.SIGALRM, on_alarm)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             time.sleep(20)
@@ -477,14 +477,14 @@ def test_signals_and_alarms_of_a_reward_are_its_own(rollouts):
     before = signal.getsignal(signal.SIGALRM)
     try:
         assert score(rollouts, reward, deadline=5).total.tolist() == [3.0] * 4
-        assert signal.getsignal(signal.SIGALRM) is mine
+        assert signal.getsignal(signal.SIGALRM) is on_alarm
     finally:
         signal.signal(signal.SIGALRM, before)
 
     def interrupted(completions):
         signal.raise_signal(signal.SIGINT)
 
-    # What is started in the background may ignore it.
+    # Background jobs may ignore SIGINT.
     ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -493,7 +493,7 @@ def test_signals_and_alarms_of_a_reward_are_its_own(rollouts):
         signal.signal(signal.SIGINT, ctrl_c)
 
 
-# It cannot be interrupted: it takes all exceptions; and: it does not let other threads run.
+# Neither can be interrupted: one catches all exceptions, the other lets no other thread run.
 STUBBORN = """
 while True:
     try:
@@ -504,28 +504,28 @@ while True:
 GREEDY = "7 ** 10 ** 9"
 
 
-def test_what_cannot_be_interrupted_ends_the_process_and_is_named():
+def test_a_call_that_cannot_be_interrupted_ends_the_process_and_is_named():
     program = (
         "from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3\n"
         "def reward(): exec({!r})\n"
         "watchdog.watched(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"
     )
-    started = [
+    processes = [
         subprocess.Popen(
             [sys.executable, "-c", program.format(code)], stderr=subprocess.PIPE, text=True
         )
         for code in (STUBBORN, GREEDY)
     ]
-    told, traced = (process.communicate(timeout=60)[1] for process in started)
-    assert [process.returncode for process in started] == [1, 1]
-    assert "reward 'stubborn' did not answer within 0.2 s and cannot be interrupted" in told
-    assert "in reward" in told
-    assert "its last checkpoint is intact" in told
-    assert "in reward" in traced
+    message, traceback = (process.communicate(timeout=60)[1] for process in processes)
+    assert [process.returncode for process in processes] == [1, 1]
+    assert "reward 'stubborn' did not answer within 0.2 s and cannot be interrupted" in message
+    assert "in reward" in message
+    assert "its last checkpoint is intact" in message
+    assert "in reward" in traceback
 
 
-def test_a_reward_of_a_timeout_of_its_own_is_not_our_deadline(rollouts):
+def test_a_timeout_error_of_a_reward_is_not_taken_for_its_deadline(rollouts):
     def reward(completions):
         raise TimeoutError("the server is away")
 
@@ -552,7 +552,7 @@ def test_a_task_of_an_async_reward_that_exits_does_not_end_the_loop(rollouts):
         score(rollouts, reward, deadline=5)
 
 
-def test_where_stderr_is_closed_calls_are_made_and_what_hangs_is_ended():
+def test_deadlines_work_with_a_closed_stderr():
     program = (
         "import sys; from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3; sys.__stderr__.close()\n"
@@ -560,12 +560,12 @@ def test_where_stderr_is_closed_calls_are_made_and_what_hangs_is_ended():
         f"watchdog.watched(lambda: exec({STUBBORN!r}), who='another', deadline=0.2)\n"
     )
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, timeout=60)
-    assert (done.stdout, done.returncode) == (b"answer\n", 1)
+    result = subprocess.run(command, check=False, stdout=subprocess.PIPE, timeout=60)
+    assert (result.stdout, result.returncode) == (b"answer\n", 1)
 
 
-def test_a_deadline_that_ends_with_the_call_is_not_the_next_ones():
-    """The call ended when its watchdog had waited, and before it gave the signal."""
+def test_a_late_deadline_does_not_interrupt_the_next_call():
+    """The first call ends after its deadline, but before its watchdog sends the signal."""
 
     class Late(threading.Event):
         def wait(self, timeout=None):
@@ -575,11 +575,11 @@ def test_a_deadline_that_ends_with_the_call_is_not_the_next_ones():
     watchdog = _Watchdog("reward", 0.0)
     watchdog._over = Late()
 
-    def next_one():
+    def next_call():
         watchdog._watch()
         return "answer"
 
-    assert watched(next_one, who="another", deadline=5) == "answer"
+    assert watched(next_call, who="another", deadline=5) == "answer"
     assert not watchdog.is_overdue
 
 
@@ -595,21 +595,21 @@ def test_long_completions_are_shortened_in_messages(rollouts):
 
 def fails_at(*rows, values=None):
     def reward(completions):
-        given = list(values or [1.0, 2.0, 3.0, 4.0])
-        raise SampleErrors(given, dict.fromkeys(rows, "could not be parsed"))
+        returned = list(values or [1.0, 2.0, 3.0, 4.0])
+        raise SampleErrors(returned, dict.fromkeys(rows, "could not be parsed"))
 
     return reward
 
 
-def test_sample_errors_stop_and_name_the_first(rollouts):
-    with pytest.raises(RewardError, match=at(1)) as caught:
+def test_sample_errors_stop_the_run_and_name_the_first_sample(rollouts):
+    with pytest.raises(RewardError, match=error_at_sample(1)) as caught:
         score(rollouts, fails_at(1, 3))
     assert "could not be parsed" in str(caught.value)
     assert "(2 samples failed)" in str(caught.value)
 
 
 def test_skipped_samples_are_left_out_and_never_zero(rollouts):
-    """Two rewards, one of which fails on a sample: its total is missing, not smaller."""
+    """If one of two rewards fails on a sample, its total is missing, not smaller."""
     rewards = Scorer(
         [
             Reward(name="fails", function=fails_at(1), on_error="skip"),
@@ -635,13 +635,13 @@ def test_skipped_samples_are_left_out_and_never_zero(rollouts):
         fails_at(9),
     ],
 )
-def test_a_whole_call_that_fails_is_skipped_whole(rollouts, reward):
+def test_all_samples_of_a_failed_call_are_skipped(rollouts, reward):
     scores = score(rollouts, reward, on_error="skip")
     assert scores.failed.all()
     assert scores.total.isnan().all()
 
 
-def test_only_the_bad_values_are_skipped(rollouts):
+def test_only_samples_with_wrong_values_are_skipped(rollouts):
     scores = score(rollouts, lambda completions: [1.0, math.inf, None, "x"], on_error="skip")
     assert scores.failed.tolist() == [False, True, False, True]
     assert scores.total.isnan().tolist() == [False, True, True, True]
@@ -650,31 +650,31 @@ def test_only_the_bad_values_are_skipped(rollouts):
     assert float(mixed.total[2]) == 3.0
 
 
-def test_a_further_round_adds_to_counts_and_seconds_alone():
+def test_a_further_round_of_sampling_adds_only_to_counts_and_seconds():
     first = {"reward": 1.0, "unscored": 2, "reward_time/a": 0.5}
-    further = {"reward": 5.0, "unscored": 1, "reward_time/a": 0.25, "nan_rewards/a": 3}
-    added = {"reward": 1.0, "unscored": 3, "reward_time/a": 0.75, "nan_rewards/a": 3}
-    assert with_round(first, further) == added
+    second = {"reward": 5.0, "unscored": 1, "reward_time/a": 0.25, "nan_rewards/a": 3}
+    expected = {"reward": 1.0, "unscored": 3, "reward_time/a": 0.75, "nan_rewards/a": 3}
+    assert with_round(first, second) == expected
 
 
-def test_skipped_samples_train_nothing_and_are_counted(lab):
+def test_skipped_samples_are_not_trained_on_and_are_counted(lab):
     def reward(completions, **kwargs):
         values = lab.ones(completions)
         raise SampleErrors([None, *values[1:]], {0: "broken"})
 
-    def trained(function, on_error):
+    def train_step(function, on_error):
         trainer = lab.trainer(groups_per_step=1, group_size=8, microbatch=1)
-        only = Scorer([Reward(name="ones", function=function, on_error=on_error)])
-        trainer.experience.scorer = only
+        scorer = Scorer([Reward(name="ones", function=function, on_error=on_error)])
+        trainer.experience.scorer = scorer
         return trainer, lab.step(trainer)
 
-    trainer, metrics = trained(reward, "skip")
+    trainer, metrics = train_step(reward, "skip")
     assert metrics["failed_rewards"] == 1
     assert metrics["unscored"] == 1
-    full, _ = trained(lab.ones, "stop")
-    # The failed one is out of the mean, the std and the reward that is shown.
-    known = lab.trainer(groups_per_step=1, group_size=8)
-    scored = known.experience.next(known.state)
+    full, _ = train_step(lab.ones, "stop")
+    # The failed sample is not in the mean, the std and the logged reward.
+    unskipped = lab.trainer(groups_per_step=1, group_size=8)
+    scored = unskipped.experience.next(unskipped.state)
     rollouts, scores = scored.rollouts, scored.scores
     assert metrics["reward"] == pytest.approx(float(scores.total[1:].mean()))
     assert metrics["reward_std"] == pytest.approx(float(scores.total[1:].std()))
@@ -685,7 +685,7 @@ def test_skipped_samples_train_nothing_and_are_counted(lab):
 # ---- columns
 
 
-def test_collisions_are_errors(rollouts):
+def test_columns_that_collide_with_arguments_are_refused(rollouts):
     for column in ("completions", "trainer_state", "log_extra", "log_metric", "completion_ids"):
         prompts = [{**row, column: 1} for row in rollouts.prompts]
         with pytest.raises(UserError, match=f"column '{column}' collides"):
@@ -699,8 +699,8 @@ def test_a_missing_column_is_named(rollouts):
     def reward(completions, solution, **kwargs):
         return [0.0] * 4
 
-    told = "reward 'reward 0' needs the column 'solution'; the dataset has answer, id, level"
-    with pytest.raises(UserError, match=re.escape(told)):
+    message = "reward 'reward 0' needs the column 'solution'; the dataset has answer, id, level"
+    with pytest.raises(UserError, match=re.escape(message)):
         score(rollouts, reward)
 
     def optional(completions, solution=None):
@@ -712,36 +712,36 @@ def test_a_missing_column_is_named(rollouts):
         score(without, lambda completions, completion_ids: [0.0] * 4)
 
 
-def test_names_must_differ_and_exist():
+def test_rewards_need_different_names():
     with pytest.raises(UserError, match="at least one reward"):
         Scorer([])
-    twice = [Reward(name="same", function=lengths)] * 2
+    rewards = [Reward(name="same", function=lengths)] * 2
     with pytest.raises(UserError, match=r"two rewards are named 'same'.*label"):
-        Scorer(twice)
+        Scorer(rewards)
 
 
 # ---- scores
 
 
-def test_scores_concat_and_select(rollouts):
-    whole = score(rollouts, lengths, lengths)
+def test_selected_and_joined_scores_equal_the_original(rollouts):
+    scores = score(rollouts, lengths, lengths)
     parts = [score(rollouts.select(rows), lengths, lengths) for rows in ([0, 1], [2, 3])]
     joined = Scores.concat(parts)
-    assert torch.equal(joined.values, whole.values)
-    assert torch.equal(whole.select(torch.tensor([3, 0])).total, whole.total[[3, 0]])
+    assert torch.equal(joined.values, scores.values)
+    assert torch.equal(scores.select(torch.tensor([3, 0])).total, scores.total[[3, 0]])
 
 
-def test_rewards_that_learn_see_what_was_scored(rollouts):
+def test_refresh_receives_the_scored_rollouts(rollouts):
     class Learns:
         def __call__(self, completions):
             return [1.0] * 4
 
         def refresh(self, rollouts, scores):
-            self.seen = (rollouts, scores)
-            return {"seen": 4.0}
+            self.received = (rollouts, scores)
+            return {"count": 4.0}
 
     learner = Learns()
     rewards = Scorer([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
     scores = rewards(rollouts)
-    assert teach(rewards, None, rollouts, scores, RunState()) == {"a/seen": 4.0}
-    assert learner.seen == (rollouts, scores)
+    assert teach(rewards, None, rollouts, scores, RunState()) == {"a/count": 4.0}
+    assert learner.received == (rollouts, scores)

@@ -1,4 +1,4 @@
-"""Rollouts: selecting, joining, and what is refused."""
+"""Rollouts: selecting, joining, and wrong shapes."""
 
 from dataclasses import replace
 
@@ -28,8 +28,8 @@ def rollouts(lab):
     )
 
 
-def same(left, right):
-    """Equal in everything, padding apart: widths may differ."""
+def assert_equal(left, right):
+    """Asserts that both are equal except for padding; widths may differ."""
     assert list(left.prompts) == list(right.prompts)
     assert list(left.completions) == list(right.completions)
     assert torch.equal(left.groups, right.groups)
@@ -43,20 +43,20 @@ def same(left, right):
         one, other = left.mask[row], right.mask[row]
         assert torch.equal(left.sampler_log_probs[row][one], right.sampler_log_probs[row][other])
         for name, column in left.trajectory.items():
-            mine, theirs = column[row], right.trajectory[name][row]
+            value, other_value = column[row], right.trajectory[name][row]
             if name in {"symbols", "latents"}:
-                mine, theirs = mine[one], theirs[other]
-            assert torch.equal(mine, theirs), name
+                value, other_value = value[one], other_value[other]
+            assert torch.equal(value, other_value), name
 
 
 @pytest.mark.parametrize("cut", [[6], [1, 5], [2, 2, 2], [3, 1, 2], [1] * 6])
-def test_concat_undoes_select(rollouts, cut):
+def test_concat_of_selected_parts_restores_the_rollouts(rollouts, cut):
     parts = [rollouts.select(part) for part in torch.arange(6).split(cut)]
-    whole = Rollouts.concat(parts)
-    same(whole, rollouts)
-    assert whole.mask.shape == rollouts.mask.shape
-    assert torch.equal(whole.sampler_log_probs, rollouts.sampler_log_probs)
-    assert torch.equal(whole.trajectory["latents"], rollouts.trajectory["latents"])
+    joined = Rollouts.concat(parts)
+    assert_equal(joined, rollouts)
+    assert joined.mask.shape == rollouts.mask.shape
+    assert torch.equal(joined.sampler_log_probs, rollouts.sampler_log_probs)
+    assert torch.equal(joined.trajectory["latents"], rollouts.trajectory["latents"])
 
 
 def test_select_trims_padding_to_the_longest(rollouts):
@@ -70,7 +70,7 @@ def test_select_trims_padding_to_the_longest(rollouts):
 
 
 def test_select_keeps_holes(rollouts):
-    """A tool's decisions, in the middle, are not padding."""
+    """Holes between decisions, such as a tool's answer, are not padding."""
     mask = rollouts.mask.clone()
     mask[2, 1:4] = False
     part = replace(rollouts, mask=mask).select([2, 3])
@@ -86,34 +86,34 @@ def test_select_keeps_holes(rollouts):
         torch.tensor([4, 0, 0, 2], dtype=torch.int32),
     ],
 )
-def test_select_repeats_and_orders(rollouts, rows):
+def test_select_may_repeat_and_reorder(rollouts, rows):
     part = rollouts.select(rows)
     assert list(part.completions) == ["", "120", "120", "11112"]
     assert part.facts["sampled_mass"] == [4, 0, 0, 2]
     assert part.groups.tolist() == [4, 0, 0, 2]
 
 
-def test_select_by_bool_is_select_by_index(rollouts):
+def test_select_accepts_a_bool_mask(rollouts):
     chosen = torch.tensor([True, False, False, True, False, True])
-    same(rollouts.select(chosen), rollouts.select([0, 3, 5]))
-    same(rollouts.select(chosen.tolist()), rollouts.select([0, 3, 5]))
+    assert_equal(rollouts.select(chosen), rollouts.select([0, 3, 5]))
+    assert_equal(rollouts.select(chosen.tolist()), rollouts.select([0, 3, 5]))
 
 
-def test_nothing_selected(rollouts):
+def test_an_empty_selection_has_no_rollouts(rollouts):
     for none in ([], torch.zeros(6, dtype=torch.bool), torch.zeros(0, dtype=torch.int64)):
         empty = rollouts.select(none)
         assert len(empty) == 0
         assert empty.mask.shape == (0, 0)
-        same(Rollouts.concat([empty, rollouts]), rollouts)
-    without = rollouts.select([4])
-    assert without.mask.shape == (1, 0)
-    assert without.lengths.tolist() == [0]
+        assert_equal(Rollouts.concat([empty, rollouts]), rollouts)
+    no_decisions = rollouts.select([4])
+    assert no_decisions.mask.shape == (1, 0)
+    assert no_decisions.lengths.tolist() == [0]
 
 
-def test_concat_without_log_probs_of_one_part_has_none(rollouts):
-    silent = replace(rollouts, sampler_log_probs=None)
-    assert Rollouts.concat([rollouts, silent]).sampler_log_probs is None
-    assert silent.select([0]).sampler_log_probs is None
+def test_joined_rollouts_have_log_probs_only_if_all_parts_have(rollouts):
+    without = replace(rollouts, sampler_log_probs=None)
+    assert Rollouts.concat([rollouts, without]).sampler_log_probs is None
+    assert without.select([0]).sampler_log_probs is None
 
 
 def test_concat_of_nothing_raises():
@@ -122,7 +122,7 @@ def test_concat_of_nothing_raises():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"completions": ["a"]}, "completions has length 1, prompts has 6"),
         ({"groups": torch.zeros(5, dtype=torch.int64)}, "groups has length 5"),
@@ -138,6 +138,6 @@ def test_concat_of_nothing_raises():
         ({"sampler_log_probs": torch.zeros(3, 5)}, "sampler_log_probs has length 3"),
     ],
 )
-def test_wrong_shapes_are_named(rollouts, change, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_shapes_are_named(rollouts, change, message):
+    with pytest.raises(ValueError, match=message):
         replace(rollouts, **change)

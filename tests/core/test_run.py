@@ -1,4 +1,4 @@
-"""Runs from Python: sections over a file's, objects in place of names, callbacks, going on."""
+"""`groupwise.train` from Python: sections, objects instead of names, callbacks, resuming."""
 
 import json
 
@@ -12,20 +12,20 @@ from groupwise.rewards import RewardError
 from groupwise.storage.samples import read_samples
 
 
-def train(lab, folder, **more):
-    settings = {"steps": 4, "groups_per_step": 4, "learning_rate": 0.1}
-    given = {
+def train(lab, folder, **options):
+    train_section = {"steps": 4, "groups_per_step": 4, "learning_rate": 0.1}
+    defaults = {
         "policy": lab.Tabular(),
         "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
         "rewards": lab.ones,
-        "train": {**settings, **more.pop("settings", {})},
+        "train": {**train_section, **options.pop("settings", {})},
         "output": folder / "run",
         "quiet": True,
     }
-    return groupwise.train(**given | more)
+    return groupwise.train(**defaults | options)
 
 
-def test_a_section_goes_over_the_files_own(lab, tmp_path):
+def test_a_section_in_python_overrides_that_of_the_file(lab, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(
         "policy: {name: nowhere:Policy, size: 3}\n"
@@ -35,23 +35,24 @@ def test_a_section_goes_over_the_files_own(lab, tmp_path):
         "train: {steps: 9, learning_rate: 0.125, group_size: 4}\n"
         f"output: {tmp_path / 'run'}\n"
     )
-    given = {"policy": lab.Tabular(), "rewards": lab.ones, "quiet": True}
-    result = groupwise.train(file, train={"steps": 2}, algorithm={"clip_high": 0.75}, **given)
-    kept = (result.folder / "config.yaml").read_text()
+    arguments = {"policy": lab.Tabular(), "rewards": lab.ones, "quiet": True}
+    result = groupwise.train(file, train={"steps": 2}, algorithm={"clip_high": 0.75}, **arguments)
+    saved = (result.folder / "config.yaml").read_text()
     assert result.steps == 2
     for line in ("learning_rate: 0.125", "group_size: 4", "beta: 0.25", "clip_high: 0.75"):
-        assert line in kept, kept
-    assert "size: 3" not in kept.replace("group_size", "")  # of a policy that is another one now
+        assert line in saved, saved
+    # An option of the policy that was replaced.
+    assert "size: 3" not in saved.replace("group_size", "")
     other = {"algorithm": {"name": "dr_grpo"}, "overwrite": True}
-    groupwise.train(file, train={"steps": 1}, **other, **given)
+    groupwise.train(file, train={"steps": 1}, **other, **arguments)
     assert "clip_high" not in (result.folder / "config.yaml").read_text()
 
 
-def test_rows_in_python_may_be_the_evaluations_own(lab, tmp_path):
-    asked = []
+def test_rows_in_python_may_be_for_the_evaluation_only(lab, tmp_path):
+    scored_prompts = []
 
-    def seen(prompts, completions):
-        asked.extend(prompts)
+    def reward(prompts, completions):
+        scored_prompts.extend(prompts)
         return [0.0] * len(completions)
 
     rows = lab.rows(8)
@@ -59,11 +60,11 @@ def test_rows_in_python_may_be_the_evaluations_own(lab, tmp_path):
         lab,
         tmp_path,
         prompts=rows[:4],
-        rewards=seen,
+        rewards=reward,
         settings={"steps": 0},
         evaluation={"source": rows[4:], "prompts": 4},
     )
-    assert set(asked) == {row["prompt"] for row in rows[4:]}
+    assert set(scored_prompts) == {row["prompt"] for row in rows[4:]}
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,12 @@ def test_rows_in_python_may_be_the_evaluations_own(lab, tmp_path):
         (lambda lab: {"prompts": 5}, "prompts: expected rows, .* found int"),
     ],
 )
-def test_objects_that_are_no_such_thing(lab, tmp_path, section, message):
+def test_objects_of_a_wrong_type_are_refused(lab, tmp_path, section, message):
     with pytest.raises(UserError, match=message):
         train(lab, tmp_path, **section(lab))
 
 
-def test_a_run_without_held_out_prompts_says_so(lab, tmp_path, capsys):
+def test_a_run_without_held_out_prompts_prints_a_note(lab, tmp_path, capsys):
     everything = {"name": "rows", "rows": lab.rows(2), "held_out": 0.0}
     train(lab, tmp_path, prompts=everything, quiet=False)
     assert "no prompts are held out, so there is no evaluation" in capsys.readouterr().err
@@ -92,34 +93,34 @@ def test_a_run_without_held_out_prompts_says_so(lab, tmp_path, capsys):
 
 class Watcher(groupwise.Callback):
     def __init__(self):
-        self.seen = []
+        self.evaluations = []
 
     def on_evaluation(self, step, evaluation):
-        self.seen.append((step, len(evaluation.samples), evaluation.metrics["reward"]))
+        self.evaluations.append((step, len(evaluation.samples), evaluation.metrics["reward"]))
 
 
-def test_callbacks_see_every_evaluation_once(lab, tmp_path):
+def test_callbacks_receive_every_evaluation_once(lab, tmp_path):
     watcher = Watcher()
     evaluation = {"prompts": 2, "samples": 3, "every": 2, "greedy": False}
     result = train(lab, tmp_path, callbacks=watcher, evaluation=evaluation)
     lines = (result.folder / "metrics.jsonl").read_text().splitlines()
     rewards = [json.loads(line).get("evaluation/reward") for line in lines]
-    assert [(step, count) for step, count, _ in watcher.seen] == [(0, 6), (2, 6), (4, 6)]
+    assert [(step, count) for step, count, _ in watcher.evaluations] == [(0, 6), (2, 6), (4, 6)]
     assert len(list((result.folder / "samples").glob("after.jsonl"))) == 1
     assert [r for r in rewards if r is not None] == pytest.approx(
-        [reward for *_, reward in watcher.seen], abs=1e-5
+        [reward for *_, reward in watcher.evaluations], abs=1e-5
     )
 
 
-def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
+def test_a_resumed_run_prints_what_changed_in_its_configuration(lab, tmp_path, capsys):
     first = train(lab, tmp_path)
-    again = {"resume": True, "quiet": False}
-    near = {"name": "grpo", "beta": 0.5}
-    second = train(lab, tmp_path, settings={"steps": 6}, algorithm=near, **again)
-    said = capsys.readouterr().err
-    assert "note: resumed with train.steps: 4 -> 6" in said
-    assert "note: resumed with algorithm.beta: unset -> 0.5" in said
-    assert "learning_rate" not in said
+    resumed = {"resume": True, "quiet": False}
+    algorithm = {"name": "grpo", "beta": 0.5}
+    second = train(lab, tmp_path, settings={"steps": 6}, algorithm=algorithm, **resumed)
+    output = capsys.readouterr().err
+    assert "note: resumed with train.steps: 4 -> 6" in output
+    assert "note: resumed with algorithm.beta: unset -> 0.5" in output
+    assert "learning_rate" not in output
     assert "steps: 6" in (second.folder / "config.yaml").read_text()
     assert second.steps == 6
     assert second.seconds > first.seconds / 2
@@ -127,21 +128,21 @@ def test_a_resumed_run_says_what_is_different(lab, tmp_path, capsys):
     with pytest.raises(
         UserError, match="seed: a run must be resumed and evaluated with its own value, 0, found 7"
     ):
-        train(lab, tmp_path, seed=7, **again)
+        train(lab, tmp_path, seed=7, **resumed)
     rows = {"name": "rows", "rows": lab.rows(8), "held_out": 0.9}
     with pytest.raises(
         UserError,
         match=r"held_out: a run must be resumed and evaluated with its own value, 0.5, found 0.9",
     ):
-        train(lab, tmp_path, prompts=rows, **again)
+        train(lab, tmp_path, prompts=rows, **resumed)
     (second.folder / "config.yaml").write_text("")
     with pytest.raises(UserError, match=r"config\.yaml is damaged: it holds no sections"):
-        train(lab, tmp_path, settings={"steps": 7}, **again)
+        train(lab, tmp_path, settings={"steps": 7}, **resumed)
     (second.folder / "config.yaml").unlink()
-    assert train(lab, tmp_path, settings={"steps": 7}, **again).steps == 7
+    assert train(lab, tmp_path, settings={"steps": 7}, **resumed).steps == 7
 
 
-def test_functions_of_one_name_are_told_apart_by_labels(lab, tmp_path):
+def test_functions_of_the_same_name_need_labels(lab, tmp_path):
     def named(value):
         def reward(completions, bonus=0.0):
             return [value + bonus + len(text) for text in completions]
@@ -165,17 +166,17 @@ def test_functions_of_one_name_are_told_apart_by_labels(lab, tmp_path):
         train(lab, tmp_path, rewards=[misspelt], overwrite=True)
 
 
-def test_a_run_that_learns_nothing_says_so_once(lab, tmp_path, capsys):
+def test_a_run_without_variance_warns_once(lab, tmp_path, capsys):
     def same(completions):
         return [0.25] * len(completions)
 
     train(lab, tmp_path, rewards=same, settings={"steps": 14}, quiet=False)
-    words = capsys.readouterr().err.replace("\n", " ")
-    assert words.count("step 10: warning: in the last 10 steps all completions of every") == 1
-    assert words.count("nothing was learned") == 1
+    output = capsys.readouterr().err.replace("\n", " ")
+    assert output.count("step 10: warning: in the last 10 steps all completions of every") == 1
+    assert output.count("nothing was learned") == 1
 
 
-def test_rewards_with_a_model_load_it_once_before_the_run(lab, tmp_path):
+def test_a_reward_loads_its_model_once_before_the_run(lab, tmp_path):
     class Model:
         loaded = 0
 
@@ -190,16 +191,16 @@ def test_rewards_with_a_model_load_it_once_before_the_run(lab, tmp_path):
     train(lab, tmp_path, rewards=model)
     assert model.loaded == 1
 
-    class Nowhere(Model):
+    class Missing(Model):
         def load(self):
             raise ValueError("no such model")
 
-    with pytest.raises(UserError, match="reward 'Nowhere': no such model"):
-        train(lab, tmp_path, rewards=Nowhere(), overwrite=True)
+    with pytest.raises(UserError, match="reward 'Missing': no such model"):
+        train(lab, tmp_path, rewards=Missing(), overwrite=True)
 
 
-def test_metrics_that_rewards_log(lab, tmp_path):
-    """Of any name, since they stand under the reward's own."""
+def test_rewards_may_log_metrics_of_any_name(lab, tmp_path):
+    """Logged metrics are prefixed with the name of the reward, so they never clash."""
 
     def logs(name, value):
         def reward(completions, log_metric):
@@ -214,12 +215,12 @@ def test_metrics_that_rewards_log(lab, tmp_path):
         last = json.loads((result.folder / "metrics.jsonl").read_text().splitlines()[-2])
         assert last[f"reward/{name}"] == 2.5
         assert last["step"] == 4
-    told = "reward 'reward' raised .*: log_metric: 'mine' is 'many', expected a number"
-    with pytest.raises(UserError, match=told):
+    message = "reward 'reward' raised .*: log_metric: 'mine' is 'many', expected a number"
+    with pytest.raises(UserError, match=message):
         train(lab, tmp_path, rewards=logs("mine", "many"), overwrite=True)
 
 
-def test_half_a_character_in_what_is_logged_loses_no_run(lab, tmp_path):
+def test_an_unpaired_surrogate_in_logged_text_does_not_stop_the_run(lab, tmp_path):
     def reward(completions, log_extra):
         log_extra("read", ["cut \ud83d"] * len(completions))
         return [float(len(text)) for text in completions]
@@ -230,7 +231,7 @@ def test_half_a_character_in_what_is_logged_loses_no_run(lab, tmp_path):
     assert (result.folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_reward_that_fails_in_the_last_evaluation_says_what_is_saved(lab, tmp_path, capsys):
+def test_when_a_reward_fails_in_the_last_evaluation_the_saved_step_is_named(lab, tmp_path, capsys):
     def reward(completions, trainer_state):
         assert trainer_state.global_step < 4
         return [float(len(text)) for text in completions]
@@ -241,7 +242,7 @@ def test_a_reward_that_fails_in_the_last_evaluation_says_what_is_saved(lab, tmp_
     assert "step 4 is saved; `groupwise resume" in text
 
 
-def test_a_metric_that_is_logged_twice_costs_no_step_that_was_made(lab, tmp_path):
+def test_a_metric_logged_twice_stops_the_run_after_saving_the_step(lab, tmp_path):
     class Clashing(GRPO):
         def end_step(self, policy, step):
             return {"reward": 1.0} if step == 2 else {}

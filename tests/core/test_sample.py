@@ -1,4 +1,4 @@
-"""`groupwise sample`: what is drawn, what of it is kept, and what is in the file after a kill."""
+"""`groupwise sample`: drawing and selecting completions, and the written file after a kill."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ from groupwise.storage.sampled import SampledSet
 
 
 def even(completions, **_):
-    """Right where there is an even number of 1s."""
+    """Right if the number of 1s is even."""
     return [float(text.count("1") % 2 == 0) for text in completions]
 
 
@@ -46,7 +46,7 @@ def run(lab, tmp_path):
         )
 
         def sample(*overrides, **selection):
-            # Weights that are nothing like those of the checkpoint, which is to be read.
+            # A policy with other weights, since those of the checkpoint must be loaded.
             objects = {("policy",): policy(seed=1), ("rewards", 0): reward}
             if not isinstance(sections.get("prompts", {}), dict):
                 objects["prompts",] = sections["prompts"]
@@ -57,24 +57,24 @@ def run(lab, tmp_path):
     return make
 
 
-NONE = {"prompts": 0}
-ONE = ["train.sample_batch=2"]
+NO_EVALUATION = {"prompts": 0}
+SMALL_BATCH = ["train.sample_batch=2"]
 
 
 def samples(*facts):
-    """Completions of a prompt of (completion, reward, right, length) each."""
+    """Samples of one prompt; facts: (completion, reward, right, length) of each."""
     names = ("completion", "total", "right", "length")
     return [
-        {**dict(zip(names, one, strict=True)), "index": n, "truncated": False}
-        for n, one in enumerate(facts)
+        {**dict(zip(names, values, strict=True)), "index": n, "truncated": False}
+        for n, values in enumerate(facts)
     ]
 
 
-def test_every_prompt_of_a_split_once_and_all_its_completions(run, lab):
+def test_each_prompt_of_a_split_is_sampled_once_with_all_its_completions(run, lab):
     sample = run()
     train = sample(per_prompt=3, keep="all")
-    held = sample(per_prompt=3, keep="all", split="held-out")
-    ids = [row["id"] for row in train], [row["id"] for row in held]
+    evaluated = sample(per_prompt=3, keep="all", split="held-out")
+    ids = [row["id"] for row in train], [row["id"] for row in evaluated]
     assert len(ids[0]) == 3 * len(set(ids[0]))
     assert set(ids[0]).isdisjoint(ids[1])
     assert set(ids[0]) | set(ids[1]) == {row["id"] for row in lab.rows()}
@@ -87,55 +87,55 @@ def test_every_prompt_of_a_split_once_and_all_its_completions(run, lab):
         assert row["prompt"] == f"question {row['id']}"
         assert row["reward"] == row["rewards"]["even"] == even([row["completion"]])[0]
         assert row["right"] == (row["reward"] == 1)
-        of_prompt = [other["right"] for other in train if other["id"] == row["id"]]
-        assert row["share_right"] == sum(of_prompt) / 3
+        verdicts = [other["right"] for other in train if other["id"] == row["id"]]
+        assert row["share_right"] == sum(verdicts) / 3
 
 
-def test_the_same_seed_draws_the_same_and_fewer_prompts_are_a_beginning(run):
+def test_the_same_seed_gives_the_same_samples_and_fewer_prompts_the_first_ones(run):
     sample = run()
-    whole = sample(per_prompt=3, keep="all")
-    assert sample("train.sample_batch=1", per_prompt=3, keep="all") == whole
-    assert sample(per_prompt=3, keep="all", prompts=2) == whole[:6]
+    expected = sample(per_prompt=3, keep="all")
+    assert sample("train.sample_batch=1", per_prompt=3, keep="all") == expected
+    assert sample(per_prompt=3, keep="all", prompts=2) == expected[:6]
     other = sample(per_prompt=3, keep="all", seed=1)
-    assert [row["prompt"] for row in other] == [row["prompt"] for row in whole]
-    assert other != whole
+    assert [row["prompt"] for row in other] == [row["prompt"] for row in expected]
+    assert other != expected
 
 
-def test_it_draws_by_the_weights_of_the_checkpoint_and_by_seeds_of_its_own(run, lab):
-    seen = []
+def test_samples_use_the_weights_of_the_checkpoint_and_other_seeds_than_training(run, lab):
+    calls = []
 
     class Recording(lab.Tabular):
-        def sample(self, prompts, *, seeds, purpose="train", **more):
-            seen.append((purpose, self.table.detach().clone(), seeds))
-            return super().sample(prompts, seeds=seeds, purpose=purpose, **more)
+        def sample(self, prompts, *, seeds, purpose="train", **options):
+            calls.append((purpose, self.table.detach().clone(), seeds))
+            return super().sample(prompts, seeds=seeds, purpose=purpose, **options)
 
     sample = run(policy=Recording)
-    trained, seeds = seen[-1][1], {seed for _, _, seeds in seen for seed in seeds}
-    seen.clear()
+    trained, seeds = calls[-1][1], {seed for _, _, seeds in calls for seed in seeds}
+    calls.clear()
     sample(per_prompt=3)
-    assert {purpose for purpose, _, _ in seen} == {"evaluate"}
-    for _, table, own in seen:
+    assert {purpose for purpose, _, _ in calls} == {"evaluate"}
+    for _, table, sample_seeds in calls:
         assert torch.equal(table, trained)
-        assert seeds.isdisjoint(own)
+        assert seeds.isdisjoint(sample_seeds)
 
 
-def test_averaged_weights_where_the_run_has_them(run, lab):
-    seen = []
+def test_samples_use_averaged_weights_if_the_run_has_them(run, lab):
+    tables = []
 
     class Recording(lab.Tabular):
-        def sample(self, *rest, **more):
-            seen.append(self.table.detach().clone())
-            return super().sample(*rest, **more)
+        def sample(self, *args, **options):
+            tables.append(self.table.detach().clone())
+            return super().sample(*args, **options)
 
     settings = {"steps": 2, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.1, "ema": 0.9}
     sample = run(policy=Recording, train=settings)
-    averaged = seen[-1]
+    averaged = tables[-1]
     sample(per_prompt=2)
-    assert torch.equal(seen[-1], averaged)
+    assert torch.equal(tables[-1], averaged)
 
 
 def test_best_is_the_highest_reward_among_the_right_ones_then_the_shortest():
-    drawn = samples(
+    candidates = samples(
         ("wrong", 9.0, False, 1),
         ("long", 2.0, True, 5),
         ("short", 2.0, True, 3),
@@ -144,22 +144,24 @@ def test_best_is_the_highest_reward_among_the_right_ones_then_the_shortest():
         ("short", 2.0, True, 3),
     )
 
-    def kept(**selection):
-        return [s["index"] for s in Selection(per_prompt=6, **selection).kept(drawn, judged=True)]
+    def selected(**selection):
+        return [
+            s["index"] for s in Selection(per_prompt=6, **selection).kept(candidates, judged=True)
+        ]
 
-    assert kept() == [2]
-    assert kept(at_most=3) == [2, 3, 1]
-    assert kept(keep="right") == [2, 3, 1, 4]  # "short" once
-    assert kept(keep="right", at_most=2) == [2, 3]
-    assert kept(keep="all") == [0, 1, 2, 3, 4, 5]
+    assert selected() == [2]
+    assert selected(at_most=3) == [2, 3, 1]
+    assert selected(keep="right") == [2, 3, 1, 4]  # equal completions count once
+    assert selected(keep="right", at_most=2) == [2, 3]
+    assert selected(keep="all") == [0, 1, 2, 3, 4, 5]
 
 
-def test_nothing_is_kept_of_a_prompt_without_a_right_one_or_with_none_that_ended():
+def test_wrong_and_truncated_completions_are_never_selected():
     wrong = samples(("a", 1.0, False, 1), ("b", None, None, 1))
-    cut = [{**sample, "truncated": True} for sample in samples(("a", 1.0, True, 1))]
+    truncated = [{**sample, "truncated": True} for sample in samples(("a", 1.0, True, 1))]
     for keep in ("best", "right"):
         assert Selection(per_prompt=2, keep=keep).kept(wrong, judged=True) == []
-        assert Selection(per_prompt=2, keep=keep).kept(cut, judged=True) == []
+        assert Selection(per_prompt=2, keep=keep).kept(truncated, judged=True) == []
 
 
 @given(
@@ -174,24 +176,26 @@ def test_nothing_is_kept_of_a_prompt_without_a_right_one_or_with_none_that_ended
     ),
     st.integers(1, 8),
 )
-def test_what_is_kept_is_right_distinct_and_ordered(facts, most):
-    kept = Selection(per_prompt=8, keep="right", at_most=most).kept(samples(*facts), judged=True)
-    assert all(sample["right"] and sample["total"] is not None for sample in kept)
-    completions = [sample["completion"] for sample in kept]
-    assert len(completions) == len(set(completions)) <= most
-    ranks = [(-sample["total"], sample["length"], sample["index"]) for sample in kept]
+def test_selected_completions_are_right_distinct_and_ordered(facts, at_most):
+    selected = Selection(per_prompt=8, keep="right", at_most=at_most).kept(
+        samples(*facts), judged=True
+    )
+    assert all(sample["right"] and sample["total"] is not None for sample in selected)
+    completions = [sample["completion"] for sample in selected]
+    assert len(completions) == len(set(completions)) <= at_most
+    ranks = [(-sample["total"], sample["length"], sample["index"]) for sample in selected]
     assert ranks == sorted(ranks)
     best = Selection(per_prompt=8).kept(samples(*facts), judged=True)
-    assert best == kept[:1]
+    assert best == selected[:1]
 
 
-def test_a_reward_that_measures_has_a_best_one_and_no_right_ones(run, lab):
+def test_a_reward_that_does_not_judge_has_best_completions_but_no_right_ones(run, lab):
     sample = run(lab.ones)
-    drawn = sample(per_prompt=4, keep="all")
+    all_rows = sample(per_prompt=4, keep="all")
     best = sample(per_prompt=4)
-    assert all(row["right"] is row["share_right"] is None for row in drawn)
+    assert all(row["right"] is row["share_right"] is None for row in all_rows)
     for row in best:
-        rewards = [s["reward"] for s in drawn if s["id"] == row["id"] and not s["truncated"]]
+        rewards = [s["reward"] for s in all_rows if s["id"] == row["id"] and not s["truncated"]]
         assert row["reward"] == max(rewards)
     with pytest.raises(UserError, match="measures and does not tell right from wrong"):
         sample(per_prompt=4, keep="right")
@@ -200,13 +204,15 @@ def test_a_reward_that_measures_has_a_best_one_and_no_right_ones(run, lab):
     assert all(row["reward"] >= 0.5 for row in right)
 
 
-def test_a_reward_that_shows_late_that_it_measures(run, lab):
-    def late(completions, **_):
+def test_a_reward_whose_later_values_do_not_judge_is_refused(run, lab):
+    def reward(completions, **_):
         return [float(len(text) > 3) or 0.5 * next(graded) for text in completions]
 
     graded = itertools.repeat(0)
     sample = run(
-        late, prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NONE
+        reward,
+        prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0},
+        evaluation=NO_EVALUATION,
     )
     for keep in ("best", "right"):
         graded = itertools.chain([0] * 6, itertools.repeat(1))
@@ -216,33 +222,35 @@ def test_a_reward_that_shows_late_that_it_measures(run, lab):
     assert len(sample("train.sample_batch=2", per_prompt=4, keep="all")) == 4 * 8
 
 
-def test_processes_share_the_prompts(run, lab, tmp_path, monkeypatch):
-    """Each process draws its part of every chunk, a last one that does not go round included."""
-    sample = run(prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NONE)
-    whole = sample(per_prompt=2, keep="all", prompts=5)
+def test_processes_divide_the_prompts(run, lab, tmp_path, monkeypatch):
+    """Each process draws its part of every chunk, also of an incomplete last one."""
+    sample = run(
+        prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NO_EVALUATION
+    )
+    expected = sample(per_prompt=2, keep="all", prompts=5)
     monkeypatch.setattr(sampling, "BATCHES", 1)
     objects = {("policy",): lab.Tabular(), ("rewards", 0): even}
     parts = []
-    for rank in range(2):  # `gather_object` gives a single process its own alone
+    for rank in range(2):  # in one process `gather_object` returns only its own object
         with reopened(tmp_path / "run", ["train.sample_batch=4"], objects) as opened:
-            (one,) = opened.evaluator.team.samplings.values()
-            one.process = (rank, 2)
-            drawn = answers(opened, Selection(per_prompt=2, keep="all", prompts=5))
-            parts.append([row for answered in drawn for row in answered.kept])
+            (policy_sampling,) = opened.evaluator.team.samplings.values()
+            policy_sampling.process = (rank, 2)
+            results = answers(opened, Selection(per_prompt=2, keep="all", prompts=5))
+            parts.append([row for result in results for row in result.kept])
     assert [len(part) for part in parts] == [6, 4]
-    assert sorted([*parts[0], *parts[1]], key=lambda row: (row["draw"], row["index"])) == whole
+    assert sorted([*parts[0], *parts[1]], key=lambda row: (row["draw"], row["index"])) == expected
 
 
-def test_rows_that_ask_the_same_are_drawn_once(run, lab):
+def test_rows_with_equal_prompts_are_sampled_once(run, lab):
     rows = [*lab.rows(), *lab.rows()]
-    sample = run(prompts={"name": "rows", "rows": rows, "held_out": 0.0}, evaluation=NONE)
+    sample = run(prompts={"name": "rows", "rows": rows, "held_out": 0.0}, evaluation=NO_EVALUATION)
     assert sorted(row["id"] for row in sample(per_prompt=1, keep="all")) == list(range(8))
     with pytest.raises(UserError, match="the run has no such prompts"):
         sample(per_prompt=1, split="held-out")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"per_prompt": 0}, "--per-prompt: expected 1 to 100,000 completions, found 0"),
         ({"per_prompt": 4, "keep": "worst"}, "--keep: expected best, right or all, found 'worst'"),
@@ -253,33 +261,33 @@ def test_rows_that_ask_the_same_are_drawn_once(run, lab):
         ({"per_prompt": 4, "at_most": 2, "keep": "all"}, "leave it out with --keep all"),
     ],
 )
-def test_selections_that_make_no_sense(wrong, message):
+def test_contradicting_selections_are_refused(options, message):
     with pytest.raises(UserError, match=message):
-        Selection(**wrong)
+        Selection(**options)
 
 
-def test_a_source_without_end_needs_a_number_of_prompts(run):
-    class Endless:
+def test_a_very_large_source_needs_a_number_of_prompts(run):
+    class Large:
         def __len__(self):
             return 200_001
 
         def __getitem__(self, index, /):
             return {"prompt": f"question {index}", "id": index % 8}
 
-    sample = run(prompts=Endless(), evaluation=NONE)
+    sample = run(prompts=Large(), evaluation=NO_EVALUATION)
     with pytest.raises(UserError, match="set a number, since the run's source generates 200,001"):
         sample(per_prompt=1)
     assert len(sample(per_prompt=1, keep="all", prompts=5)) == 5
 
 
 @pytest.mark.parametrize("kind", ["pool", "chain"])
-def test_runs_of_several_policies(lab, tmp_path, kind):
-    """Each policy of a pool draws as many; of a chain the row says what was asked at first."""
+def test_runs_of_several_policies_can_be_sampled(lab, tmp_path, kind):
+    """Each policy of a pool draws as many; rows of a chain have the prompt of its first policy."""
 
     class Writer(lab.Tabular):
-        def sample(self, prompts, **how):
+        def sample(self, prompts, **options):
             rows = [{**row, "id": len(row["prompt"]) % 4} for row in prompts]
-            return super().sample(rows, **how)
+            return super().sample(rows, **options)
 
     labels = ("one", "two")
     groupwise.train(
@@ -287,22 +295,22 @@ def test_runs_of_several_policies(lab, tmp_path, kind):
         prompts={"name": "rows", "rows": lab.rows()},
         rewards=[lab.ones],
         train={"steps": 1, "groups_per_step": 2, "group_size": 4},
-        evaluation=NONE,
+        evaluation=NO_EVALUATION,
         output=tmp_path / "run",
         quiet=True,
     )
     objects = {(kind, number, "policy"): Writer() for number in range(2)}
     objects["rewards", 0] = lab.ones
-    drawn = sample_run(
+    sampled_rows = sample_run(
         tmp_path / "run", Selection(per_prompt=3, keep="all", prompts=2), objects=objects
     )
-    places = [(row["draw"], row.get("learner"), row["index"]) for row in drawn]
-    several = labels if kind == "pool" else (None,)
-    assert places == [(n, label, i) for n in range(2) for label in several for i in range(3)]
-    assert all(row["prompt"] == f"question {row['id']}" for row in drawn)
+    order = [(row["draw"], row.get("learner"), row["index"]) for row in sampled_rows]
+    learners = labels if kind == "pool" else (None,)
+    assert order == [(n, label, i) for n in range(2) for label in learners for i in range(3)]
+    assert all(row["prompt"] == f"question {row['id']}" for row in sampled_rows)
 
 
-def test_a_kill_leaves_whole_lines_of_whole_prompts(run, lab, tmp_path, monkeypatch):
+def test_a_kill_leaves_complete_lines_of_complete_prompts(run, lab, tmp_path, monkeypatch):
     def killing(completions, **_):
         calls.append(len(completions))
         if len(calls) == 4:
@@ -311,14 +319,21 @@ def test_a_kill_leaves_whole_lines_of_whole_prompts(run, lab, tmp_path, monkeypa
 
     calls = [0] * 10
     monkeypatch.setattr(sampling, "BATCHES", 1)
-    run(killing, prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NONE)
+    run(
+        killing,
+        prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0},
+        evaluation=NO_EVALUATION,
+    )
     path, calls[:] = tmp_path / "set.jsonl", []
     objects = {("policy",): lab.Tabular(), ("rewards", 0): killing}
     child = os.fork()
     if not child:
-        with SampledSet(path) as made, reopened(tmp_path / "run", ONE, objects) as opened:
-            for answered in answers(opened, Selection(per_prompt=2, keep="all")):
-                made.write(answered.kept)
+        with (
+            SampledSet(path) as sampled_set,
+            reopened(tmp_path / "run", SMALL_BATCH, objects) as opened,
+        ):
+            for result in answers(opened, Selection(per_prompt=2, keep="all")):
+                sampled_set.write(result.kept)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -335,25 +350,25 @@ class Picture:
         Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + self.text.encode())
 
 
-def row(draw, completion="a", **more):
-    return {"prompt": "p", "completion": completion, "draw": draw, "index": 0, **more}
+def row(draw, completion="a", **columns):
+    return {"prompt": "p", "completion": completion, "draw": draw, "index": 0, **columns}
 
 
-def test_lines_are_json_whatever_the_columns_hold(tmp_path):
-    odd = {"nan": float("nan"), "nested": {"path": Path("a"), 1: (2, None)}, "half": "\ud83d"}
-    with SampledSet(tmp_path / "deep" / "set.jsonl") as made:
-        made.write([row(0, **odd), row(1)])
+def test_lines_are_json_for_columns_of_any_type(tmp_path):
+    columns = {"nan": float("nan"), "nested": {"path": Path("a"), 1: (2, None)}, "half": "\ud83d"}
+    with SampledSet(tmp_path / "deep" / "set.jsonl") as sampled_set:
+        sampled_set.write([row(0, **columns), row(1)])
     first, second = (tmp_path / "deep" / "set.jsonl").read_text("utf-8").splitlines()
     assert json.loads(first)["nested"] == {"path": "a", "1": [2, None]}
     assert json.loads(first)["nan"] is None
     assert json.loads(second) == row(1)
 
 
-def test_pictures_lie_beside_the_lines(tmp_path):
+def test_images_are_written_to_a_folder_beside_the_file(tmp_path):
     path = tmp_path / "set.jsonl"
     for name in ("first", "second"):
-        with SampledSet(path, overwrite=True) as made:
-            made.write([row(7 if name == "first" else 8, Picture(name))])
+        with SampledSet(path, overwrite=True) as sampled_set:
+            sampled_set.write([row(7 if name == "first" else 8, Picture(name))])
         (line,) = map(json.loads, path.read_text("utf-8").splitlines())
     assert "completion" not in line
     assert line["file_name"] == "set_images/000008_0.png"
@@ -361,7 +376,7 @@ def test_pictures_lie_beside_the_lines(tmp_path):
     assert len(list((tmp_path / "set_images").iterdir())) == 1
 
 
-def test_a_file_that_is_there_stays_until_the_first_row(tmp_path):
+def test_an_existing_file_is_replaced_only_with_the_first_row(tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("older\n")
     with pytest.raises(UserError, match="--overwrite"):
@@ -373,11 +388,11 @@ def test_a_file_that_is_there_stays_until_the_first_row(tmp_path):
         SampledSet(tmp_path / "set.json")
 
 
-def test_a_row_that_cannot_be_written_leaves_whole_lines(tmp_path, monkeypatch):
+def test_a_row_that_cannot_be_written_leaves_complete_lines(tmp_path, monkeypatch):
     path = tmp_path / "set.jsonl"
-    with SampledSet(path) as made:
-        made.write([row(0)])
-        file = made._opened()
+    with SampledSet(path) as sampled_set:
+        sampled_set.write([row(0)])
+        file = sampled_set._opened()
 
         class Full:
             tell, truncate, close = file.tell, file.truncate, file.close
@@ -387,9 +402,9 @@ def test_a_row_that_cannot_be_written_leaves_whole_lines(tmp_path, monkeypatch):
                     raise OSError(28, "No space left on device")
                 return file.write(data[:-10])
 
-        monkeypatch.setattr(made, "_file", Full())
+        monkeypatch.setattr(sampled_set, "_file", Full())
         with pytest.raises(OSError, match="No space"):
-            made.write([row(1), row(2)])
+            sampled_set.write([row(1), row(2)])
     assert [json.loads(line)["draw"] for line in path.read_text().splitlines()] == [0]
 
 
@@ -401,7 +416,7 @@ def test_a_row_that_cannot_be_written_leaves_whole_lines(tmp_path, monkeypatch):
         (["--per-prompt", "2", "--output", "set.csv"], "a file name that ends in .jsonl"),
     ],
 )
-def test_the_command_refuses_in_one_line(tmp_path, arguments, message):
+def test_the_command_refuses_mistakes_in_one_line(tmp_path, arguments, message):
     result = CliRunner().invoke(app, ["sample", str(tmp_path), *arguments])
     assert result.exit_code == 2
     (line,) = result.output.splitlines()

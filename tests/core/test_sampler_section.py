@@ -1,4 +1,4 @@
-"""A sampler named in a configuration: checked, trained with, resumed and evaluated by."""
+"""A sampler named in a configuration: `check`, `train`, `resume` and `eval` use it."""
 
 import json
 
@@ -68,8 +68,8 @@ class Engine(Sampler):
         self.copy.load_state_dict(policy.state_dict())
         self.version = version
 
-    def sample(self, *rest, **more):
-        rollouts = self.copy.sample(*rest, **more)
+    def sample(self, *args, **options):
+        rollouts = self.copy.sample(*args, **options)
         return replace(rollouts, versions=torch.full((len(rollouts),), self.version))
 
 
@@ -78,7 +78,7 @@ class ForOther(Engine):
 
 
 def near_two(completions, trainer_state, **_):
-    # What a reward may make of the run's state must not tell the two ways to evaluate apart.
+    # `eval` must pass the same state as the run, since rewards may depend on it.
     return [-abs(hit - 2.0) - 0.001 * trainer_state.epoch for hit in completions]
 """
 CONFIG = """
@@ -101,25 +101,25 @@ def call(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "throwing", raising=False)
 
-    def call(*words):
-        result = CliRunner().invoke(cli.app, list(words), env={"COLUMNS": "200"})
+    def call(*arguments):
+        result = CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
         assert not isinstance(result.exception, Exception), result.output
         return result
 
     return call
 
 
-def test_checked_trained_resumed_and_evaluated(call, tmp_path):
+def test_a_sampler_is_used_by_check_train_resume_and_eval(call, tmp_path):
     assert "warning: ahead" not in call("check", "run.yaml").output
     assert "warning: ahead 1 without a sampler" in call("check", "run.yaml", "sampler=null").output
-    printed = call("train", "run.yaml").output
-    printed += call("resume", "run", "train.steps=6").output
+    output = call("train", "run.yaml").output
+    output += call("resume", "run", "train.steps=6").output
     after = json.loads((tmp_path / "run" / "result.json").read_text())["after"]
     evaluated = call("eval", "run")
-    again = dict(
+    metrics = dict(
         line.split()[:2] for line in evaluated.stdout.splitlines() if len(line.split()) > 1
     )
-    assert float(again["reward"]) == pytest.approx(after["reward"], abs=1e-4)
+    assert float(metrics["reward"]) == pytest.approx(after["reward"], abs=1e-4)
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
@@ -129,11 +129,11 @@ def test_checked_trained_resumed_and_evaluated(call, tmp_path):
         path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
     )
     assert b"geheim-4711" not in written
-    assert "geheim-4711" not in printed + evaluated.output
+    assert "geheim-4711" not in output + evaluated.output
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("override", "message"),
     [
         ("sampler=throwing:ForOther", "ForOther draws for Other, and the policy is a Thrower"),
         ("sampler=throwing:Other", "Other is a policy, and draws only for itself"),
@@ -144,8 +144,8 @@ def test_checked_trained_resumed_and_evaluated(call, tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["check", "train"])
-def test_what_does_not_fit_is_told_before_the_run(call, tmp_path, command, words, message):
-    result = call(command, "run.yaml", words)
+def test_a_wrong_sampler_is_refused_before_the_run(call, tmp_path, command, override, message):
+    result = call(command, "run.yaml", override)
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -1,4 +1,4 @@
-"""Another sampler than the policy: what it must follow, what is measured of it and corrected."""
+"""A sampler other than the policy: its weights, its log-probs, importance weights."""
 
 import copy
 import math
@@ -14,18 +14,18 @@ from groupwise.run import snapshot
 from groupwise.storage.checkpoint import Checkpoints
 
 BIAS = 0.07
-"""What the engine adds to its log-probs."""
+"""The error of the engine's log-probs."""
 
 
 class Engine(Sampler):
-    """Copies weights when told to, draws with the copy, and is off by a known amount.
+    """Copies the weights in `follow`, samples with the copy and adds `bias` to its log-probs.
 
-    drew: for every call its purpose, and the weights it drew with.
+    draws: purpose and weights of each call of `sample`.
     """
 
     def __init__(self, policy, *, bias=BIAS):
         self.copy, self.bias, self.version = copy.deepcopy(policy), bias, -1
-        self.drew, self.followed, self.closed = [], [], 0
+        self.draws, self.followed, self.closed = [], [], 0
 
     def follow(self, policy, name, version):
         self.followed.append((name, version))
@@ -33,7 +33,7 @@ class Engine(Sampler):
         self.version = version
 
     def sample(self, prompts, *, group_size, seeds, purpose="train"):
-        self.drew.append((purpose, self.copy.table.detach().clone()))
+        self.draws.append((purpose, self.copy.table.detach().clone()))
         rollouts = self.copy.sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
         return replace(
             rollouts,
@@ -45,8 +45,8 @@ class Engine(Sampler):
         self.closed += 1
 
 
-class Recorded(GRPO):
-    """Keeps every batch that its loss sees."""
+class Recording(GRPO):
+    """Records the batches of its loss."""
 
     def __init__(self, config=None):
         super().__init__(config)
@@ -63,11 +63,11 @@ def trainer_of(lab, algorithm=None, *, bias=BIAS, **settings):
     return lab.trainer(policy, algorithm, sampler=Engine(policy, bias=bias), **settings)
 
 
-# ---- what it says is measured, and corrected
+# ---- its log-probs are measured and corrected
 
 
-def test_ratio_is_one_at_the_first_update_and_the_gap_is_measured(lab):
-    algorithm = Recorded()
+def test_the_ratio_is_1_at_the_first_update_and_the_mismatch_is_measured(lab):
+    algorithm = Recording()
     metrics = lab.step(trainer_of(lab, algorithm))
     assert metrics["clip_fraction"] == 0.0
     assert metrics["mismatch/mean"] == pytest.approx(BIAS, rel=1e-6)
@@ -79,8 +79,8 @@ def test_ratio_is_one_at_the_first_update_and_the_gap_is_measured(lab):
 
 
 @pytest.mark.parametrize("settings", [{"epochs": 2}, {"updates_per_rollout": 2}])
-def test_later_updates_compare_with_the_policy_before_the_first(lab, settings):
-    algorithm = Recorded()
+def test_old_log_probs_of_later_updates_are_those_before_the_first(lab, settings):
+    algorithm = Recording()
     trainer = trainer_of(lab, algorithm, learning_rate=0.3, held_out=0.0, steps=1, **settings)
     before = copy.deepcopy(trainer.policy)
     scored = trainer.experience.next(trainer.state)
@@ -88,46 +88,48 @@ def test_later_updates_compare_with_the_policy_before_the_first(lab, settings):
     first, second = algorithm.batches[0], algorithm.batches[-1]
     assert torch.equal(first["old_log_probs"], first["log_probs"])
     ratio = (second["log_probs"] - second["old_log_probs"])[second["mask"]]
-    # Updates of other prompts do not move this policy's own: its logits are a table.
+    # In a table, an update on other prompts does not change the logits of these.
     assert bool(ratio.abs().max() > 1e-2) == ("epochs" in settings)
-    # A restatement: what the untouched copy says of the very rollouts of the last update.
+    # Expected: the log-probs of the copy before training, for the rollouts of the last update.
     rows = slice(8, 16) if "updates_per_rollout" in settings else slice(0, 16)
     rollouts = scored.rollouts.select(range(16)[rows])
     with torch.no_grad():
         old = before(rollouts).log_probs
-    known = {(round(float(v), 9)) for v in old[rollouts.mask]}
-    seen = {(round(float(v), 9)) for v in second["old_log_probs"][second["mask"]]}
-    assert seen <= known
-    assert len(seen) > 3
+    expected = {(round(float(v), 9)) for v in old[rollouts.mask]}
+    values = {(round(float(v), 9)) for v in second["old_log_probs"][second["mask"]]}
+    assert values <= expected
+    assert len(values) > 3
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize(("mode", "cap"), [("truncate", 0.9), ("mask", 0.9), ("truncate", 9.0)])
-def test_importance_weights_against_a_restatement(lab, level, mode, cap):
+def test_importance_weights_match_their_definition(lab, level, mode, cap):
     generator = torch.Generator().manual_seed(0)
-    ours, theirs = torch.randn(2, 6, 5, generator=generator, dtype=torch.float64) * 0.3
-    ours.requires_grad_()
+    policy, sampler = torch.randn(2, 6, 5, generator=generator, dtype=torch.float64) * 0.3
+    policy.requires_grad_()
     mask = torch.rand(6, 5, generator=generator) < 0.7
-    theirs[~mask] = math.nan
-    gap = (ours - theirs).detach()
-    weights = objective.importance_weights(ours, theirs, mask, level=level, mode=mode, cap=cap)
+    sampler[~mask] = math.nan
+    log_ratio = (policy - sampler).detach()
+    weights = objective.importance_weights(policy, sampler, mask, level=level, mode=mode, cap=cap)
     assert not weights.requires_grad
-    cut = 0
+    capped = 0
     for row in range(6):
-        places = [place for place in range(5) if mask[row, place]]
-        gaps = {place: float(gap[row, place]) for place in places}
-        for place in range(5):
-            if place not in places:
-                assert weights[row, place] == 0
+        positions = [position for position in range(5) if mask[row, position]]
+        log_ratios = {position: float(log_ratio[row, position]) for position in positions}
+        for position in range(5):
+            if position not in positions:
+                assert weights[row, position] == 0
                 continue
-            weight = math.exp(gaps[place] if level == "token" else sum(gaps.values()))
-            cut += weight > cap
+            weight = math.exp(
+                log_ratios[position] if level == "token" else sum(log_ratios.values())
+            )
+            capped += weight > cap
             bounded = min(weight, cap) if mode == "truncate" else weight * (weight <= cap)
-            assert float(weights[row, place]) == pytest.approx(bounded)
-    assert bool(cut) == (cap < 1)
+            assert float(weights[row, position]) == pytest.approx(bounded)
+    assert bool(capped) == (cap < 1)
 
 
-def test_importance_weights_refuse_other_words():
+def test_importance_weights_refuse_an_unknown_level_and_mode():
     one = torch.zeros(1, 1)
     with pytest.raises(ValueError, match='level must be "token" or "sequence"'):
         objective.importance_weights(one, one, one.bool(), level="group")
@@ -135,8 +137,8 @@ def test_importance_weights_refuse_other_words():
         objective.importance_weights(one, one, one.bool(), mode="cut")
 
 
-def test_the_correction_multiplies_the_surrogate_alone(lab):
-    """KL and entropy are of the policy; what is masked stays in the denominators."""
+def test_importance_weights_multiply_only_the_surrogate(lab):
+    """KL and entropy are not weighted; masked decisions stay in the denominators."""
     config = {"beta": 0.1, "entropy": 0.05, "importance_mode": "mask"}
     corrected = GRPO(GRPO.Config(**config, importance_cap=0.5))  # exp(-0.07) is above: all masked
     policy = lab.Tabular(prompts=2)
@@ -151,51 +153,59 @@ def test_the_correction_multiplies_the_surrogate_alone(lab):
         "reference_log_probs": current.log_probs.detach() - 0.2,
     }
     weights = batch["weights"]
-    rest = (0.1 * corrected.kl(current, batch) - 0.05 * current.entropy) * weights
-    rest = rest.where(rollouts.mask, 0.0)
-    torch.testing.assert_close(corrected.loss(current, {**batch, **sampled}), rest)
+    kl_and_entropy = (0.1 * corrected.kl(current, batch) - 0.05 * current.entropy) * weights
+    kl_and_entropy = kl_and_entropy.where(rollouts.mask, 0.0)
+    torch.testing.assert_close(corrected.loss(current, {**batch, **sampled}), kl_and_entropy)
     uncapped = GRPO(GRPO.Config(**config, importance_cap=2.0))
-    surrogate = (uncapped.loss(current, batch) - rest) * math.exp(-BIAS)
-    torch.testing.assert_close(uncapped.loss(current, {**batch, **sampled}), surrogate + rest)
+    surrogate = (uncapped.loss(current, batch) - kl_and_entropy) * math.exp(-BIAS)
+    torch.testing.assert_close(
+        uncapped.loss(current, {**batch, **sampled}), surrogate + kl_and_entropy
+    )
     untouched = GRPO(GRPO.Config(**config, importance="none"))
     torch.testing.assert_close(
         untouched.loss(current, {**batch, **sampled}), untouched.loss(current, batch)
     )
 
 
-def test_a_sequence_weight_couples_decisions():
+def test_sequence_level_weights_couple_decisions():
     assert GRPO(GRPO.Config(importance="sequence")).couples_decisions
     assert not GRPO().couples_decisions
 
 
-# ---- it draws with the right weights
+# ---- its weights are the right ones
 
 
-def test_it_follows_updates_and_averages(lab):
+def test_a_sampler_follows_updates_and_averages(lab):
     trainer = trainer_of(lab, ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3, bias=0.0)
     engine, policy = trainer.experience.team.sampling.sampler, trainer.policy
-    own = lab.trainer(ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3)
+    plain = lab.trainer(ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3)
     tables = {"train": [], "evaluate": []}
 
-    def note(step, _):
+    def record_tables(step, _):
         tables["train"].append(policy.table.detach().clone())
         tables["evaluate"].append(policy.kept("average")["table"].clone())
 
     first = policy.table.detach().clone()
-    assert lab.fit(trainer, note)
-    assert lab.fit(own)
-    assert torch.equal(policy.table, own.policy.table)
-    drawn = {kind: [t for k, t in engine.drew if k == kind] for kind in ("train", "evaluate")}
-    for drew, should in zip(drawn["train"], [first, *tables["train"][:-1]], strict=True):
-        assert torch.equal(drew, should)
-    for drew, should in zip(drawn["evaluate"], tables["evaluate"][1:5:2], strict=True):
-        assert torch.equal(drew, should)
-        assert not torch.equal(drew, first)
+    assert lab.fit(trainer, record_tables)
+    assert lab.fit(plain)
+    assert torch.equal(policy.table, plain.policy.table)
+    tables_of_draws = {
+        kind: [t for k, t in engine.draws if k == kind] for kind in ("train", "evaluate")
+    }
+    for table, expected_table in zip(
+        tables_of_draws["train"], [first, *tables["train"][:-1]], strict=True
+    ):
+        assert torch.equal(table, expected_table)
+    for table, expected_table in zip(
+        tables_of_draws["evaluate"], tables["evaluate"][1:5:2], strict=True
+    ):
+        assert torch.equal(table, expected_table)
+        assert not torch.equal(table, first)
     expected = [("policy", 0), ("policy", 1), ("average", 2), ("policy", 2), ("policy", 3)]
     assert engine.followed == [*expected, ("average", 4), ("policy", 4), ("policy", 5)]
 
 
-def test_it_follows_a_loaded_checkpoint(lab, tmp_path):
+def test_a_sampler_follows_a_loaded_checkpoint(lab, tmp_path):
     first, second = trainer_of(lab), trainer_of(lab)
     for _ in range(2):
         lab.step(first)
@@ -206,17 +216,17 @@ def test_it_follows_a_loaded_checkpoint(lab, tmp_path):
     assert one["reward"] == other["reward"]
     engine = second.experience.team.sampling.sampler
     assert engine.followed[-1] == ("policy", 2)
-    assert torch.equal(engine.drew[-1][1], first.experience.team.sampling.sampler.drew[-1][1])
+    assert torch.equal(engine.draws[-1][1], first.experience.team.sampling.sampler.draws[-1][1])
 
 
-def test_unchanged_weights_are_not_copied_again(lab):
+def test_unchanged_weights_are_not_followed_again(lab):
     trainer = trainer_of(lab, evaluation={"samples": 3, "prompts": 2})
     trainer.evaluate()
     lab.step(trainer)
     assert trainer.experience.team.sampling.sampler.followed == [("policy", 0)]
 
 
-def test_one_that_was_not_told_is_caught(lab):
+def test_a_sampler_with_older_weights_is_refused(lab):
     trainer = trainer_of(lab)
     lab.step(trainer)
     trainer.experience.team.sampling.sampler.follow = lambda policy, name, version: None
@@ -224,11 +234,11 @@ def test_one_that_was_not_told_is_caught(lab):
         lab.step(trainer)
 
 
-def test_one_that_does_not_say_is_refused(lab):
+def test_a_sampler_without_versions_is_refused(lab):
     trainer = trainer_of(lab)
     engine = trainer.experience.team.sampling.sampler
     sample = engine.sample
-    engine.sample = lambda *rest, **more: replace(sample(*rest, **more), versions=None)
+    engine.sample = lambda *args, **options: replace(sample(*args, **options), versions=None)
     with pytest.raises(UserError, match="Engine does not say which weights it sampled w"):
         lab.step(trainer)
 
@@ -236,7 +246,7 @@ def test_one_that_does_not_say_is_refused(lab):
 # ---- in a run
 
 
-def run(lab, folder, policy, **more):
+def run(lab, folder, policy, **sections):
     return train(
         policy=policy,
         prompts=lab.rows(),
@@ -244,15 +254,15 @@ def run(lab, folder, policy, **more):
         evaluation={"prompts": 1},
         output=folder,
         quiet=True,
-        **{"prompts.held_out": 0.3, "rewards": [lab.ones], **more},
+        **{"prompts.held_out": 0.3, "rewards": [lab.ones], **sections},
     )
 
 
-def test_a_run_by_an_engine(lab, tmp_path):
+def test_a_run_samples_only_with_its_engine(lab, tmp_path):
     policy = lab.Tabular()
     engine = Engine(policy)
     run(lab, tmp_path / "run", policy, sampler=engine)
-    assert {purpose for purpose, _ in engine.drew} == {"train", "evaluate", "greedy"}
+    assert {purpose for purpose, _ in engine.draws} == {"train", "evaluate", "greedy"}
     assert engine.closed == 1
 
 
@@ -267,7 +277,7 @@ def test_an_engine_is_closed_when_the_run_fails(lab, tmp_path):
     assert engine.closed == 1
 
 
-def test_samplers_that_do_not_fit(lab, tmp_path):
+def test_samplers_that_do_not_fit_the_policy_are_refused(lab, tmp_path):
     class Other(lab.Tabular):
         pass
 
@@ -281,12 +291,12 @@ def test_samplers_that_do_not_fit(lab, tmp_path):
         def check_sampler(self, sampler):
             raise UserError("top_p cuts what an engine draws from")
 
-    for policy, engine, words in [
+    for policy, engine, message in [
         (lab.Tabular(), Draws, "Draws draws for Other, and the policy is a Tabular"),
         (lab.Tabular(), Wants, "Wants needs tokens of the policy, which Tabular does not provide"),
         (Refuses(), Engine, "top_p cuts what an engine draws from"),
         (lab.Tabular(), lambda _: 3, "sampler: expected a groupwise.Sampler, found int"),
     ]:
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             run(lab, tmp_path / "run", policy, sampler=engine(policy))
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

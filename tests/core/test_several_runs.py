@@ -1,4 +1,4 @@
-"""The page of several runs: what came of each, what they differ in, their curves together."""
+"""The report of several runs: results, differences of configuration, common charts."""
 
 import json
 import os
@@ -22,7 +22,7 @@ train: {{steps: 4, learning_rate: null}}
 
 
 def write(folder: Path, *, seed=0, more="", steps=4, result=True, label="", scale=1.0) -> Path:
-    """A run with this configuration; label: of a policy, before the names of its metrics."""
+    """Writes a run; label: prefix of a metric of one policy; more: text after the first reward."""
     folder.mkdir(parents=True)
     rows = [{"step": 0, "evaluation/accuracy": 0.2, "evaluation/prompts": 100}]
     for step in range(1, steps + 1):
@@ -33,13 +33,13 @@ def write(folder: Path, *, seed=0, more="", steps=4, result=True, label="", scal
     (folder / "config.yaml").write_text(CONFIG.format(name=folder.name, seed=seed, more=more))
     if result:
         sides = {"before": {"accuracy": 0.2}, "after": {"accuracy": 0.8}}
-        whole = {**sides, "steps": steps, "seconds": 90}
-        (folder / "result.json").write_text(json.dumps(whole))
+        content = {**sides, "steps": steps, "seconds": 90}
+        (folder / "result.json").write_text(json.dumps(content))
     return folder
 
 
-def page(runs, **more) -> str:
-    return write_comparison(runs, **more).read_text(encoding="utf-8")
+def page(runs, **options) -> str:
+    return write_comparison(runs, **options).read_text(encoding="utf-8")
 
 
 def table(html: str, heading: str) -> list[list[str]]:
@@ -54,7 +54,7 @@ def figure(html: str, title: str) -> str:
     return html.split(f"<h3>{title}</h3>")[1].split("</figure>", maxsplit=1)[0]
 
 
-def test_each_run_has_its_row_and_its_colour_in_every_chart(tmp_path):
+def test_each_run_has_a_row_and_a_colour_in_all_charts(tmp_path):
     runs = [write(tmp_path / "a"), write(tmp_path / "b", scale=0.5), write(tmp_path / "c")]
     html = page(runs)
     head, *rows = table(html, "Before and after")
@@ -74,7 +74,7 @@ def test_each_run_has_its_row_and_its_colour_in_every_chart(tmp_path):
     assert html.count("<main") == html.count("<script") == 1
 
 
-def test_only_keys_that_differ_are_shown_and_no_secret(tmp_path):
+def test_only_keys_that_differ_are_shown_and_no_secrets(tmp_path):
     more = ", {name: format, weight: 0.5}"
     html = page([write(tmp_path / "a"), write(tmp_path / "b", seed=7, more=more)])
     assert table(html, "What differs") == [
@@ -84,18 +84,18 @@ def test_only_keys_that_differ_are_shown_and_no_secret(tmp_path):
         ["rewards.1.weight", EN_DASH, "0.5"],
     ]
     assert "secret-of" not in html
-    same = page([write(tmp_path / "x" / "c"), write(tmp_path / "x" / "d")])
-    assert "All keys are the same." in same
+    equal = page([write(tmp_path / "x" / "c"), write(tmp_path / "x" / "d")])
+    assert "All keys are the same." in equal
 
 
-def test_runs_of_other_kinds_and_empty_ones_stand_beside(tmp_path):
+def test_runs_of_other_kinds_and_runs_without_steps_may_be_compared(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "run.json").write_text("{}")
-    unbegun = write(tmp_path / "unbegun", steps=0, result=False)
+    not_begun = write(tmp_path / "unbegun", steps=0, result=False)
     pool = write(tmp_path / "pool", label="writer/", steps=3)
     pool.joinpath("config.yaml").write_text("pool: [{label: writer}, {label: painter}]\n")
-    html = page([write(tmp_path / "one"), empty, pool, unbegun])
+    html = page([write(tmp_path / "one"), empty, pool, not_begun])
     rows = table(html, "Before and after")
     assert [row[:2] for row in rows[1:]] == [
         ["one", "4 steps"], ["empty", "no step yet"], ["pool", "3 steps"],
@@ -105,17 +105,17 @@ def test_runs_of_other_kinds_and_empty_ones_stand_beside(tmp_path):
     kl = figure(html, "KL")
     assert re.findall(r'class="line (c\d)"', kl) == ["c0", "c2"]
     assert "<span>pool · writer</span>" in kl
-    alone = page([empty, unbegun], path=tmp_path / "nothing.html")
-    assert "<figure" not in alone
+    without_steps = page([empty, not_begun], path=tmp_path / "nothing.html")
+    assert "<figure" not in without_steps
 
 
-def test_lines_beyond_the_colours_are_dashed(tmp_path):
+def test_curves_beyond_the_number_of_colours_are_dashed(tmp_path):
     html = page([write(tmp_path / f"r{n}") for n in range(8)])
     styles = re.findall(r'class="line (.*?)"', figure(html, "Reward, in training"))
     assert styles == ["c0", "c1", "c2", "c3", "c4", "c5", "c0 dashed1", "c1 dashed1"]
 
 
-def test_a_short_run_is_smoothed_where_a_long_one_is(tmp_path):
+def test_a_short_run_is_smoothed_if_another_one_is_long(tmp_path):
     html = page([write(tmp_path / "long", steps=90), write(tmp_path / "short", steps=5)])
     assert len(re.findall('class="raw', figure(html, "Reward, in training"))) == 2
 
@@ -129,7 +129,7 @@ def test_a_short_run_is_smoothed_where_a_long_one_is(tmp_path):
         (["a/run", "a/b/run/run"], ["run", "b/run/run"]),
     ],
 )
-def test_runs_of_one_name_are_called_by_what_differs(tmp_path, paths, expected):
+def test_runs_of_the_same_name_are_labelled_by_the_folder_that_differs(tmp_path, paths, expected):
     assert labels([tmp_path / path for path in paths]) == expected
 
 
@@ -140,18 +140,18 @@ def report(*arguments: object):
     return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
-def test_the_command_writes_one_page_or_one_for_all(tmp_path):
+def test_the_command_writes_a_page_for_one_run_or_for_all(tmp_path):
     a, b = write(tmp_path / "runs" / "a"), write(tmp_path / "runs" / "b")
     assert report(a).stdout.split() == [str(a / "report.html")]
     assert report(a, b).stdout.split() == [str(tmp_path / "runs" / "comparison.html")]
     other = tmp_path / "other.html"
     assert report(b, a, "--out", other).stdout.split() == [str(other)]
     assert "<h1>2 runs</h1>" in other.read_text()
-    assert report(a, a, "--out", other).exit_code == 0  # the same run twice is one
+    assert report(a, a, "--out", other).exit_code == 0  # a repeated run counts once
     assert "<h1>a</h1>" in other.read_text()
 
 
-def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
+def test_another_file_is_not_overwritten(tmp_path):
     a, b = write(tmp_path / "a"), write(tmp_path / "b")
     (tmp_path / "comparison.html").write_text("mine")
     for arguments in ([a, b], [a, "--out", tmp_path / "comparison.html"]):
@@ -163,7 +163,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     assert write_report(a).read_text().startswith("<!DOCTYPE")
 
 
-def test_a_folder_that_is_no_run_is_refused_among_others(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     result = report(write(tmp_path / "a"), os.devnull)
     assert result.exit_code == 2
     assert "/dev/null is not the folder of a run" in result.stderr

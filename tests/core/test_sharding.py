@@ -1,4 +1,4 @@
-"""A policy that is divided among processes trains as one that is not, and resumes on any number."""
+"""A sharded policy trains as an unsharded one, and resumes on any number of processes."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from groupwise.errors import UserError
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 from groupwise.storage.tensors import Stored, write
 
-# Table rows: 8 among 3 processes are 3, 3 and 2.
+# The table has 8 rows: 3, 3 and 2 on three processes.
 RUNS = """
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ from groupwise.run import snapshot
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.tensors import Stored, write
 
-def whole(tensor):
+def gathered(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 def half_dead(completions, prompts, **_):
@@ -45,20 +45,20 @@ def half_dead(completions, prompts, **_):
     ]
 
 def policy_of(lab, sharded):
-    class Divided(lab.Tabular):
+    class Sharded(lab.Tabular):
         def shard(self, mesh):
             self.mesh = mesh
             fully_shard(self, mesh=mesh, reshard_after_forward=True)
 
-        def sample(self, *rest, **more):
+        def sample(self, *args, **options):
             if self.mesh is not None:
                 self.unshard()
-            drawn = super().sample(*rest, **more)
+            rollouts = super().sample(*args, **options)
             if self.mesh is not None:
                 self.reshard()
-            return drawn
+            return rollouts
 
-    policy = Divided(symbols=4)
+    policy = Sharded(symbols=4)
     if sharded:
         policy.shard(processes.mesh(Accelerator(cpu=True)))
     return policy
@@ -77,25 +77,25 @@ def trainer_of(lab, name, sharded):
     settings = {"steps": 4, "microbatch": 7, "max_grad_norm": 0.1, **settings}
     return lab.trainer(policy_of(lab, sharded), algorithm(), reward, **settings)
 
-def facts(trainer, steps):
+def results_of(trainer, steps):
     policy, optimizer = trainer.policy, trainer.learner.optimizer
     averaged = trainer.learner.averaged
     keep = ("reward", "grad_norm", "loss", "kl", "mismatch/max", "trained_decisions")
     return {
-        "table": whole(policy.table).flatten().tolist(),
-        "moment": whole(optimizer.adamw.state[policy.table]["exp_avg"]).flatten().tolist(),
-        "average": whole(policy.kept("average")["table"]).flatten().tolist() if averaged else [],
+        "table": gathered(policy.table).flatten().tolist(),
+        "moment": gathered(optimizer.adamw.state[policy.table]["exp_avg"]).flatten().tolist(),
+        "average": gathered(policy.kept("average")["table"]).flatten().tolist() if averaged else [],
         "steps": [{key: step.get(key, 0.0) for key in keep} for step in steps],
         "evaluation": dict(trainer.evaluate().metrics),
     }
 
-def together():
+def rank_and_count():
     accelerator = Accelerator(cpu=True)
     return accelerator.process_index, accelerator.num_processes
 
-def go(lab, name, sharded, folder=None, save_at=None):
+def train(lab, name, sharded, folder=None, save_at=None):
     trainer, steps = trainer_of(lab, name, sharded), []
-    checkpoints = folder and Checkpoints(folder, process=together() if sharded else (0, 1))
+    checkpoints = folder and Checkpoints(folder, process=rank_and_count() if sharded else (0, 1))
     if folder and save_at is None:
         snapshot.restore(trainer, checkpoints.load())
     if save_at is not None:
@@ -103,7 +103,7 @@ def go(lab, name, sharded, folder=None, save_at=None):
         checkpoints.save(trainer.step, snapshot.take(trainer))
     else:
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics))
-    return facts(trainer, steps)
+    return results_of(trainer, steps)
 """
 CHILD = """
 import importlib.util, json, sys
@@ -112,37 +112,38 @@ spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
 lab = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(lab)
 folder = Path(sys.argv[2]).parent
-found = {name: go(lab, name, True) for name in CASES}
-go(lab, "kl", True, folder / "divided", save_at=2)
-found["resumed"] = go(lab, "kl", True, folder / "whole")
+results = {name: train(lab, name, True) for name in CASES}
+train(lab, "kl", True, folder / "sharded", save_at=2)
+results["resumed"] = train(lab, "kl", True, folder / "unsharded")
 accelerator = Accelerator(cpu=True)
-ours = accelerator.process_index == 1
+fails_here = accelerator.process_index == 1
 
 def failure(folder):
     checkpoint = snapshot.take(trainer_of(lab, "alone", True))
     try:
-        Checkpoints(folder, process=together()).save(1, checkpoint)
+        Checkpoints(folder, process=rank_and_count()).save(1, checkpoint)
     except Exception as error:
         return str(error)
 
-found["apart"] = failure(folder / "apart" / str(accelerator.process_index))
-full = SafetensorError("I/O error: No space left on device (os error 28)")
-with patch("groupwise.storage.tensors.save_file", side_effect=full) if ours else nullcontext():
-    found["full"] = failure(folder / "full")
+results["separate folders"] = failure(folder / "separate" / str(accelerator.process_index))
+error = SafetensorError("I/O error: No space left on device (os error 28)")
+full_disk = patch("groupwise.storage.tensors.save_file", side_effect=error)
+with full_disk if fails_here else nullcontext():
+    results["full"] = failure(folder / "full")
 class Odd(Exception):
     def __init__(self, one, other):
         super().__init__(f"{one} {other}")
 def fails():
     raise Odd("a", "b")
 try:
-    processes.each(fails if ours else int)
+    processes.each(fails if fails_here else int)
 except Exception as error:
-    found["unsendable"] = str(error)
+    results["unsendable"] = str(error)
 try:
     rows, file = {"name": "rows", "rows": [{"prompt": "1"}]}, folder / "child.py"
     groupwise.train(policy="tabular", prompts=rows, rewards=["ones"], output=str(file))
 except groupwise.errors.UserError as error:
-    found["place"] = gather_object([str(error)])
+    results["output"] = gather_object([str(error)])
 mesh = processes.mesh(accelerator)
 parts = {
     "few": distribute_tensor(torch.arange(4.0).view(2, 2), mesh, [Shard(0)]),
@@ -150,34 +151,34 @@ parts = {
     "empty": distribute_tensor(torch.zeros(4, 0), mesh, [Shard(0)]),
     "wide": distribute_tensor(torch.arange(14.0).view(2, 7), mesh, [Shard(1)]),
 }
-path = write(folder, "parts", parts, together())
-wholes = {name: part.full_tensor() for name, part in parts.items()}
-processes.first(lambda: write(folder, "wholes", wholes, (0, 1)))
-for paths in (folder.glob("parts.*"), [folder / "wholes.safetensors"]):
+path = write(folder, "parts", parts, rank_and_count())
+full_tensors = {name: part.full_tensor() for name, part in parts.items()}
+processes.first(lambda: write(folder, "full", full_tensors, (0, 1)))
+for paths in (folder.glob("parts.*"), [folder / "full.safetensors"]):
     stored = Stored(paths)
-    read = {name: stored.like(name, part).full_tensor() for name, part in parts.items()}
-    assert all(torch.equal(read[name], wholes[name]) for name in wholes)
-alone = lab.trainer(policy_of(lab, True), GRPO(), lab.ones, held_out=0.0)
-found["none held out"] = dict(alone.evaluate().metrics)
+    tensors = {name: stored.like(name, part).full_tensor() for name, part in parts.items()}
+    assert all(torch.equal(tensors[name], full_tensors[name]) for name in full_tensors)
+unevaluated = lab.trainer(policy_of(lab, True), GRPO(), lab.ones, held_out=0.0)
+results["none held out"] = dict(unevaluated.evaluate().metrics)
 if accelerator.is_main_process:
-    Path(sys.argv[2]).write_text(json.dumps(found))
+    Path(sys.argv[2]).write_text(json.dumps(results))
 accelerator.end_training()
 """
 
 
 @pytest.fixture(scope="module")
 def runs():
-    """The functions that the script on several processes runs, here on one."""
-    names = {}
-    exec(RUNS, names)
-    return names
+    """The functions of the script, to run them on one process."""
+    namespace = {}
+    exec(RUNS, namespace)
+    return namespace
 
 
 @pytest.fixture(scope="module")
 def three(lab, runs, tmp_path_factory):
-    """What came out on three processes, and the folder with the checkpoints of both sides."""
+    """Results of three processes, and the folder with sharded and unsharded checkpoints."""
     folder = tmp_path_factory.mktemp("three")
-    runs["go"](lab, "kl", False, folder / "whole", save_at=2)
+    runs["train"](lab, "kl", False, folder / "unsharded", save_at=2)
     return launch(RUNS + CHILD, folder, 3), folder
 
 
@@ -190,26 +191,26 @@ def compare(one, other):
 
 
 @pytest.mark.parametrize("name", ["kl", "odd", "alone", "dapo", "updates"])
-def test_three_processes_that_share_the_weights_train_as_one(lab, runs, three, name):
-    compare(three[0][name], runs["go"](lab, name, False))
+def test_three_processes_with_sharded_weights_train_as_one(lab, runs, three, name):
+    compare(three[0][name], runs["train"](lab, name, False))
 
 
-def test_a_run_of_three_processes_goes_on_with_one(lab, runs, three, tmp_path):
-    folder = shutil.copytree(three[1] / "divided", tmp_path / "divided", dirs_exist_ok=True)
+def test_a_run_of_three_processes_resumes_with_one(lab, runs, three, tmp_path):
+    folder = shutil.copytree(three[1] / "sharded", tmp_path / "sharded", dirs_exist_ok=True)
     files = {path.name for path in (folder / "step_2").iterdir()}
     assert {f"weights.{rank}-of-3.safetensors" for rank in range(3)} <= files
-    through = runs["go"](lab, "kl", False)
-    resumed = runs["go"](lab, "kl", False, folder)
-    compare({**through, "steps": through["steps"][2:]}, resumed)
+    expected = runs["train"](lab, "kl", False)
+    resumed = runs["train"](lab, "kl", False, folder)
+    compare({**expected, "steps": expected["steps"][2:]}, resumed)
 
 
-def test_a_run_of_one_process_goes_on_with_three(lab, runs, three):
-    through = runs["go"](lab, "kl", False)
-    compare({**through, "steps": through["steps"][2:]}, three[0]["resumed"])
+def test_a_run_of_one_process_resumes_with_three(lab, runs, three):
+    expected = runs["train"](lab, "kl", False)
+    compare({**expected, "steps": expected["steps"][2:]}, three[0]["resumed"])
 
 
-def test_a_piece_that_is_gone_is_no_checkpoint(lab, runs, three, tmp_path):
-    folder = shutil.copytree(three[1] / "divided" / "step_2", tmp_path / "step_2")
+def test_a_checkpoint_with_a_missing_shard_is_refused(lab, runs, three, tmp_path):
+    folder = shutil.copytree(three[1] / "sharded" / "step_2", tmp_path / "step_2")
     (folder / "weights.1-of-3.safetensors").unlink()
     with pytest.raises(UserError, match="incomplete or damaged"):
         Checkpoints(tmp_path).load()
@@ -220,27 +221,27 @@ def test_a_piece_that_is_gone_is_no_checkpoint(lab, runs, three, tmp_path):
         Checkpoints(tmp_path).load()
 
 
-def test_what_fails_on_one_process_is_told_by_all(three):
-    """Here by the first; the second failed. Nobody waits, and nothing is left on the disk."""
-    told, folder = three
-    assert "process 1 cannot see" in told["apart"]
-    assert "No space left on device" in told["full"]
-    assert told["unsendable"] == "Odd: a b"  # an error that cannot be sent to others as it is
+def test_a_failure_on_one_process_is_reported_on_all(three):
+    """Process 1 fails, and process 0 reports it: no process waits, and no file remains."""
+    results, folder = three
+    assert "process 1 cannot see" in results["separate folders"]
+    assert "No space left on device" in results["full"]
+    assert results["unsendable"] == "Odd: a b"  # an error that cannot be pickled
     assert not [*(folder / "full").iterdir()]
-    assert len(told["place"]) == 3
-    assert all("child.py is a file" in place for place in told["place"])
+    assert len(results["output"]) == 3
+    assert all("child.py is a file" in error for error in results["output"])
 
 
-def test_without_prompts_held_out_nobody_waits(three):
+def test_without_held_out_prompts_an_evaluation_is_empty_on_all_processes(three):
     assert three[0]["none held out"] == {}
 
 
-def test_a_policy_that_cannot_be_sharded_says_so(lab):
+def test_a_policy_that_cannot_be_sharded_is_refused(lab):
     with pytest.raises(UserError, match=r"train\.shard: Tabular cannot be sharded"):
         lab.Tabular().shard(None)
 
 
-def test_tensors_without_dimensions_and_without_numbers_are_read_whole(tmp_path):
+def test_scalar_and_empty_tensors_can_be_stored(tmp_path):
     tensors = {"step": torch.tensor(3.0), "none": torch.zeros(0, 4), "some": torch.arange(4.0)}
     write(tmp_path, "state", tensors, (0, 1))
     stored = Stored([tmp_path / "state.safetensors"])
@@ -250,7 +251,7 @@ def test_tensors_without_dimensions_and_without_numbers_are_read_whole(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "position",
     [
         7,
         [4, 0, 0],
@@ -262,9 +263,9 @@ def test_tensors_without_dimensions_and_without_numbers_are_read_whole(tmp_path)
     ],
     ids=str,
 )
-def test_a_piece_of_another_tensor_is_refused(tmp_path, place):
-    """By what its header says; the second piece is rows 2 and 3 of [4, 2]."""
-    for rank, header in enumerate((place, [[4, 2], 0, 2])):
+def test_a_shard_with_a_wrong_header_is_refused(tmp_path, position):
+    """A shard whose header is wrong; the other one has rows 2 and 3 of [4, 2]."""
+    for rank, header in enumerate((position, [[4, 2], 0, 2])):
         path = tmp_path / f"weights.{rank}-of-2.safetensors"
         save_file({"table": torch.ones(2, 2)}, path, metadata={"table": json.dumps(header)})
     with pytest.raises(
@@ -273,8 +274,7 @@ def test_a_piece_of_another_tensor_is_refused(tmp_path, place):
         Stored(tmp_path.glob("*"))
 
 
-def test_another_save_of_one_process_is_a_plain_file(tmp_path):
-    """As safetensors of others reads it."""
+def test_one_process_writes_plain_safetensors_files(tmp_path):
     path = Checkpoints(tmp_path).save(1, Checkpoint(tensors={"weights": {}}, state={"step": 1}))
     assert {Path(p).name for p in path.iterdir()} == {
         "files.json",

@@ -1,4 +1,4 @@
-"""The checks of policies and samplers: each law holds of a toy, and fails of one that breaks it."""
+"""Checks of policies and samplers: each law holds for a toy and fails for one that breaks it."""
 
 import copy
 import re
@@ -10,19 +10,19 @@ import torch
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective, testing
 from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
-from groupwise.testing import policy as of_policies
-from groupwise.testing import sampler as of_samplers
+from groupwise.testing import policy as policy_checks
+from groupwise.testing import sampler as sampler_checks
 
-# ---- policies: a table, whose longer rollouts have holes
+# ---- policies: a table whose longer rollouts have holes
 
 
 def policy_of(lab, *broken, **settings):
-    """A table with holes, and with what breaks a law and none before it."""
+    """A table with holes; broken: classes that break one law and none listed before it."""
     return type("Toy", (*broken, Holes, lab.Tabular), {})(**settings)
 
 
 class Holes:
-    """Longer rollouts have two places that are no decisions."""
+    """Longer rollouts have a hole of two positions."""
 
     def sample(self, prompts, **options):
         rollouts = super().sample(prompts, **options)
@@ -37,8 +37,8 @@ class Ungrouped:
         return replace(rollouts, groups=rollouts.groups * 0)
 
 
-class States:
-    """A fact that nobody gets, however a reward asks for it."""
+class MissingFact:
+    """Declares an optional fact that is never returned."""
 
     optional_facts = frozenset({"square"})
 
@@ -48,12 +48,12 @@ class ByBatch:
         return super().sample(prompts, seeds=[s + len(prompts) for s in seeds], **options)
 
 
-class Deaf:
+class IgnoresSeeds:
     def sample(self, prompts, *, seeds, **options):
         return super().sample(prompts, seeds=[7] * len(seeds), **options)
 
 
-class Global:
+class UsesGlobalGenerator:
     def sample(self, prompts, **options):
         torch.rand(1)
         return super().sample(prompts, **options)
@@ -64,36 +64,36 @@ class NeverGreedy:
         return super().sample(prompts, purpose="train", **options)
 
 
-class Promises:
+class MissingOutput:
     provides = frozenset({"log_probs", "entropy", "value"})
 
 
 class Sharper:
-    def _draw(self, *rest):
+    def _draw(self, *args):
         self.table.data *= 4
-        drawn = super()._draw(*rest)
+        symbols = super()._draw(*args)
         self.table.data /= 4
-        return drawn
+        return symbols
 
 
 class SeesPadding:
     def forward(self, rollouts, decisions=slice(None)):
         total = rollouts.trajectory["symbols"].sum(dim=1, keepdim=True)
-        return changed(super().forward(rollouts, decisions), 1e-3 * total)
+        return shifted(super().forward(rollouts, decisions), 1e-3 * total)
 
 
-class ByPlace:
+class ByRowNumber:
     def sample(self, prompts, **options):
         rollouts = super().sample(prompts, **options)
-        places = {"row": list(torch.arange(len(rollouts)))}
-        return replace(rollouts, trajectory={**rollouts.trajectory, **places})
+        column = {"row": list(torch.arange(len(rollouts)))}
+        return replace(rollouts, trajectory={**rollouts.trajectory, **column})
 
     def forward(self, rollouts, decisions=slice(None)):
-        said = super().forward(rollouts, decisions)
+        output = super().forward(rollouts, decisions)
         if "row" not in rollouts.trajectory:
-            return said
+            return output
         moved = torch.arange(len(rollouts)) - torch.stack(rollouts.trajectory["row"])
-        return changed(said, 1e-3 * moved.unsqueeze(1))
+        return shifted(output, 1e-3 * moved.unsqueeze(1))
 
 
 class ByLengths:
@@ -111,30 +111,30 @@ class NoContext:
 
 class DetachesOne:
     def forward(self, rollouts, decisions=slice(None)):
-        said = super().forward(rollouts, decisions)
+        output = super().forward(rollouts, decisions)
         if len(rollouts) > 1:
-            return said
-        return LogProbs(log_probs=said.log_probs.detach(), entropy=said.entropy)
+            return output
+        return LogProbs(log_probs=output.log_probs.detach(), entropy=output.entropy)
 
 
-class NeverBack:
+class NeverRestores:
     def _exchanged(self, kept):
-        held = super()._exchanged(kept)
+        context = super()._exchanged(kept)
 
         class Once:
             def __enter__(self):
-                held.__enter__()
+                context.__enter__()
 
             def __exit__(self, kind, *_):
                 if kind is None:
-                    held.__exit__(None, None, None)
+                    context.__exit__(None, None, None)
 
         return Once()
 
 
 class Forgets:
-    def state_dict(self, *rest, **more):
-        state = super().state_dict(*rest, **more)
+    def state_dict(self, *args, **options):
+        state = super().state_dict(*args, **options)
         return {name: torch.zeros_like(value) for name, value in state.items()}
 
 
@@ -145,54 +145,54 @@ class Biased:
 
 POLICIES = {
     "`sample` returns `group_size` rollouts per row, in order": Ungrouped,
-    "optional facts are returned on request": States,
+    "optional facts are returned on request": MissingFact,
     "a sample depends on its seed alone": ByBatch,
-    "other seeds give other samples": Deaf,
-    "sampling does not use torch's global generator": Global,
+    "other seeds give other samples": IgnoresSeeds,
+    "sampling does not use torch's global generator": UsesGlobalGenerator,
     "greedy samples do not depend on seeds": NeverGreedy,
-    "`forward` returns what `provides` names": Promises,
+    "`forward` returns what `provides` names": MissingOutput,
     "the ratio is one": Biased,
     "`forward` scores the distribution that `sample` draws from": Sharper,
     "padding changes no output": SeesPadding,
-    "selected and joined rollouts have the same outputs": ByPlace,
+    "selected and joined rollouts have the same outputs": ByRowNumber,
     "every decision is in one micro-batch, also behind holes of the mask": ByLengths,
     "`forward` of some decisions returns the same as for all": NoContext,
     "the gradient does not depend on micro-batches": DetachesOne,
-    "kept weights are copies, and current ones return after `using`": NeverBack,
+    "kept weights are copies, and current ones return after `using`": NeverRestores,
     "saving and loading keeps the weights": Forgets,
 }
 
 
-def changed(said, by):
-    return LogProbs(log_probs=said.log_probs + by, entropy=said.entropy, extra=said.extra)
+def shifted(output, shift):
+    return LogProbs(log_probs=output.log_probs + shift, entropy=output.entropy, extra=output.extra)
 
 
 def names(laws):
     return [law.name for law in laws]
 
 
-def breaks(name):
+def assert_breaks(name):
     return pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": ')
 
 
-def test_a_policy_that_keeps_all_laws(lab):
+def test_a_correct_policy_satisfies_all_laws(lab):
     policy = policy_of(lab)
     before = policy.table.detach().clone()
     testing.check_policy(policy, lab.rows(3))
     assert torch.equal(policy.table, before)
     assert not policy._kept
-    assert list(POLICIES) == names(of_policies.LAWS)
+    assert list(POLICIES) == names(policy_checks.LAWS)
 
 
-@pytest.mark.parametrize("name", names(of_policies.LAWS))
-def test_a_policy_that_breaks_a_law(lab, name):
-    with breaks(name):
+@pytest.mark.parametrize("name", names(policy_checks.LAWS))
+def test_a_policy_that_breaks_a_law_fails_its_check(lab, name):
+    with assert_breaks(name):
         testing.check_policy(policy_of(lab, POLICIES[name]), lab.rows(3))
 
 
-def test_a_loaded_policy_is_compared(lab):
+def test_a_loaded_policy_is_compared_with_the_saved_one(lab):
     testing.check_policy(policy_of(lab), lab.rows(3), load=lambda path: policy_of(lab))
-    with breaks("saving and loading keeps the weights"):
+    with assert_breaks("saving and loading keeps the weights"):
         testing.check_policy(policy_of(lab), lab.rows(3), load=lambda path: policy_of(lab, seed=1))
 
 
@@ -216,7 +216,7 @@ class Engine(Sampler):
         )
 
 
-class Unfit(Engine):
+class MissingRequirement(Engine):
     requires = frozenset({"tokens"})
 
 
@@ -237,52 +237,52 @@ class ByBatch(Engine):
         return super().sample(prompts, seeds=[s + len(prompts) for s in seeds], **options)
 
 
-class Borrows(Engine):
+class SharesWeights(Engine):
     def follow(self, policy, name, version):
         self.copy, self.version = policy, version
 
 
-class NeverListens(Engine):
+class NeverCopies(Engine):
     def follow(self, policy, name, version):
         self.version = version
 
 
 ENGINES = [
-    ("the sampler fits the policy", Unfit),
+    ("the sampler fits the policy", MissingRequirement),
     ("`sample` returns `group_size` rollouts per row, in order", Ungrouped),
     ("`versions` are those that `follow` received", OldVersions),
     ("the sampler's log-probs are the policy's", lambda policy: Engine(policy, bias=0.06)),
     ("a sample depends on its seed alone", ByBatch),
-    ("the sampler draws with the weights of the last `follow`", Borrows),
-    ("the sampler draws with the weights of the last `follow`", NeverListens),
+    ("the sampler draws with the weights of the last `follow`", SharesWeights),
+    ("the sampler draws with the weights of the last `follow`", NeverCopies),
 ]
 
 
-def test_a_sampler_that_keeps_all_laws(lab):
+def test_correct_samplers_satisfy_all_laws(lab):
     policy = lab.Tabular()
     before = policy.table.detach().clone()
     for sampler in (Engine(policy), policy):
         testing.check_sampler(sampler, policy, lab.rows(3))
     assert torch.equal(policy.table, before)
-    assert list(dict.fromkeys(name for name, _ in ENGINES)) == names(of_samplers.LAWS)
+    assert list(dict.fromkeys(name for name, _ in ENGINES)) == names(sampler_checks.LAWS)
 
 
 @pytest.mark.parametrize(("name", "engine"), ENGINES)
-def test_a_sampler_that_breaks_a_law(lab, name, engine):
+def test_a_sampler_that_breaks_a_law_fails_its_check(lab, name, engine):
     policy = lab.Tabular()
-    with breaks(name):
+    with assert_breaks(name):
         testing.check_sampler(engine(policy), policy, lab.rows(3))
 
 
-def test_log_probs_that_are_called_exact_are_held_to_it(lab):
+def test_exact_log_probs_have_a_smaller_tolerance(lab):
     policy = lab.Tabular()
     engine = Engine(policy, bias=2e-4)
     engine.exact = True
-    with breaks("the sampler's log-probs are the policy's"):
+    with assert_breaks("the sampler's log-probs are the policy's"):
         testing.check_sampler(engine, policy, lab.rows(3))
 
 
-def test_one_row_is_too_few(lab):
+def test_fewer_than_two_rows_are_refused(lab):
     with pytest.raises(ValueError, match="needs two rows or more, received 1"):
         testing.check_policy(lab.Tabular(), lab.rows(1))
 
@@ -291,7 +291,7 @@ def test_one_row_is_too_few(lab):
 
 
 class Thrower(Policy):
-    """Throws at something, and says where it aimed and what it hit."""
+    """Throws at a number: a completion is `aim` plus noise. It has no log-probs."""
 
     provides = frozenset({"aim", "hit"})
 
@@ -301,9 +301,9 @@ class Thrower(Policy):
 
     def sample(self, prompts, *, group_size, seeds, purpose="train"):
         rows = [row for row in prompts for _ in range(group_size)]
-        drawn = [torch.randn((), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        noise = 0.0 if purpose == "greedy" else self.noise
-        hits = self.aim.detach() + noise * torch.stack(drawn)
+        noise = [torch.randn((), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        scale = 0.0 if purpose == "greedy" else self.noise
+        hits = self.aim.detach() + scale * torch.stack(noise)
         return Rollouts(
             prompts=rows,
             completions=hits.tolist(),
@@ -319,7 +319,7 @@ class Thrower(Policy):
 
 
 class Pull(Algorithm):
-    """Moves the aim towards what was hit, the more the better it was."""
+    """Moves the aim towards the hits, in proportion to their advantage."""
 
     needs = frozenset({"aim", "hit"})
     old = frozenset({"aim"})
@@ -331,52 +331,57 @@ class Pull(Algorithm):
         }
 
     def loss(self, current, batch):
-        aim, better = current.extra["aim"], batch["advantages"].unsqueeze(1)
-        pull = better * (aim - current.extra["hit"]).square() + (aim - batch["old_aim"]).square()
+        aim, advantages = current.extra["aim"], batch["advantages"].unsqueeze(1)
+        pull = (
+            advantages * (aim - current.extra["hit"]).square() + (aim - batch["old_aim"]).square()
+        )
         return torch.where(batch["mask"], pull * batch["weights"], 0.0)
 
 
-def test_parts_without_log_probs():
+def test_policies_and_algorithms_without_log_probs_can_be_checked():
     rows = [{"prompt": "a"}, {"prompt": "b"}]
     testing.check_policy(Thrower(), rows)
-    with breaks("other seeds give other samples"):
+    with assert_breaks("other seeds give other samples"):
         testing.check_policy(Thrower(noise=0.0), rows)
-    said = {"aim": lambda log_probs: log_probs / 2, "hit": lambda log_probs: log_probs.detach() + 1}
-    testing.check_algorithm(Pull(), extras=said)
+    extras = {
+        "aim": lambda log_probs: log_probs / 2,
+        "hit": lambda log_probs: log_probs.detach() + 1,
+    }
+    testing.check_algorithm(Pull(), extras=extras)
 
 
-# ---- adapters: their laws are their plugin's
+# ---- adapters: their plugin defines the laws
 
 
 def test_an_adapter_is_checked_by_its_base_class():
-    seen = []
+    calls = []
 
     class Adapter:
         @classmethod
         def check(cls, pipeline, **options):
-            seen.append((cls, pipeline, options))
+            calls.append((cls, pipeline, options))
 
     class Own(Adapter):
         pass
 
     testing.check_adapter(Own, "pipeline", height=8)
-    assert seen == [(Own, "pipeline", {"height": 8})]
+    assert calls == [(Own, "pipeline", {"height": 8})]
     with pytest.raises(TypeError, match="object has no `check`; an adapter is a subclass of"):
         testing.check_adapter(object, "pipeline")
 
 
-def test_a_message_has_the_law_the_numbers_and_where_to_look(lab):
+def test_an_error_names_the_law_the_numbers_and_likely_causes(lab):
     with pytest.raises(AssertionError) as caught:
         testing.check_policy(lab.Tabular(bias=0.5), lab.rows(2))
-    broken, look = str(caught.value).splitlines()
-    assert broken == (
+    law, advice = str(caught.value).splitlines()
+    assert law == (
         'Tabular breaks the law "the ratio is one": the largest gap between log-probs of '
         "`forward` and of `sample` is 0.5 nats, at most 0.0001 is allowed"
     )
-    assert look.startswith("  look at: the same code and precision in `sample` and `forward`: ")
+    assert advice.startswith("  look at: the same code and precision in `sample` and `forward`: ")
 
 
-def test_what_a_part_raises_is_told_with_the_line_of_its_author():
+def test_an_exception_is_reported_with_the_line_in_the_checked_code():
     class Slips(GRPO):
         def loss(self, current, batch):
             return super().loss(current, batch).view(7, -1)

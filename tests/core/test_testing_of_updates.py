@@ -1,4 +1,4 @@
-"""The checks of algorithms and rewards: each law holds of a toy and fails of one that breaks it."""
+"""Checks of algorithms and rewards: each law holds for a toy and fails for one that breaks it."""
 
 import copy
 import random
@@ -11,15 +11,15 @@ import torch
 from groupwise import objective, testing
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
-from groupwise.testing import algorithm as of_algorithms
-from groupwise.testing import reward as of_rewards
+from groupwise.testing import algorithm as algorithm_checks
+from groupwise.testing import reward as reward_checks
 
 
 def names(laws):
     return [law.name for law in laws]
 
 
-def breaks(name):
+def assert_breaks(name):
     return pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": ')
 
 
@@ -57,7 +57,7 @@ class MissingIsWorst(GRPO):
 
 
 class MissingIsAverage(GRPO):
-    """The completion itself learns nothing, but the others are compared with a 0."""
+    """The completion has advantage 0, but counts as a reward of 0 in the mean of the others."""
 
     def relative(self, scores, rollouts):
         filled = replace(scores, values=scores.values.nan_to_num())
@@ -76,7 +76,7 @@ class InRows(GRPO):
 
 
 class OneForAllSteps(GSPO):
-    """GSPO's ratio without GSPO-token's stop-gradient: steps share the mean of their gradients."""
+    """GSPO without the stop-gradient of GSPO-token: all steps have the mean of their gradients."""
 
     def log_ratio(self, current, batch):
         return objective.sequence_log_ratio(
@@ -93,15 +93,15 @@ class WeighsTheKL(GRPO):
         return kl if importance is None else kl * importance
 
 
-class Deaf(GRPO):
+class NoImportanceWeights(GRPO):
     def importance(self, batch):
         return None
 
 
 class Flat(GRPO):
     def loss(self, current, batch):
-        apart = current.log_probs - batch["old_log_probs"]
-        return apart.square() * batch["advantages"].unsqueeze(1) * batch["weights"]
+        log_ratio = current.log_probs - batch["old_log_probs"]
+        return log_ratio.square() * batch["advantages"].unsqueeze(1) * batch["weights"]
 
 
 class ByRows(GRPO):
@@ -129,10 +129,10 @@ class MasksTooLate(GRPO):
 
 class ByLengths(Targets):
     def change(self, targets, scores, rollouts):
-        places = torch.arange(rollouts.mask.shape[1])
+        positions = torch.arange(rollouts.mask.shape[1])
         return {
             **targets,
-            "weights": targets["weights"] * (places < rollouts.lengths.unsqueeze(1)),
+            "weights": targets["weights"] * (positions < rollouts.lengths.unsqueeze(1)),
         }
 
 
@@ -187,13 +187,13 @@ ALGORITHMS = {
 }
 
 
-def test_every_law_of_algorithms_has_one_that_breaks_it():
-    assert list(ALGORITHMS) == names(of_algorithms.LAWS)
+def test_every_law_of_algorithms_has_an_example_that_breaks_it():
+    assert list(ALGORITHMS) == names(algorithm_checks.LAWS)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_that_breaks_a_law(name):
-    with breaks(name):
+def test_an_algorithm_that_breaks_a_law_fails_its_check(name):
+    with assert_breaks(name):
         testing.check_algorithm(ALGORITHMS[name]())
 
 
@@ -201,15 +201,15 @@ def test_an_algorithm_that_breaks_a_law(name):
     ("name", "kind"),
     [
         ("a completion without a reward teaches nothing", MissingIsAverage),
-        ("importance weights multiply the surrogate only", Deaf),
+        ("importance weights multiply the surrogate only", NoImportanceWeights),
     ],
 )
-def test_another_way_to_break_it(name, kind):
-    with breaks(name):
+def test_a_second_way_to_break_a_law_fails_its_check(name, kind):
+    with assert_breaks(name):
         testing.check_algorithm(kind())
 
 
-def test_an_algorithm_that_needs_what_the_toy_has_not():
+def test_extra_outputs_that_an_algorithm_needs_are_passed_to_the_check():
     class Hits(GRPO):
         needs = frozenset({"log_probs", "hit"})
 
@@ -225,7 +225,7 @@ def test_an_algorithm_that_needs_what_the_toy_has_not():
     testing.check_algorithm(Hits(), extras={"hit": lambda log_probs: log_probs.detach().exp()})
 
 
-def test_an_algorithm_that_sees_a_value_has_a_baseline_of_its_own():
+def test_an_algorithm_may_have_a_value_as_its_baseline():
     class Valued(GRPO):
         sees = frozenset({"old_value"})
 
@@ -235,8 +235,10 @@ def test_an_algorithm_that_sees_a_value_has_a_baseline_of_its_own():
 
         def targets(self, scores, rollouts, answers):
             targets = super().targets(scores, rollouts, answers)
-            less = objective.per_decision(targets["advantages"]) - answers["old_value"].float()
-            return {**targets, "advantages": less}
+            advantages = (
+                objective.per_decision(targets["advantages"]) - answers["old_value"].float()
+            )
+            return {**targets, "advantages": advantages}
 
     testing.check_algorithm(Valued())
 
@@ -255,13 +257,13 @@ def one_too_few(completions):
     return length(completions)[1:]
 
 
-def chance(completions):
+def random_reward(completions):
     return [random.random() for _ in completions]
 
 
 def relative(completions):
     lengths = length(completions)
-    return [each - sum(lengths) / len(lengths) for each in lengths]
+    return [value - sum(lengths) / len(lengths) for value in lengths]
 
 
 def in_order(completions, number):
@@ -269,8 +271,8 @@ def in_order(completions, number):
 
 
 def sorts(completions, keys):
-    for each in keys:
-        each.sort()
+    for values in keys:
+        values.sort()
     return length(completions)
 
 
@@ -295,7 +297,7 @@ class Remembers:
 
 REWARDS = {
     "the reward returns one value per completion": one_too_few,
-    "the same completion has the same reward": chance,
+    "the same completion has the same reward": random_reward,
     "a completion's reward does not depend on the batch": relative,
     "a completion's reward does not depend on the order": in_order,
     "the reward does not change its arguments": sorts,
@@ -304,21 +306,21 @@ REWARDS = {
 }
 
 
-def test_a_reward_that_keeps_all_laws():
-    async def slowly(completions, number, **columns):
+def test_correct_rewards_satisfy_all_laws():
+    async def asynchronous(completions, number, **columns):
         return [text * 0 + n for text, n in zip(length(completions), number, strict=True)]
 
     def steps(completions):
         return [[1.0, None, len(text)][: len(text)] for text in completions]
 
     testing.check_reward(length, ROWS, WORDS)
-    testing.check_reward(slowly, ROWS, WORDS)
+    testing.check_reward(asynchronous, ROWS, WORDS)
     testing.check_reward(steps, ROWS, WORDS, decisions=[1, 3, 2])
     testing.check_reward(relative, ROWS, WORDS * 3, group_size=3)
-    assert list(REWARDS) == names(of_rewards.LAWS)
+    assert list(REWARDS) == names(reward_checks.LAWS)
 
 
 @pytest.mark.parametrize("name", REWARDS)
-def test_a_reward_that_breaks_a_law(name):
-    with breaks(name):
+def test_a_reward_that_breaks_a_law_fails_its_check(name):
+    with assert_breaks(name):
         testing.check_reward(REWARDS[name], copy.deepcopy(ROWS), WORDS)

@@ -1,6 +1,6 @@
-"""Trackers: what they are sent, how a run goes on in them, and what a failure of theirs costs.
+"""Trackers: metrics and samples sent, resumed runs, failures.
 
-TensorBoard and Trackio are the real ones, read back from what they wrote; the others stand in.
+TensorBoard and Trackio are real, and their files are read; a stand-in replaces the others.
 """
 
 import json
@@ -25,8 +25,8 @@ from groupwise.tracking.tracking import FAILURES
 PARTS = {"policy": "a", "prompts": "b", "rewards": ["c"]}
 
 
-def train(lab, folder, tracking, *, steps=2, **more):
-    given = {
+def train(lab, folder, tracking, *, steps=2, **sections):
+    defaults = {
         "policy": lab.Tabular(),
         "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
         "rewards": lab.ones,
@@ -36,17 +36,17 @@ def train(lab, folder, tracking, *, steps=2, **more):
         "output": folder / "run",
         "quiet": True,
     }
-    return groupwise.train(**given | more)
+    return groupwise.train(**defaults | sections)
 
 
-def sample(draw, completion, **more):
+def sample(draw, completion, **fields):
     row = {"prompt": f"question {draw}", "completion": completion, "total": 0.5 * draw}
     row |= {"right": bool(draw % 2), "rewards": {"correct": 0.5}, "greedy": True, "index": 0}
-    return {**row, "draw": draw, **more}
+    return {**row, "draw": draw, **fields}
 
 
-def opened(folder, *sections, step=0):
-    """A tracking that is open, and what it warned of."""
+def open_tracking(folder, *sections, step=0):
+    """An open `Tracking`, and the list of its warnings."""
     PartialState()
     folder.mkdir(exist_ok=True)
     warnings: list[str] = []
@@ -64,7 +64,7 @@ def lines_of(folder):
 # ---- what is sent
 
 
-def test_one_completion_stands_for_each_prompt():
+def test_one_completion_is_sent_for_each_prompt():
     samples = [
         sample(3, "c", greedy=False, index=1),
         sample(3, "b", greedy=False),
@@ -86,7 +86,7 @@ def test_one_completion_stands_for_each_prompt():
     assert shown(samples, 0).rows == []
 
 
-def test_messages_become_text_and_a_long_one_keeps_its_end():
+def test_messages_become_text_and_long_ones_keep_their_end():
     assert words([{"role": "user", "content": "a"}, {"role": "tool"}]) == "user: a\ntool: "
     assert words(None) == ""
     long = words("x" * 50_000 + "the answer")
@@ -95,7 +95,7 @@ def test_messages_become_text_and_a_long_one_keeps_its_end():
     assert long.endswith("the answer")
 
 
-# ---- the real ones
+# ---- TensorBoard and Trackio
 
 
 def read_events(folder):
@@ -125,7 +125,7 @@ def check_scalars(folder):
     return events
 
 
-def test_tensorboard_gets_what_metrics_jsonl_gets_once_also_over_a_resumption(lab, tmp_path):
+def test_tensorboard_has_each_value_of_metrics_jsonl_once_also_after_resuming(lab, tmp_path):
     settings = {"tracking": ["tensorboard"], "evaluation": {"every": 2, "samples": 2}}
     result = train(lab, tmp_path, settings["tracking"], steps=3)
     events = check_scalars(result.folder)
@@ -133,29 +133,29 @@ def test_tensorboard_gets_what_metrics_jsonl_gets_once_also_over_a_resumption(la
     table = text(events, "samples", 3).splitlines()
     assert table[0] == "| prompt | completion | reward | right | ones |"
     assert len(table) == 2 + 3  # held-out prompts
-    # Steps that a killed run had sent and lost: the run makes them again.
+    # A killed run had sent a step after its checkpoint; the resumed run repeats it.
     checkpoint = result.folder / "checkpoints" / "step_3"
     assert checkpoint.is_dir()
-    lost, _ = opened(result.folder, "tensorboard", step=3)
-    lost.on_step(4, {"reward": 77.0})
-    lost.close()
+    killed, _ = open_tracking(result.folder, "tensorboard", step=3)
+    killed.on_step(4, {"reward": 77.0})
+    killed.close()
     train(lab, tmp_path, settings["tracking"], steps=5, resume=True)
     check_scalars(result.folder)
 
 
 def test_tensorboard_shows_the_image_of_a_prompt_over_the_steps(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    tracking, warnings = opened(tmp_path / "run", "tensorboard")
+    tracking, warnings = open_tracking(tmp_path / "run", "tensorboard")
     for step, blue in ((0, 10), (5, 200)):
         picture = image.new("RGB", (4, 2), (1, 2, blue))
         tracking.on_evaluation(step, Evaluation({"reward": 1.0}, [sample(6, picture)]))
     tracking.close()
     events = read_events(tmp_path / "run")
-    shots = events.Images("images/prompt 6")
-    assert [(shot.step, shot.width, shot.height) for shot in shots] == [(0, 4, 2), (5, 4, 2)]
+    images = events.Images("images/prompt 6")
+    assert [(event.step, event.width, event.height) for event in images] == [(0, 4, 2), (5, 4, 2)]
     import io
 
-    pixels = [np.asarray(image.open(io.BytesIO(shot.encoded_image_string))) for shot in shots]
+    pixels = [np.asarray(image.open(io.BytesIO(event.encoded_image_string))) for event in images]
     assert [p[0, 0].tolist() for p in pixels] == [[1, 2, 10], [1, 2, 200]]
     assert warnings == []
 
@@ -165,8 +165,8 @@ def trackio():
     return pytest.importorskip("trackio")
 
 
-def test_trackio_gets_metrics_and_completions_of_one_run_that_goes_on(lab, tmp_path, trackio):
-    """Some 4 s, most of them trackio's import."""
+def test_trackio_has_metrics_and_samples_of_a_resumed_run_in_one_run(lab, tmp_path, trackio):
+    """Takes about 4 s, mostly the import of trackio."""
     from trackio.sqlite_storage import SQLiteStorage as Storage
 
     options = {"auto_log_cpu": False, "auto_log_gpu": False}
@@ -187,30 +187,30 @@ def test_trackio_gets_metrics_and_completions_of_one_run_that_goes_on(lab, tmp_p
     assert Storage.get_run_config("p", "r")["train.groups_per_step"] == 4
 
 
-def test_trackio_shows_images_in_their_table(tmp_path, trackio):
+def test_trackio_shows_images_in_the_table(tmp_path, trackio):
     from PIL import Image
     from trackio.sqlite_storage import SQLiteStorage as Storage
 
     options = {"auto_log_cpu": False, "auto_log_gpu": False}
-    tracking, _ = opened(tmp_path / "drawn", {"name": "trackio", "project": "q", **options})
-    drawn = sample(1, Image.new("RGB", (3, 3), (9, 8, 7)))
-    tracking.on_evaluation(0, Evaluation({"reward": 1.0}, [drawn, sample(2, None)]))
+    tracking, _ = open_tracking(tmp_path / "drawn", {"name": "trackio", "project": "q", **options})
+    image_sample = sample(1, Image.new("RGB", (3, 3), (9, 8, 7)))
+    tracking.on_evaluation(0, Evaluation({"reward": 1.0}, [image_sample, sample(2, None)]))
     tracking.close()
     (table,) = [
         log["samples"]["_value"] for log in Storage.get_logs("q", "drawn") if "samples" in log
     ]
     cell = table[0]["completion"]
     assert cell["_type"] == "trackio.image"
-    kept = trackio.utils.MEDIA_DIR / cell["file_path"]
-    assert Image.open(kept).convert("RGB").getpixel((0, 0)) == (9, 8, 7)
+    file = trackio.utils.MEDIA_DIR / cell["file_path"]
+    assert Image.open(file).convert("RGB").getpixel((0, 0)) == (9, 8, 7)
     assert table[1]["completion"] == ""
 
 
-# ---- the others
+# ---- other trackers
 
 
 class StandIn(GeneralTracker):
-    """A tracker of accelerate's that keeps what it is sent, and fails at the steps in `broken`."""
+    """A tracker of accelerate that records what it is sent and fails at the steps in `broken`."""
 
     name, requires_logging_directory = "stand_in", False
     opened: ClassVar[list] = []
@@ -250,14 +250,14 @@ class StandIn(GeneralTracker):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Stands for wandb, swanlab and mlflow; what was opened is in `opened`, the newest last."""
+    """Replaces wandb, swanlab and mlflow; `opened` has all open trackers, the newest last."""
     monkeypatch.setattr(StandIn, "opened", [])
     monkeypatch.setattr(StandIn, "broken", frozenset())
     monkeypatch.setattr(tracker, "filter_trackers", lambda names, logging_dir: names)
     calls: list = []
 
     def call(name):
-        return lambda *args, **more: calls.append((name, args, more))
+        return lambda *args, **options: calls.append((name, args, options))
 
     for name in ("wandb", "swanlab", "mlflow"):
         monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, name, StandIn)
@@ -271,20 +271,20 @@ def stand_in(monkeypatch):
 
 
 class Drawing:
-    """An image as far as `samples` looks."""
+    """An image, recognised by its method `save`."""
 
     def save(self, path) -> None:
         raise AssertionError
 
 
-def evaluated(*completions):
+def evaluation_of(*completions):
     samples = [sample(n, completion) for n, completion in enumerate(completions)]
     return Evaluation({"reward": 0.25, "accuracy": float("nan")}, samples)
 
 
-def test_wandb_has_a_table_and_the_images_beside_it(tmp_path, stand_in):
+def test_wandb_has_a_table_and_images(tmp_path, stand_in):
     section = {"name": "wandb", "project": "p", "entity": "team", "offline": True, "samples": 2}
-    tracking, _ = opened(tmp_path / "folder", section)
+    tracking, _ = open_tracking(tmp_path / "folder", section)
     (wandb,) = stand_in.opened
     assert wandb.project == "p"
     assert wandb.options.pop("config")["train.steps"] == 100
@@ -292,7 +292,7 @@ def test_wandb_has_a_table_and_the_images_beside_it(tmp_path, stand_in):
         "name": "folder", "dir": str(tmp_path / "folder"), "mode": "offline", "entity": "team"
     }  # fmt: skip
     drawing = Drawing()
-    tracking.on_evaluation(3, evaluated("a", drawing, "cut off by samples"))
+    tracking.on_evaluation(3, evaluation_of("a", drawing, "cut off by samples"))
     tracking.on_step(3, {"evaluation/reward": 0.25, "kl": 0.1, "nothing": None, "word": "x"})
     tracking.close()
     assert wandb.logged == [(3, {"evaluation/reward": 0.25}), (3, {"kl": 0.1})]
@@ -306,21 +306,21 @@ def test_wandb_has_a_table_and_the_images_beside_it(tmp_path, stand_in):
     assert wandb.closed
 
 
-def test_swanlab_captions_what_it_shows(tmp_path, stand_in):
-    tracking, _ = opened(tmp_path / "run", {"name": "swanlab", "run": "mine"})
+def test_swanlab_has_captions(tmp_path, stand_in):
+    tracking, _ = open_tracking(tmp_path / "run", {"name": "swanlab", "run": "mine"})
     (swanlab,) = stand_in.opened
     assert swanlab.options["experiment_name"] == "mine"
     assert "mode" not in swanlab.options
     drawing = Drawing()
-    tracking.on_evaluation(0, evaluated("a", drawing))
-    shown_there = swanlab.logged[1][1]
-    assert shown_there["samples"] == [("Text", "a", "prompt 0, reward 0.0: question 0")]
-    assert shown_there["images"] == [("Image", drawing, "prompt 1, reward 0.5: question 1")]
+    tracking.on_evaluation(0, evaluation_of("a", drawing))
+    values = swanlab.logged[1][1]
+    assert values["samples"] == [("Text", "a", "prompt 0, reward 0.0: question 0")]
+    assert values["images"] == [("Image", drawing, "prompt 1, reward 0.5: question 1")]
 
 
-def test_mlflow_gets_names_that_it_takes_and_parameters_once(tmp_path, stand_in):
+def test_mlflow_has_valid_names_and_parameters_once(tmp_path, stand_in):
     address = {"name": "mlflow", "tracking_uri": "http://127.0.0.1:9", "run": "r"}
-    tracking, _ = opened(tmp_path / "run", address)
+    tracking, _ = open_tracking(tmp_path / "run", address)
     (mlflow,) = stand_in.opened
     assert stand_in.calls == [("set_tracking_uri", ("http://127.0.0.1:9",), {})]
     assert mlflow.settings["train.steps"] == 100
@@ -328,29 +328,29 @@ def test_mlflow_gets_names_that_it_takes_and_parameters_once(tmp_path, stand_in)
     tracking.on_step(1, {"rewards/50% right!": 0.5, "writer/kl": 0.25})
     assert mlflow.logged == [(1, {"rewards/50_ right_": 0.5, "writer/kl": 0.25})]
     drawing = Drawing()
-    tracking.on_evaluation(2, evaluated("a", drawing))
+    tracking.on_evaluation(2, evaluation_of("a", drawing))
     (_, (table, file), _), (_, (image,), key) = stand_in.calls[1:]
     assert (table["completion"], file) == (["a", ""], "samples/step_2.json")
     assert (image, key) == (drawing, {"key": "prompt 1", "step": 2})
     tracking.close()
-    again, _ = opened(tmp_path / "run", address, step=2)
+    resumed, _ = open_tracking(tmp_path / "run", address, step=2)
     assert stand_in.opened[-1].options["run_id"] == "the-id"
     assert stand_in.opened[-1].settings is None
-    again.close()
-    opened(tmp_path / "off", {"name": "mlflow", "offline": True})
+    resumed.close()
+    open_tracking(tmp_path / "off", {"name": "mlflow", "offline": True})
     database = tmp_path / "off" / "mlflow" / "mlflow.db"
     assert stand_in.calls[-1] == ("set_tracking_uri", (f"sqlite:///{database}",), {})
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
-def test_a_resumed_run_goes_on_in_the_same_run_of_the_tracker(lab, tmp_path, stand_in, name):
+def test_a_resumed_run_continues_the_same_run_of_the_tracker(lab, tmp_path, stand_in, name):
     train(lab, tmp_path, [name], steps=1)
     train(lab, tmp_path, [name], steps=2, resume=True)
-    first, second = (each.options for each in stand_in.opened)
+    first, second = (opened_tracker.options for opened_tracker in stand_in.opened)
     assert "id" not in first
     assert (second["id"], second["resume"]) == ("the-id", "allow")
     assert {step for step, _ in stand_in.opened[1].logged} == {2}
-    train(lab, tmp_path, [name], steps=1, overwrite=True)  # another run: another one there, too
+    train(lab, tmp_path, [name], steps=1, overwrite=True)  # a new run is also new in the tracker
     assert "id" not in stand_in.opened[2].options
 
 
@@ -362,21 +362,21 @@ def test_metrics_of_a_pool_keep_the_labels_of_its_policies(lab, tmp_path, stand_
     assert stand_in.opened[0].tables[0][1][-1] == "policy"
 
 
-# ---- what fails
+# ---- failures
 
 
-def test_a_tracker_that_fails_costs_no_step_and_warns_once(lab, tmp_path, stand_in, capsys):
+def test_a_failing_tracker_loses_no_step_and_warns_once(lab, tmp_path, stand_in, capsys):
     stand_in.kind.broken = frozenset({1, 2})
     train(lab, tmp_path, ["wandb"], steps=4, evaluation={"prompts": 0}, quiet=False)
-    heard = capsys.readouterr().err.replace("\n", " ")
-    assert heard.count("tracker wandb failed at step 1: no route to host") == 1
-    assert heard.count("warning: tracker") == 1
+    output = capsys.readouterr().err.replace("\n", " ")
+    assert output.count("tracker wandb failed at step 1: no route to host") == 1
+    assert output.count("warning: tracker") == 1
     assert [step for step, _ in stand_in.opened[0].logged] == [3, 4]
     assert len(lines_of(tmp_path / "run")) == 4
 
 
-def test_a_tracker_that_keeps_failing_is_left_off(tmp_path, stand_in):
-    tracking, warnings = opened(tmp_path / "run", "wandb", "swanlab")
+def test_a_tracker_that_keeps_failing_is_no_longer_used(tmp_path, stand_in):
+    tracking, warnings = open_tracking(tmp_path / "run", "wandb", "swanlab")
     stand_in.kind.broken = frozenset(range(1, 1 + FAILURES))
     wandb = stand_in.opened[0]
     for step in range(1, FAILURES + 3):
@@ -388,7 +388,7 @@ def test_a_tracker_that_keeps_failing_is_left_off(tmp_path, stand_in):
     tracking.close()
 
 
-def test_trackers_are_closed_where_the_run_fails(lab, tmp_path, stand_in):
+def test_trackers_are_closed_when_the_run_fails(lab, tmp_path, stand_in):
     def failing(completions):
         raise ZeroDivisionError
 
@@ -397,7 +397,7 @@ def test_trackers_are_closed_where_the_run_fails(lab, tmp_path, stand_in):
     assert stand_in.opened[0].closed
 
 
-def test_one_that_cannot_be_opened_ends_the_run_before_its_first_step(lab, tmp_path):
+def test_a_tracker_that_cannot_be_opened_ends_the_run_before_its_first_step(lab, tmp_path):
     message = r"tracking\.0: tensorboard could not be opened: .*unexpected keyword .*'color'"
     with pytest.raises(UserError, match=message):
         train(lab, tmp_path, [{"name": "tensorboard", "color": 1}])
@@ -417,7 +417,7 @@ def test_one_that_cannot_be_opened_ends_the_run_before_its_first_step(lab, tmp_p
         (["tensorbord"], r"tracking\.0\.name: .*'tensorboard'"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_loaded(monkeypatch, sections, message):
+def test_wrong_sections_are_refused_before_anything_is_loaded(monkeypatch, sections, message):
     monkeypatch.setattr(
         tracker, "filter_trackers", lambda names, logging_dir: [n for n in names if n != "wandb"]
     )
@@ -425,10 +425,10 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(monkeypatch, sectio
         check_trackers(parse_config({**PARTS, "tracking": sections}))
 
 
-def test_secrets_go_to_the_tracker_and_into_no_settings(tmp_path, stand_in, monkeypatch):
+def test_secrets_are_sent_to_the_tracker_but_are_in_no_settings(tmp_path, stand_in, monkeypatch):
     monkeypatch.setenv("MY_KEY", "key-of-the-environment")
     section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
-    opened(tmp_path / "run", section)
+    open_tracking(tmp_path / "run", section)
     options = stand_in.opened[0].options
     assert options["api_key"] == "key-of-the-environment"
     assert options["hf_token"] == "key-in-the-file"
@@ -442,5 +442,7 @@ def test_importing_groupwise_imports_no_tracker():
         "import sys, groupwise, groupwise.run.train, groupwise.tracking\n"
         f"print([name for name in {names} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

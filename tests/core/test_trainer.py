@@ -1,4 +1,4 @@
-"""The loop: counts, schedules, limits, interruptions, and what evaluation says."""
+"""The training loop: schedules, counts of updates, limits, signals, skipped updates, evaluation."""
 
 import math
 import os
@@ -38,7 +38,7 @@ def fit(lab, trainer, on_step=None):
 
 
 def count_steps(trainer):
-    """Optimizer steps, as AdamW itself counts them."""
+    """The number of optimizer steps, as counted by AdamW."""
     state = trainer.learner.optimizer.adamw.state[trainer.policy.table]
     return int(state["step"]) if state else 0
 
@@ -51,7 +51,7 @@ def rates(**settings):
     return [schedule(section, step) for step in range(section.steps)]
 
 
-def test_schedules():
+def test_schedules_match_their_formulas():
     assert rates(steps=4) == [1.0] * 4
     assert rates(steps=5, schedule="linear") == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
@@ -63,7 +63,7 @@ def test_schedules():
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-def test_the_optimizer_gets_the_scheduled_rate(lab, kind):
+def test_the_optimizer_uses_the_scheduled_learning_rate(lab, kind):
     trainer = lab.trainer(schedule=kind, warmup_steps=2, steps=5, learning_rate=0.01, epochs=2)
     expected = rates(schedule=kind, warmup_steps=2, steps=5)
     for step in range(5):
@@ -74,7 +74,7 @@ def test_the_optimizer_gets_the_scheduled_rate(lab, kind):
         )
 
 
-def test_no_learning_rate_no_learning(lab):
+def test_with_a_learning_rate_of_zero_the_weights_stay(lab):
     trainer = lab.trainer(learning_rate=0.0)
     before = trainer.policy.table.detach().clone()
     fit(lab, trainer)
@@ -85,42 +85,42 @@ def test_no_learning_rate_no_learning(lab):
 
 
 @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)])
-def test_updates_are_rounds_times_epochs(lab, updates, epochs):
+def test_a_step_makes_updates_per_rollout_times_epochs_updates(lab, updates, epochs):
     trainer = lab.trainer(updates_per_rollout=updates, epochs=epochs, steps=3)
-    seen = []
+    update_groups = []
     backward = type(trainer.learner.updater).backward
 
-    def watched(rollouts, *rest, **more):
-        seen.append(rollouts.groups.unique().tolist())
-        return backward(trainer.learner.updater, rollouts, *rest, **more)
+    def recording_backward(rollouts, *args, **options):
+        update_groups.append(rollouts.groups.unique().tolist())
+        return backward(trainer.learner.updater, rollouts, *args, **options)
 
-    object.__setattr__(trainer.learner.updater, "backward", watched)
+    object.__setattr__(trainer.learner.updater, "backward", recording_backward)
     finished, steps = fit(lab, trainer)
     assert finished
     assert [step for step, _ in steps] == [1, 2, 3]
-    assert len(seen) == 3 * updates * epochs
-    assert count_steps(trainer) == len(seen)
+    assert len(update_groups) == 3 * updates * epochs
+    assert count_steps(trainer) == len(update_groups)
     for step in range(3):
         numbers = list(range(4 * step, 4 * step + 4))
-        once = [numbers[i : i + 4 // updates] for i in range(0, 4, 4 // updates)]
+        epoch = [numbers[i : i + 4 // updates] for i in range(0, 4, 4 // updates)]
         size = updates * epochs
-        assert seen[step * size : (step + 1) * size] == once * epochs
+        assert update_groups[step * size : (step + 1) * size] == epoch * epochs
     assert trainer.experience.prompts.drawn == 12
 
 
-def test_zero_steps(lab):
+def test_a_run_of_zero_steps_ends_at_once(lab):
     trainer = lab.trainer(steps=0)
     assert fit(lab, trainer) == (True, [])
 
 
-def test_it_learns(lab):
+def test_training_raises_the_reward(lab):
     trainer = lab.trainer(steps=40, group_size=8, held_out=0.0, learning_rate=0.1)
     _, steps = fit(lab, trainer)
     assert steps[-1][1]["reward"] > steps[0][1]["reward"] + 0.5
 
 
-def test_max_grad_norm(lab):
-    """The norm that is told is the one before clipping; the moment shows what was applied."""
+def test_max_grad_norm_clips_but_the_logged_norm_is_unclipped(lab):
+    """The norm of the applied gradient is computed from the first moment of AdamW."""
     for limit, share in ((1e9, 1.0), (math.inf, 1.0), (1e-3, None)):
         trainer = lab.trainer(steps=1, max_grad_norm=limit)
         metrics = lab.step(trainer)
@@ -130,7 +130,7 @@ def test_max_grad_norm(lab):
         assert applied == pytest.approx(expected, rel=1e-4)
 
 
-def test_checkpoints_and_evaluations_are_due(lab):
+def test_checkpoints_and_evaluations_happen_every_so_many_steps(lab):
     evaluation = {"threshold": 0.5}
     trainer = lab.trainer(steps=5, checkpoint_every=2, evaluate_every=2, evaluation=evaluation)
     events = []
@@ -152,7 +152,7 @@ def test_checkpoints_and_evaluations_are_due(lab):
     ]
 
 
-def test_checkpoints_are_due_by_minutes(lab, monkeypatch):
+def test_checkpoints_happen_every_so_many_minutes(lab, monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
@@ -169,10 +169,10 @@ def test_checkpoints_are_due_by_minutes(lab, monkeypatch):
     lab.fit(never, lambda *_: None, lambda: pytest.fail("no checkpoint is due"))
 
 
-def test_metrics_of_a_step(lab):
-    """Against the rollouts themselves, sampled again under the same names."""
-    stated = {"evaluation": {"threshold": 1.0}}
-    trainer, twin = lab.trainer(group_size=3, **stated), lab.trainer(group_size=3, **stated)
+def test_metrics_of_a_step_are_those_of_its_rollouts(lab):
+    """Compared with values from the same rollouts, sampled again with the same seeds."""
+    section = {"evaluation": {"threshold": 1.0}}
+    trainer, twin = lab.trainer(group_size=3, **section), lab.trainer(group_size=3, **section)
     metrics = lab.step(trainer)
     scored = twin.experience.next(twin.state)
     rollouts, scores = scored.rollouts, scored.scores
@@ -192,21 +192,21 @@ def test_metrics_of_a_step(lab):
 # ---- limits and interruptions
 
 
-def test_minutes(lab):
+def test_a_run_ends_at_its_limit_of_minutes(lab):
     trainer = lab.trainer(steps=10_000, minutes=0.2 / 60)
     finished, steps = fit(lab, trainer)
     assert finished
     assert 0 < len(steps) < 10_000
-    # The time before a resumption counts.
-    late = lab.trainer(steps=10_000, minutes=1.0)
-    late.go_on(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
-    assert fit(lab, late) == (True, [])
+    # The time before resuming counts.
+    resumed = lab.trainer(steps=10_000, minutes=1.0)
+    resumed.go_on(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
+    assert fit(lab, resumed) == (True, [])
 
 
 @pytest.mark.parametrize(
     "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]]
 )
-def test_a_signal_ends_after_the_step(lab, numbers):
+def test_a_signal_ends_the_run_after_the_current_step(lab, numbers):
     before = signal.getsignal(numbers[0])
     trainer = lab.trainer(steps=50)
 
@@ -223,8 +223,8 @@ def test_a_signal_ends_after_the_step(lab, numbers):
     assert signal.getsignal(numbers[0]) is before
 
 
-def test_a_signal_that_was_ignored_is_heeded(lab):
-    """Shells have what a script starts in the background ignore Ctrl-C."""
+def test_sigint_ends_the_run_even_if_it_was_ignored(lab):
+    """Shells make the background jobs of a script ignore Ctrl-C."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         finished, steps = fit(
@@ -236,7 +236,7 @@ def test_a_signal_that_was_ignored_is_heeded(lab):
         signal.signal(signal.SIGINT, previous)
 
 
-def test_a_signal_in_a_callback(lab):
+def test_a_signal_in_a_callback_ends_the_run(lab):
     trainer = lab.trainer(steps=50)
 
     def interrupt(step, metrics):
@@ -260,7 +260,7 @@ def test_a_second_signal_interrupts_at_once(lab):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_training_outside_the_main_thread(lab):
+def test_training_works_outside_the_main_thread(lab):
     outcome = []
     thread = threading.Thread(target=lambda: outcome.append(fit(lab, lab.trainer(steps=2))[0]))
     thread.start()
@@ -268,14 +268,14 @@ def test_training_outside_the_main_thread(lab):
     assert outcome == [True]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_gradient_that_is_none_is_told_before_the_step(lab, bad):
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_refused_before_the_weights_change(lab, factor):
     class Breaks(lab.Tabular):
         def forward(self, rollouts, decisions=slice(None)):
-            answer = super().forward(rollouts, decisions)
+            output = super().forward(rollouts, decisions)
             if torch.is_grad_enabled() and trainer.step == 1:
-                return LogProbs(log_probs=answer.log_probs + 0 * self.table.sum() * bad)
-            return answer
+                return LogProbs(log_probs=output.log_probs + 0 * self.table.sum() * factor)
+            return output
 
     trainer = lab.trainer(Breaks(), steps=3, max_skipped_updates=0)
     lab.step(trainer)
@@ -285,8 +285,8 @@ def test_a_gradient_that_is_none_is_told_before_the_step(lab, bad):
     assert torch.equal(trainer.policy.table, before)
 
 
-def broken(lab, at, where):
-    """A trainer whose policy answers NaN in the given steps, or whose gradient is NaN there."""
+def trainer_with_nan(lab, at, where):
+    """A trainer whose log-probs, or whose gradients, are NaN in the steps `at`."""
 
     class Gradient(torch.autograd.Function):
         @staticmethod
@@ -294,16 +294,16 @@ def broken(lab, at, where):
             return value.clone()
 
         @staticmethod
-        def backward(ctx, slope):
-            return slope * math.nan
+        def backward(ctx, gradient):
+            return gradient * math.nan
 
     class Breaks(lab.Tabular):
         def forward(self, rollouts, decisions=slice(None)):
-            answer = super().forward(rollouts, decisions)
+            output = super().forward(rollouts, decisions)
             if not torch.is_grad_enabled() or trainer.step not in at:
-                return answer
+                return output
             spoil = Gradient.apply if where == "gradient" else lambda values: values * math.nan
-            return LogProbs(log_probs=spoil(answer.log_probs), entropy=answer.entropy)
+            return LogProbs(log_probs=spoil(output.log_probs), entropy=output.entropy)
 
     trainer = lab.trainer(Breaks(), steps=9, max_skipped_updates=2, ema=0.9)
     return trainer
@@ -311,7 +311,7 @@ def broken(lab, at, where):
 
 @pytest.mark.parametrize("where", ["log_probs", "gradient"])
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
-    trainer = broken(lab, {1, 2, 4}, where)
+    trainer = trainer_with_nan(lab, {1, 2, 4}, where)
     names = {"log_probs": "'log_probs' of the policy", "gradient": "the gradient of 'table'"}
     for step in range(6):
         before = trainer.policy.table.detach().clone()
@@ -326,8 +326,8 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
     assert trainer.policy.table.isfinite().all()
 
 
-def test_too_many_in_a_row_end_the_run(lab):
-    trainer = broken(lab, {1, 2, 3}, "log_probs")
+def test_more_than_max_skipped_updates_in_a_row_end_the_run(lab):
+    trainer = trainer_with_nan(lab, {1, 2, 3}, "log_probs")
     for _ in range(3):
         lab.step(trainer)
     with pytest.raises(UserError, match=r"(?s)step 4: .* is nan, and 3 updates in a row .*log_pro"):
@@ -351,10 +351,10 @@ def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
     assert (metrics["skipped_updates"], metrics["updated"]) == (0.0, 0.0)
     assert torch.equal(scaled.policy.table, table)
     assert scaled.learner.optimizer.scaler.get_scale() == 2**15
-    again = lab.trainer(Half(), steps=3).learner.optimizer
-    again.load_state_dict(scaled.learner.optimizer.state_dict())
-    assert (again.scaler.get_scale(), again.skipped) == (2**15, 0)
-    # What was not finite before there was a gradient is no matter of the scale.
+    restored = lab.trainer(Half(), steps=3).learner.optimizer
+    restored.load_state_dict(scaled.learner.optimizer.state_dict())
+    assert (restored.scaler.get_scale(), restored.skipped) == (2**15, 0)
+    # Values that were not finite before the backward pass do not count as overflow of the scale.
     scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
     assert (
         scaled.learner.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"]
@@ -362,8 +362,8 @@ def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
     )
 
 
-def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
-    """Where another process has more micro-batches, ours run idle, and are no larger."""
+def test_idle_passes_are_as_small_as_the_micro_batches_of_the_policy(lab, monkeypatch):
+    """Another process has 3 micro-batches more, so this one runs 3 passes without effect."""
 
     class Stepwise(lab.Tabular):
         def microbatches(self, rollouts, budget, *, cut_decisions):
@@ -374,9 +374,9 @@ def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
             ]
 
         def forward(self, rollouts, decisions=slice(None)):
-            answer = super().forward(rollouts, decisions)
-            shapes.append(tuple(answer.log_probs.shape))
-            return answer
+            output = super().forward(rollouts, decisions)
+            shapes.append(tuple(output.log_probs.shape))
+            return output
 
     shapes = []
     trainer = lab.trainer(Stepwise())
@@ -398,7 +398,7 @@ def test_passes_without_effect_are_cut_as_the_policy_cuts(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("samples", [1, 2, 4, 6])
-def test_pass_at_is_the_share_of_subsets_with_a_right_one(samples):
+def test_pass_at_k_is_the_share_of_subsets_of_k_with_a_right_completion(samples):
     for correct in range(samples + 1):
         answers = [True] * correct + [False] * (samples - correct)
         for k in range(1, samples + 1):
@@ -420,7 +420,7 @@ def sample(draw, index, right, *, greedy=False, reward=1.0, length=3, truncated=
     }
 
 
-def test_summarise():
+def test_metrics_of_an_evaluation_match_their_definitions():
     samples = [
         sample(0, 0, True, reward=1.0, length=1),
         sample(0, 1, False, reward=None, length=2),
@@ -430,8 +430,8 @@ def test_summarise():
         sample(0, 0, True, greedy=True, length=90, reward=90.0),
         sample(1, 0, False, greedy=True, length=90, reward=90.0),
     ]
-    found = summarise(samples, ["r"], 4)
-    assert found == pytest.approx(
+    metrics = summarise(samples, ["r"], 4)
+    assert metrics == pytest.approx(
         {
             "prompts": 2.0,
             "accuracy": 1 / 8,
@@ -447,32 +447,32 @@ def test_summarise():
     assert "greedy_accuracy" not in summarise(samples[:8], ["r"], 4)
 
 
-def test_evaluation_against_its_own_samples(lab):
+def test_metrics_of_an_evaluation_are_those_of_its_samples(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4, "threshold": 0.5})
     evaluation = trainer.evaluate()
     drawn = [sample for sample in evaluation.samples if not sample["greedy"]]
     greedy = [sample for sample in evaluation.samples if sample["greedy"]]
     assert (len(drawn), len(greedy)) == (8, 2)
-    for found in evaluation.samples:
-        value = lab.ones([found["completion"]])[0]
-        assert found["rewards"] == {"ones": value}
-        assert found["right"] == (value >= 0.5)
-        assert found["length"] == len(found["completion"])
-    right = [found["right"] for found in drawn]
+    for sample in evaluation.samples:
+        value = lab.ones([sample["completion"]])[0]
+        assert sample["rewards"] == {"ones": value}
+        assert sample["right"] == (value >= 0.5)
+        assert sample["length"] == len(sample["completion"])
+    right = [sample["right"] for sample in drawn]
     assert evaluation.metrics["accuracy"] == sum(right) / 8
     by_prompt = [right[:4], right[4:]]
     for k in (2, 4):
         subsets = [list(combinations(four, k)) for four in by_prompt]
         expected = sum(sum(map(any, sets)) / len(sets) for sets in subsets) / 2
         assert evaluation.metrics[f"pass_at_{k}"] == pytest.approx(expected)
-    # Greedy is the likeliest decision at every place.
+    # Greedy sampling takes the most probable decision at each position.
     row = trainer.evaluator.draws[0].row
     assert greedy[0]["completion"] == "".join(
         map(str, trainer.policy._draw(row["id"], 0, "greedy"))
     )
 
 
-def test_evaluation_repeats_itself_and_trains_nothing(lab):
+def test_a_repeated_evaluation_is_equal_and_changes_neither_weights_nor_prompts(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 3})
     before = trainer.policy.table.detach().clone()
     first = trainer.evaluate()
@@ -482,7 +482,7 @@ def test_evaluation_repeats_itself_and_trains_nothing(lab):
     assert trainer.experience.prompts.state_dict() == drawn
 
 
-def test_accuracy_is_the_named_rewards(lab):
+def test_accuracy_is_that_of_the_reward_named_in_the_configuration(lab):
     trainer = lab.trainer(evaluation={"accuracy": "second", "threshold": 2.0})
     rewards = Scorer(
         [
@@ -499,14 +499,14 @@ def graded(lab, values):
     return lab.scores_of(torch.tensor(values))
 
 
-class Stating:
-    """A reward that may state whether it judges."""
+class Declaring:
+    """A reward that may declare, by an attribute, whether it judges right and wrong."""
 
     def __call__(self, completions, **columns):
         return [0.5] * len(completions)
 
 
-def test_a_reward_that_measures_is_no_judge(lab):
+def test_a_reward_with_values_between_0_and_1_does_not_judge_right_and_wrong(lab):
     judge = lab.trainer().evaluator.judge
     judge.name = "reward"
     judge.observe(graded(lab, [0.0, 1.0, math.nan]))
@@ -517,33 +517,33 @@ def test_a_reward_that_measures_is_no_judge(lab):
     assert judge.measures
     judge.observe(graded(lab, [0.0, 1.0]))  # once is enough
     assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
-    found_out = judge.state_dict()
-    plain, stated = (
-        lab.trainer(evaluation=given).evaluator.judge for given in ({}, {"threshold": 0.5})
+    state = judge.state_dict()
+    plain, with_threshold = (
+        lab.trainer(evaluation=section).evaluator.judge for section in ({}, {"threshold": 0.5})
     )
     for other, name, measures in [
         (plain, "reward", True),
         (plain, "another", False),
-        (stated, "reward", False),
+        (with_threshold, "reward", False),
     ]:
         other.name, other.measures = name, False
-        other.load_state_dict(found_out)
+        other.load_state_dict(state)
         assert other.measures is measures
     for judges in (True, False):
-        reward = Stating()
+        reward = Declaring()
         reward.judges = judges
         judge = lab.trainer(reward=reward).evaluator.judge
         judge.observe(graded(lab, [0.3, 1.0]))
         assert judge.measures is not judges
-    for stated in ({"threshold": 0.5}, {"accuracy": "ones"}):
-        judge = lab.trainer(evaluation=stated).evaluator.judge
+    for section in ({"threshold": 0.5}, {"accuracy": "ones"}):
+        judge = lab.trainer(evaluation=section).evaluator.judge
         judge.name = "reward"
         judge.observe(graded(lab, [0.3, 0.7]))
         assert not judge.measures
 
 
-def test_a_reward_that_measures_leads_itself(lab):
-    """`ones` of the lab counts: nothing is right or wrong by it."""
+def test_without_a_judge_an_evaluation_has_rewards_but_no_accuracy(lab):
+    """The reward `ones` counts symbols, so no completion is right or wrong."""
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4})
     evaluation = trainer.evaluate()
     assert not {"accuracy", "greedy_accuracy", "pass_at_2", "unscored"} & evaluation.metrics.keys()
@@ -554,11 +554,11 @@ def test_a_reward_that_measures_leads_itself(lab):
 
 
 def test_an_unscored_completion_is_not_wrong():
-    said = [True, None, False, True]
+    verdicts = [True, None, False, True]
     samples = [
         {"right": right, "greedy": False, "draw": n // 2, "length": 1, "truncated": False}
         | {"rewards": {"r": None if right is None else float(right)}, "total": None}
-        for n, right in enumerate(said)
+        for n, right in enumerate(verdicts)
     ]
     metrics = summarise(samples, ["r"], 2)
     assert metrics["accuracy"] == pytest.approx(2 / 3)
@@ -566,7 +566,7 @@ def test_an_unscored_completion_is_not_wrong():
     assert metrics["pass_at_2"] == 1.0  # of the one prompt whose completions were all scored
 
 
-def test_log_extra_reaches_the_samples(lab):
+def test_values_of_log_extra_are_in_the_samples(lab):
     def reward(completions, log_extra):
         log_extra("symbols", [len(c) for c in completions])
         return [1.0 for _ in completions]
@@ -584,16 +584,16 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
 
 
 def test_gradient_accumulation_of_accelerate_is_refused():
-    """In a process of its own, since accelerate keeps such settings for good."""
+    """In a separate process, since accelerate never forgets such settings."""
     code = "from groupwise import processes; processes.accelerator()"
     environment = {**os.environ, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    assert "configured for 4 gradient accumulation steps" in ended.stderr
+    assert "configured for 4 gradient accumulation steps" in result.stderr
 
 
-def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
+def test_processes_that_accelerate_does_not_connect_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     processes.accelerator()  # a variable alone launches nothing
     monkeypatch.setenv("RANK", "0")
@@ -608,8 +608,8 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
         (None, r"port \d+ is in use, perhaps by another run"),
     ],
 )
-def test_processes_that_do_not_meet_are_told_where(monkeypatch, error, reason):
-    def meets():
+def test_processes_that_do_not_connect_name_address_and_reason(monkeypatch, error, reason):
+    def connect():
         if error is not None:
             raise error
         TCPStore("127.0.0.1", port, 2, is_master=True)
@@ -618,15 +618,15 @@ def test_processes_that_do_not_meet_are_told_where(monkeypatch, error, reason):
         other.bind(("127.0.0.1", 0))
         other.listen(1)
         port = other.getsockname()[1]
-        monkeypatch.setattr(processes, "Accelerator", meets)
-        place = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        for name, value in place.items():
+        monkeypatch.setattr(processes, "Accelerator", connect)
+        environment = {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in environment.items():
             monkeypatch.setenv(name, str(value))
-        told = (
+        message = (
             f"process 0 of 2 cannot meet the others at MASTER_ADDR 127.0.0.1, MASTER_PORT {port}: "
             f"{reason}.*torchrun --master-addr and --master-port"
         )
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             processes.accelerator()
 
 
@@ -636,17 +636,17 @@ def test_sharded_models_are_refused(monkeypatch):
         processes.accelerator()
 
 
-def test_algorithms_see_no_more_on_one_process_than_on_several(lab, monkeypatch):
+def test_targets_receive_the_same_fields_on_one_process_as_on_several(lab, monkeypatch):
     trainer = lab.trainer()
-    seen = []
+    calls = []
     targets = trainer.algorithm.targets
 
-    def look(scores, rollouts, answers):
-        seen.append(rollouts)
+    def recording_targets(scores, rollouts, answers):
+        calls.append(rollouts)
         return targets(scores, rollouts, answers)
 
-    monkeypatch.setattr(trainer.algorithm, "targets", look)
+    monkeypatch.setattr(trainer.algorithm, "targets", recording_targets)
     lab.step(trainer)
-    assert seen[0].sampler_log_probs is None
-    assert not seen[0].trajectory
-    assert not any(seen[0].prompts)
+    assert calls[0].sampler_log_probs is None
+    assert not calls[0].trajectory
+    assert not any(calls[0].prompts)

@@ -1,4 +1,4 @@
-"""Reward functions as they are written for TRL, each of a shape that is found in public."""
+"""Reward functions written for TRL, in the forms that are common in public code."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ def values(lab, function, completions=("1", "2"), state=None, **columns):
     count = len(completions)
     rows = [{"prompt": "p", "id": 0, **{k: v[n] for k, v in columns.items()}} for n in range(count)]
     plain = lab.build(rows, [[0]] * count, group_size=1)
-    scorer = Scorer([Reward(name="theirs", function=function)])
+    scorer = Scorer([Reward(name="reward", function=function)])
     return scorer(replace(plain, completions=list(completions)), state).total.tolist()
 
 
-def test_a_time_limit_by_an_alarm(lab):
-    """And one in an `except Exception`, which in a thread gave 0 for everything, without a word."""
+def test_a_reward_may_limit_its_time_with_an_alarm(lab):
+    """In a thread other than the main one, `except Exception` would silently return 0 for all."""
 
     def limited(completions, **kwargs):
         def handler(signum, frame):
@@ -51,7 +51,7 @@ def test_a_time_limit_by_an_alarm(lab):
 
 
 @pytest.mark.filterwarnings("ignore:There is no current event loop")
-def test_the_event_loop_of_the_main_thread(lab):
+def test_a_reward_may_use_the_event_loop_of_the_main_thread(lab):
     async def ask(text):
         await asyncio.sleep(0)
         return float(text)
@@ -74,7 +74,7 @@ def test_the_event_loop_of_the_main_thread(lab):
     assert values(lab, by_run) == [1.0, 2.0]
 
 
-def test_a_client_that_belongs_to_the_thread_that_made_it(lab):
+def test_a_reward_may_use_a_client_created_in_the_main_thread(lab):
     with sqlite3.connect(":memory:") as client:
         client.execute("create table scores (text, value)")
         client.executemany("insert into scores values (?, ?)", [("a", 0.5), ("b", 0.25)])
@@ -87,8 +87,8 @@ def test_a_client_that_belongs_to_the_thread_that_made_it(lab):
     client.close()
 
 
-def test_math_verify_with_its_defaults(lab):
-    """Its time limits are alarms."""
+def test_math_verify_works_with_its_default_time_limits(lab):
+    """Its limits of time are alarms."""
     math_verify = pytest.importorskip("math_verify")
 
     def accuracy(completions, solution, **kwargs):
@@ -102,10 +102,10 @@ def test_math_verify_with_its_defaults(lab):
     assert values(lab, accuracy, texts, solution=["$0.5$", "$4$"]) == [1.0, 0.0]
 
 
-# ---- what comes back, and what is read
+# ---- return values and the state of the trainer
 
 
-def test_values_one_by_one(lab):
+def test_a_reward_may_be_a_generator(lab):
     def yields(completions, **kwargs):
         for text in completions:
             yield float(text)
@@ -113,7 +113,7 @@ def test_values_one_by_one(lab):
     assert values(lab, yields) == [1.0, 2.0]
 
 
-def test_the_trainers_state(lab):
+def test_a_reward_receives_the_state_of_the_trainer(lab):
     def curriculum(completions, trainer_state, **kwargs):
         assert trainer_state.is_world_process_zero
         assert trainer_state.log_history == []
@@ -125,27 +125,27 @@ def test_the_trainers_state(lab):
     assert values(lab, curriculum, state=state) == [0.75, 0.75]
 
 
-def test_it_has_the_fields_of_transformers(lab):
+def test_the_state_has_the_fields_of_transformers(lab):
     callbacks = pytest.importorskip("transformers.trainer_callback")
-    theirs, ours = vars(callbacks.TrainerState()), vars(RunState())
-    assert theirs.keys() - ours.keys() == {"stateful_callbacks"}
-    assert {name: theirs[name] for name in ours} == ours
+    expected, fields = vars(callbacks.TrainerState()), vars(RunState())
+    assert expected.keys() - fields.keys() == {"stateful_callbacks"}
+    assert {name: expected[name] for name in fields} == fields
 
 
 # ---- whole runs
 
 
-def run(lab, folder, **more):
-    given = {
+def run(lab, folder, **sections):
+    defaults = {
         "policy": lab.Tabular(),
         "prompts": {"name": "rows", "rows": lab.rows(8), "held_out": 0.5},
         "train": {"steps": 3, "groups_per_step": 2, "learning_rate": 0.1},
         "output": folder / "run",
     }
-    return groupwise.train(**given | more)
+    return groupwise.train(**defaults | sections)
 
 
-def test_a_run_whose_reward_logs_an_accuracy_and_returns_nan(lab, tmp_path, capsys):
+def test_a_reward_may_log_an_accuracy_and_return_nan(lab, tmp_path, capsys):
     def accuracy_reward(completions, log_metric, **kwargs):
         rewards = [math.nan if "1" not in text else float(len(text) > 2) for text in completions]
         log_metric("accuracy", torch.tensor(rewards).nanmean())
@@ -166,7 +166,7 @@ def test_a_run_whose_reward_logs_an_accuracy_and_returns_nan(lab, tmp_path, caps
     assert text.count("reward 'accuracy_reward' returned NaN for") == 1
 
 
-def test_a_reward_that_hangs_is_named_and_the_checkpoint_stands(lab, tmp_path, capsys):
+def test_a_reward_that_hangs_is_named_and_the_last_step_is_saved(lab, tmp_path, capsys):
     def hangs(completions, trainer_state):
         while trainer_state.global_step == 2:
             pass
@@ -178,7 +178,7 @@ def test_a_reward_that_hangs_is_named_and_the_checkpoint_stands(lab, tmp_path, c
     assert "step 2 is saved" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_deadline_with_skip_needs_what_can_be_ended(lab, tmp_path):
+def test_a_deadline_with_skip_needs_an_async_or_isolated_reward(lab, tmp_path):
     async def waits(completions):
         return [1.0] * len(completions)
 
@@ -186,12 +186,12 @@ def test_a_deadline_with_skip_needs_what_can_be_ended(lab, tmp_path):
         return [1.0] * len(completions)
 
     limits = {"deadline": 5, "on_error": "skip"}
-    told = r"rewards\.0\.deadline: .*plain.*set `isolate: true`, or leave `deadline` out"
-    with pytest.raises(UserError, match=told):
+    message = r"rewards\.0\.deadline: .*plain.*set `isolate: true`, or leave `deadline` out"
+    with pytest.raises(UserError, match=message):
         run(lab, tmp_path, rewards=[{"name": plain, **limits}])
     run(lab, tmp_path, rewards=[{"name": waits, **limits}], train={"steps": 0}, quiet=True)
     skips = [{"name": plain, "on_error": "skip"}]
-    done = run(lab, tmp_path, rewards=skips, train={"steps": 0}, quiet=True, overwrite=True)
-    # The configuration that was written does not state a deadline that nobody stated.
-    written = done.folder / "config.yaml"
+    result = run(lab, tmp_path, rewards=skips, train={"steps": 0}, quiet=True, overwrite=True)
+    # The written configuration has no deadline if none was set.
+    written = result.folder / "config.yaml"
     groupwise.train(written, policy=lab.Tabular(), rewards=skips, quiet=True, overwrite=True)

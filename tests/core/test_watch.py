@@ -1,4 +1,4 @@
-"""Watched rewards in a run: measured at evaluations, never trained on, and heard when they fall."""
+"""Watched rewards: measured at evaluations, never trained on; an alarm if they worsen."""
 
 import json
 import math
@@ -25,20 +25,20 @@ def length(completions):
     return [float(len(text)) for text in completions]
 
 
-def train(lab, folder, *, policy=None, prompts=8, **more):
-    """A run that learns to write 1s on the prompts that it is evaluated on."""
+def train(lab, folder, *, policy=None, prompts=8, **sections):
+    """A run that is rewarded for 1s and evaluated on its training prompts."""
     rows = lab.rows(prompts)
     evaluation = {"prompts": prompts, "samples": 4, "every": 5, "threshold": 0.5}
-    evaluation |= {"source": {"name": "rows", "rows": rows}, **more.pop("evaluation", {})}
+    evaluation |= {"source": {"name": "rows", "rows": rows}, **sections.pop("evaluation", {})}
     settings = {"steps": 10, "groups_per_step": prompts, "learning_rate": 0.3}
     return groupwise.train(
         policy=policy or lab.Tabular(),
         prompts={"name": "rows", "rows": rows, "held_out": 0.0},
         rewards=[lab.ones],
-        train={**settings, **more.pop("settings", {})},
+        train={**settings, **sections.pop("settings", {})},
         evaluation=evaluation,
         output=folder / "run",
-        **{"quiet": True, **more},
+        **{"quiet": True, **sections},
     )
 
 
@@ -47,67 +47,67 @@ def lines(result, name="metrics.jsonl"):
 
 
 @pytest.fixture(scope="module")
-def gamed(lab, tmp_path_factory):
-    """Long completions are rewarded, and brevity is watched."""
-    return train(lab, tmp_path_factory.mktemp("gamed"), watch=[length, brevity])
+def hacked_run(lab, tmp_path_factory):
+    """A run that makes completions longer, while `brevity` is watched."""
+    return train(lab, tmp_path_factory.mktemp("hacked"), watch=[length, brevity])
 
 
-def test_lower_may_be_better(gamed, lab, tmp_path):
+def test_a_watched_reward_may_be_better_if_lower(hacked_run, lab, tmp_path):
     result = train(lab, tmp_path, watch=[length], **{"watch.0.better": "lower"})
-    assert result.alarms["length"].watched.mean == -gamed.alarms["brevity"].watched.mean
+    assert result.alarms["length"].watched.mean == -hacked_run.alarms["brevity"].watched.mean
     patient = {"watch.0.better": "lower", "watch.0.tolerance": 4.0}
     assert train(lab, tmp_path, watch=[length], overwrite=True, **patient).alarms == {}
 
 
-def test_the_alarm_is_everywhere(gamed):
-    assert set(gamed.alarms) == {"brevity"}
-    alarm = gamed.alarms["brevity"]
+def test_an_alarm_is_in_the_result_the_metrics_and_the_report(hacked_run):
+    assert set(hacked_run.alarms) == {"brevity"}
+    alarm = hacked_run.alarms["brevity"]
     assert alarm.trained.rose()
     assert alarm.watched.fell()
-    record = json.loads((gamed.folder / "result.json").read_text())
+    record = json.loads((hacked_run.folder / "result.json").read_text())
     assert record["alarms"]["brevity"]["watched"]["mean"] == pytest.approx(
         alarm.watched.mean, rel=1e-5
     )
     assert record["after"]["watch/brevity"] < record["before"]["watch/brevity"] - 0.3
-    rows = [row for row in lines(gamed) if any(key.startswith("alarm/") for key in row)]
+    rows = [row for row in lines(hacked_run) if any(key.startswith("alarm/") for key in row)]
     assert [row["step"] for row in rows] == [5, 10]
     assert rows[-1]["alarm/brevity"] == 1.0
     assert {row["alarm/length"] for row in rows} == {0.0}
-    page = (gamed.folder / "report.html").read_text()
+    page = (hacked_run.folder / "report.html").read_text()
     assert "Alarm at step 10." in page
     assert "<h3>Watched</h3>" in page
 
 
-def test_the_alarm_is_said(lab, tmp_path, capsys):
+def test_an_alarm_is_printed(lab, tmp_path, capsys):
     train(lab, tmp_path, watch=[brevity], quiet=False)
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("alarm: since the first evaluation the trained reward rose by") >= 2
-    assert "the watched 'brevity' fell by" in told
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.count("alarm: since the first evaluation the trained reward rose by") >= 2
+    assert "the watched 'brevity' fell by" in output
 
 
-def test_watched_values_stand_beside_the_rewards(gamed):
-    for sample in lines(gamed, "samples/after.jsonl"):
+def test_samples_have_watched_values_besides_rewards(hacked_run):
+    for sample in lines(hacked_run, "samples/after.jsonl"):
         size = len(sample["completion"])
         assert sample["watched"] == {"length": size, "brevity": -size}
         assert sample["total"] == pytest.approx(sample["rewards"]["ones"])
         assert set(sample["rewards"]) == {"ones"}
-    samples = [s for s in lines(gamed, "samples/after.jsonl") if not s["greedy"]]
+    samples = [s for s in lines(hacked_run, "samples/after.jsonl") if not s["greedy"]]
     mean = sum(s["watched"]["length"] for s in samples) / len(samples)
-    assert gamed.after["watch/length"] == pytest.approx(mean)
-    assert gamed.after["reward"] == pytest.approx(gamed.after["rewards/ones"])
+    assert hacked_run.after["watch/length"] == pytest.approx(mean)
+    assert hacked_run.after["reward"] == pytest.approx(hacked_run.after["rewards/ones"])
 
 
-def test_watching_changes_nothing_that_is_trained(gamed, lab, tmp_path):
-    alone = train(lab, tmp_path)
-    assert alone.policy.table.equal(gamed.policy.table)
-    assert alone.alarms == {}
-    assert not any("alarm/" in key or "watch/" in key for row in lines(alone) for key in row)
+def test_watched_rewards_do_not_change_training(hacked_run, lab, tmp_path):
+    unwatched = train(lab, tmp_path)
+    assert unwatched.policy.table.equal(hacked_run.policy.table)
+    assert unwatched.alarms == {}
+    assert not any("alarm/" in key or "watch/" in key for row in lines(unwatched) for key in row)
 
 
-def test_a_resumed_run_compares_with_its_first_evaluation(gamed, lab, tmp_path):
+def test_a_resumed_run_compares_with_its_first_evaluation(hacked_run, lab, tmp_path):
     train(lab, tmp_path, watch=[length, brevity], settings={"steps": 5})
     resumed = train(lab, tmp_path, watch=[length, brevity], resume=True)
-    assert resumed.alarms == gamed.alarms
+    assert resumed.alarms == hacked_run.alarms
 
 
 def test_accuracy_may_be_a_watched_reward(lab, tmp_path, capsys):
@@ -123,10 +123,12 @@ def test_accuracy_may_be_a_watched_reward(lab, tmp_path, capsys):
     assert result.after["accuracy"] == pytest.approx(right)
     steps = [row for row in lines(result) if "reward" in row]
     assert {row["accuracy"] for row in steps} == {None}
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step 10/10")]
-    assert told
-    assert "reward " in told[0]
-    assert "accuracy" not in told[0]
+    lines_of_last_step = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("step 10/10")
+    ]
+    assert lines_of_last_step
+    assert "reward " in lines_of_last_step[0]
+    assert "accuracy" not in lines_of_last_step[0]
 
 
 def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
@@ -144,25 +146,25 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
         EvaluationSection(),
         watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
     )
-    found = evaluator(trainer.state)
-    assert math.isnan(found.metrics["watch/broken"])
-    assert {sample["watched"]["broken"] for sample in found.samples} == {None}
+    evaluation = evaluator(trainer.state)
+    assert math.isnan(evaluation.metrics["watch/broken"])
+    assert {sample["watched"]["broken"] for sample in evaluation.samples} == {None}
 
 
 # ---- the configuration
 
 
-def config(**more):
+def config(**sections):
     return {
         "policy": "toy",
         "prompts": {"name": "rows", "rows": [{"prompt": "a"}]},
         "rewards": ["mine:length"],
-        **more,
+        **sections,
     }
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("sections", "message"),
     [
         ({"watch": ["mine:length"]}, "watch.0: another reward is named 'length'"),
         ({"watch": [{"name": "b", "label": "length"}]}, "watch.0: another reward is named"),
@@ -174,9 +176,9 @@ def config(**more):
         ),
     ],
 )
-def test_labels_are_checked(more, message):
+def test_clashing_and_unknown_labels_are_refused(sections, message):
     with pytest.raises(UserError) as caught:
-        check_labels(parse_config(config(**more)))
+        check_labels(parse_config(config(**sections)))
     assert message in str(caught.value)
 
 
@@ -189,13 +191,13 @@ def test_labels_are_checked(more, message):
         ({"name": "b", "deadline": 1e10}, "watch.0.deadline: expected at most 1e+09"),
     ],
 )
-def test_mistakes_in_the_section(section, message):
+def test_mistakes_in_the_section_are_refused(section, message):
     with pytest.raises(UserError) as caught:
         parse_config(config(watch=[section]))
     assert message in str(caught.value)
 
 
-def test_options_and_columns_are_checked(lab, tmp_path, monkeypatch):
+def test_options_and_columns_of_watched_rewards_are_checked(lab, tmp_path, monkeypatch):
     def needs(completions, answer):
         return [0.0 for _ in completions]
 
@@ -208,7 +210,7 @@ def test_options_and_columns_are_checked(lab, tmp_path, monkeypatch):
         train(lab, tmp_path, watch=[{"name": "watched_toys:short", "weight": 2.0}])
 
 
-def test_check_knows_the_section(tmp_path, monkeypatch):
+def test_check_includes_watched_rewards(tmp_path, monkeypatch):
     path = tmp_path / "run.yaml"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -227,9 +229,11 @@ watch:
 evaluation: {prompts: 5, samples: 2}
 """.replace("ROWS", ", ".join(f"{{prompt: a{number}}}" for number in range(40)))
     path.write_text(text)
-    told = describe(load_config(path))
-    assert "warning: watch without evaluation.every" in told
-    assert ["rollouts", "per", "evaluation", "10"] in [line.split() for line in told.splitlines()]
+    description = describe(load_config(path))
+    assert "warning: watch without evaluation.every" in description
+    assert ["rollouts", "per", "evaluation", "10"] in [
+        line.split() for line in description.splitlines()
+    ]
     assert "watch without" not in describe(load_config(path, ["evaluation.every=1"]))
     path.write_text(text.replace("checked_toys:b", "checked_toys:c"))
     with pytest.raises(UserError, match=r"run.yaml, line 5: watch\.0\.name: "):

@@ -1,4 +1,4 @@
-"""Prompts weighted by success: what is drawn, what is remembered, and that resuming is exact."""
+"""Prompts weighted by success: draws, remembered outcomes, exact resuming."""
 
 import json
 from collections import Counter
@@ -19,24 +19,24 @@ def rows(count):
 
 
 def weighted(source, **settings):
-    usual = {"explore": 0.5, "half_life": 100.0, "size": 1000, "fraction": 0.0, "seed": 4}
-    return Weighted(source, **{**usual, **settings})
+    defaults = {"explore": 0.5, "half_life": 100.0, "size": 1000, "fraction": 0.0, "seed": 4}
+    return Weighted(source, **{**defaults, **settings})
 
 
 def steps(prompts, rate, count, *, each=8, size=8):
-    """Draws of so many steps; a prompt's completions are right by `rate` of its number."""
-    drawn, metrics = [], {}
+    """Draws of `count` steps, and the last metrics; rate(id): the share of right completions."""
+    drawn_ids, metrics = [], {}
     for _ in range(count):
         draws = prompts.take(each)
         metrics = prompts.observe(
             {draw.number: Outcome(round(size * rate(draw.row["id"])), size) for draw in draws}
         )
-        drawn.append([draw.row["id"] for draw in draws])
-    return drawn, metrics
+        drawn_ids.append([draw.row["id"] for draw in draws])
+    return drawn_ids, metrics
 
 
 def thirds(number):
-    """Never right, right half of the time, always right."""
+    """Success rates by number: 0, 0.5, 1, 0, 0.5, 1, ..."""
     return (number % 3) / 2
 
 
@@ -51,7 +51,7 @@ def test_worth_is_the_posterior_mean_of_p_times_not_p(right, judged):
     assert worth(right, judged) == pytest.approx(expected, 1e-4)
 
 
-def test_what_is_known_fades_to_what_is_known_of_an_unseen_question():
+def test_the_weight_of_old_outcomes_fades_to_that_of_an_unseen_prompt():
     outcomes = Outcomes(half_life=10.0, size=5)
     outcomes.add(1, 0, Outcome(16, 16), 100)
     values = [worth(*outcomes.of(1, now)) for now in (100, 110, 130, 1000)]
@@ -62,17 +62,19 @@ def test_what_is_known_fades_to_what_is_known_of_an_unseen_question():
     assert [float(column) for column in outcomes.counts(120)] == [4.0, 12.0]
 
 
-# ---- what is drawn
+# ---- draws
 
 
-def test_middling_prompts_are_drawn_most_and_settled_ones_now_and_then():
+def test_prompts_of_medium_success_are_drawn_most_and_others_sometimes():
     drawn, metrics = steps(weighted(rows(60), half_life=200.0), thirds, 100)
     first, later = drawn[:20], drawn[20:]
-    assert {number for step in first for number in step} == set(range(60))  # all are explored
+    # Each is drawn at least once.
+    assert {number for step in first for number in step} == set(range(60))
     kinds = Counter(number % 3 for step in later for number in step)
     assert kinds[1] > 0.75 * sum(kinds.values())
-    assert all(kinds[kind] > 10 for kind in (0, 2))  # they may have changed
-    assert all(max(Counter(step).values()) <= 2 for step in later)  # one by weight, one in order
+    assert all(kinds[kind] > 10 for kind in (0, 2))  # their success rate may change
+    # In a step at most once by weight and once in order.
+    assert all(max(Counter(step).values()) <= 2 for step in later)
     expected = {"always_right": 1 / 3, "never_right": 1 / 3, "between": 1 / 3, "known": 60}
     for name, value in expected.items():
         assert metrics[f"prompts/{name}"] == pytest.approx(value)
@@ -81,7 +83,7 @@ def test_middling_prompts_are_drawn_most_and_settled_ones_now_and_then():
     assert "prompts/new_accuracy" not in metrics
 
 
-def test_what_was_always_right_and_is_forgotten_is_drawn_again():
+def test_a_prompt_that_is_no_longer_always_right_is_drawn_more_often():
     prompts = weighted(rows(40), half_life=100.0)
     steps(prompts, lambda _: 1.0, 20)
     drawn, _ = steps(prompts, lambda number: 0.5 if number == 7 else 1.0, 40)
@@ -89,7 +91,7 @@ def test_what_was_always_right_and_is_forgotten_is_drawn_again():
     assert counts[7] > 2 * max(count for number, count in counts.items() if number != 7)
 
 
-def test_unseen_prompts_are_the_next_in_the_usual_order():
+def test_unseen_prompts_are_drawn_in_the_usual_order():
     prompts, drawn = weighted(rows(1000)), []
     for _ in range(10):
         draws = prompts.take(8)
@@ -99,17 +101,17 @@ def test_unseen_prompts_are_the_next_in_the_usual_order():
     assert drawn == [draw.row["id"] for draw in weighted(rows(1000)).take(80)]
 
 
-def test_where_all_rest_one_is_taken_all_the_same():
+def test_if_all_prompts_are_always_right_one_is_still_drawn():
     source = rows(2 * MOST_RESTS)
     prompts = weighted(source, half_life=1e9)
     steps(prompts, lambda _: 1.0, 2 * len(source) // 8)
     before = prompts.position
     assert len(prompts.take(1)) == 1
     assert prompts.position == before + MOST_RESTS + 1
-    assert len(weighted(rows(1)).take(5)) == 5  # of a source with fewer rows than draws
+    assert len(weighted(rows(1)).take(5)) == 5  # fewer rows than draws
 
 
-def test_rows_that_ask_the_same_share_what_is_known():
+def test_rows_with_the_same_key_share_their_outcomes():
     source = [
         {"prompt": f"{style} {number}", "question": number, "id": number}
         for number in range(30)
@@ -120,8 +122,8 @@ def test_rows_that_ask_the_same_share_what_is_known():
     assert len(prompts.outcomes) == 30
 
 
-def test_a_draw_of_which_nothing_came_is_not_waited_for():
-    """As where a policy of a chain could take none of what the one before wrote."""
+def test_a_draw_without_an_outcome_is_dropped():
+    """As in a chain, if a policy skips all completions of the one before."""
     prompts = weighted(rows(20))
     draws = prompts.take(4)
     prompts.observe({draw.number: Outcome(4, 8) for draw in draws[1:]})
@@ -129,7 +131,7 @@ def test_a_draw_of_which_nothing_came_is_not_waited_for():
     assert len(prompts.outcomes) == 3
 
 
-def test_what_was_not_judged_tells_nothing():
+def test_unjudged_completions_are_no_outcomes():
     prompts = weighted(rows(20))
     draws = prompts.take(4)
     metrics = prompts.observe({draw.number: Outcome(0, 0) for draw in draws})
@@ -137,10 +139,10 @@ def test_what_was_not_judged_tells_nothing():
     assert "prompts/new_accuracy" not in metrics
 
 
-# ---- exactly the same
+# ---- determinism and resuming
 
 
-def test_draws_are_a_function_of_seed_and_outcomes():
+def test_draws_are_determined_by_seed_and_outcomes():
     def drawn(seed):
         return steps(weighted(rows(50), seed=seed), thirds, 30)[0]
 
@@ -148,61 +150,61 @@ def test_draws_are_a_function_of_seed_and_outcomes():
     assert drawn(1) != drawn(2)
 
 
-@pytest.mark.parametrize("made", [0, 3, 25])
-def test_resuming_goes_on_as_if_it_had_never_stopped(made):
-    through, resumed = weighted(rows(50)), weighted(rows(50))
-    steps(through, thirds, made)
-    state, tensors = encode(through.state_dict(), "prompts")
-    steps(resumed, thirds, 5)  # what it did before does not matter
+@pytest.mark.parametrize("count", [0, 3, 25])
+def test_resumed_draws_equal_uninterrupted_ones(count):
+    uninterrupted, resumed = weighted(rows(50)), weighted(rows(50))
+    steps(uninterrupted, thirds, count)
+    state, tensors = encode(uninterrupted.state_dict(), "prompts")
+    steps(resumed, thirds, 5)  # earlier draws do not matter
     resumed.take(8)
     resumed.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
-    assert steps(resumed, thirds, 20) == steps(through, thirds, 20)
+    assert steps(resumed, thirds, 20) == steps(uninterrupted, thirds, 20)
 
 
-def test_a_run_that_has_other_rows_by_now_draws_none_that_it_must_not():
+def test_with_changed_rows_no_held_out_or_skipped_row_is_drawn():
     prompts = weighted(rows(50), explore=0.01)
     steps(prompts, thirds, 30)
-    fewer = weighted([*rows(20), {"prompt": "another", "id": 1}], explore=0.01, fraction=0.4)
-    fewer.load_state_dict(prompts.state_dict())
-    fewer.skips = lambda row: row["id"] == 4
-    for draw in fewer.take(60):
-        assert not fewer.is_held_out(draw.row)
+    changed = weighted([*rows(20), {"prompt": "another", "id": 1}], explore=0.01, fraction=0.4)
+    changed.load_state_dict(prompts.state_dict())
+    changed.skips = lambda row: row["id"] == 4
+    for draw in changed.take(60):
+        assert not changed.is_held_out(draw.row)
         assert draw.row["id"] != 4
 
 
 # ---- large sources
 
 
-def test_a_million_rows_cost_what_is_remembered_of_them():
+def test_a_million_rows_cost_only_the_memory_of_remembered_outcomes():
     class Source:
-        made = 0
+        reads = 0
 
         def __len__(self):
             return 1_000_000
 
         def __getitem__(self, index):
-            self.made += 1
+            self.reads += 1
             return {"prompt": f"question {index}", "id": index}
 
     source = Source()
     prompts = weighted(source, size=256, half_life=50.0)
-    before = source.made
+    before = source.reads
     steps(prompts, thirds, 100)
-    assert source.made - before == 800
+    assert source.reads - before == 800
     assert 200 < len(prompts.outcomes) <= 256
     newest = prompts.outcomes.column("drawn")
-    assert int(newest.min()) > 300  # those drawn longest ago are forgotten
+    assert int(newest.min()) > 300  # the oldest outcomes are dropped
     columns = prompts.state_dict()["outcomes"]
     assert sum(column.nbytes for column in columns.values()) == 32 * len(prompts.outcomes)
-    room = sum(column.nbytes for column in prompts.outcomes._columns.values())
-    assert room <= 32 * 256 * 1.5
+    allocated = sum(column.nbytes for column in prompts.outcomes._columns.values())
+    assert allocated <= 32 * 256 * 1.5
 
 
 # ---- a run
 
 
 def some_right(completions, prompts, **_):
-    """Right where the first symbol is that of the prompt's number."""
+    """Right if the first symbol is the number of the prompt modulo 3."""
     return [
         float(text[0] == str(int(prompt.split()[1]) % 3))
         for text, prompt in zip(completions, prompts, strict=True)
@@ -212,13 +214,13 @@ def some_right(completions, prompts, **_):
 some_right.judges = True
 
 
-def run(lab, folder, *, resume=False, weighting=None, **more):
+def run(lab, folder, *, resume=False, weighting=None, **options):
     settings = {"steps": 6, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.3}
     return train(
         policy=lab.Tabular(),
         prompts=lab.rows(),
         rewards=[some_right],
-        train={**settings, "checkpoint_every": 3, **more},
+        train={**settings, "checkpoint_every": 3, **options},
         evaluation={"prompts": 1},
         output=folder,
         resume=resume,
@@ -228,39 +230,39 @@ def run(lab, folder, *, resume=False, weighting=None, **more):
 
 
 def lines(folder):
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in read]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in rows]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_resumed_run_draws_the_same(lab, tmp_path, ahead):
-    whole = run(lab, tmp_path / "through", ahead=ahead)
+    uninterrupted = run(lab, tmp_path / "through", ahead=ahead)
     run(lab, tmp_path / "cut", ahead=ahead, steps=3)
     resumed = run(lab, tmp_path / "cut", ahead=ahead, resume=True)
-    made = [[r for r in lines(tmp_path / n) if "loss" in r] for n in ("through", "cut")]
-    assert made[0] == made[1]
-    assert torch.equal(whole.policy.table, resumed.policy.table)
-    assert made[0][-1]["prompts/known"] > 0
+    metrics = [[r for r in lines(tmp_path / n) if "loss" in r] for n in ("through", "cut")]
+    assert metrics[0] == metrics[1]
+    assert torch.equal(uninterrupted.policy.table, resumed.policy.table)
+    assert metrics[0][-1]["prompts/known"] > 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_with_a_step_ahead_outcomes_are_a_step_older(lab, ahead):
-    seen = []
+def test_with_ahead_outcomes_are_one_step_older(lab, ahead):
+    latest = []
 
-    class Noting(Weighted):
+    class Recording(Weighted):
         def take(self, count):
             numbers = self.outcomes.column("drawn").tolist()
-            seen.append(max(numbers, default=0))
+            latest.append(max(numbers, default=0))
             return super().take(count)
 
     trainer = lab.trainer(reward=some_right, ahead=ahead, steps=6)
-    trainer.experience.prompts = Noting(lab.rows(), explore=0.5, half_life=9.0, size=9)
+    trainer.experience.prompts = Recording(lab.rows(), explore=0.5, half_life=9.0, size=9)
     assert lab.fit(trainer)
-    # Outcomes carry the number of draws made when they came; of 4 draws a step.
-    assert seen == ([0, 4, 8, 12, 16, 20] if not ahead else [0, 0, 8, 12, 16, 20])
+    # An outcome has the number of draws made before it; there are 4 draws in a step.
+    assert latest == ([0, 4, 8, 12, 16, 20] if not ahead else [0, 0, 8, 12, 16, 20])
 
 
-def test_refilled_groups_are_taken_note_of(lab):
+def test_outcomes_of_replaced_groups_are_observed(lab):
     from groupwise.algorithms.grpo import GRPO
 
     algorithm = GRPO(GRPO.Config(refill=True))
@@ -271,14 +273,14 @@ def test_refilled_groups_are_taken_note_of(lab):
     assert trainer.experience.prompts.drawn > 4
 
 
-# ---- refused
+# ---- what is refused
 
 
 def graded(completions, **_):
     return [0.5 for _ in completions]
 
 
-class Measures:
+class NotJudging:
     judges = False
 
     def __call__(self, completions, **_):
@@ -286,14 +288,14 @@ class Measures:
 
 
 @pytest.mark.parametrize(
-    ("reward", "more", "message"),
+    ("reward", "sections", "message"),
     [
         (
             some_right,
             {"prompts.shuffle": False},
             r"prompts\.shuffle: false keeps the source's order, but prompts\.weighting changes",
         ),
-        (Measures(), {}, r"prompts\.weighting: needs to know which completions are right, but r"),
+        (NotJudging(), {}, r"prompts\.weighting: needs to know which completions are right, but r"),
         (graded, {}, r"prompts\.weighting: the first reward gives values other than 0 and 1"),
         (
             some_right,
@@ -307,7 +309,7 @@ class Measures:
         ),
     ],
 )
-def test_contradictions_are_told(lab, tmp_path, reward, more, message):
+def test_contradicting_settings_are_refused(lab, tmp_path, reward, sections, message):
     with pytest.raises(UserError, match=message):
         train(
             policy=lab.Tabular(),
@@ -316,5 +318,5 @@ def test_contradictions_are_told(lab, tmp_path, reward, more, message):
             train={"steps": 1, "groups_per_step": 2},
             output=tmp_path / "run",
             quiet=True,
-            **{"prompts.weighting": {}, **more},
+            **{"prompts.weighting": {}, **sections},
         )

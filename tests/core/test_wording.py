@@ -1,4 +1,4 @@
-"""A row becomes a prompt: a template over its columns, chat messages, a system message."""
+"""Rows to prompts: a template over columns, chat messages, a system message."""
 
 from pathlib import Path
 
@@ -31,14 +31,14 @@ def prompts(path, **options):
 def test_a_template_is_filled_from_columns_and_keeps_other_braces():
     row = {"a": 3, "b": None, "long_name": "{a}"}
 
-    def filled(template):
+    def fill(template):
         return Wording(template=template).worded(row, None)
 
-    assert filled("{a}+{a}|{b}|{long_name}") == "3+3||{a}"
-    assert filled(r'\boxed{} {"x": 1} { a } {0} {{a}} {') == r'\boxed{} {"x": 1} { a } {0} {a} {'
+    assert fill("{a}+{a}|{b}|{long_name}") == "3+3||{a}"
+    assert fill(r'\boxed{} {"x": 1} { a } {0} {{a}} {') == r'\boxed{} {"x": 1} { a } {0} {a} {'
 
 
-def test_a_csv_with_a_template_and_a_system_message(table):
+def test_a_csv_file_may_have_a_template_a_system_message_and_renamed_columns(table):
     text = "{context} {question}?"
     assert prompts(table, template=text) == [" 2 + 2?", "It is Ann. Who, now??"]
     system = {"role": "system", "content": "Be brief."}
@@ -50,19 +50,22 @@ def test_a_csv_with_a_template_and_a_system_message(table):
     assert prompts(table, **renamed) == ["2 + 2 4", "Who, now? Ann"]
 
 
-def test_rewards_keep_their_columns(table):
+def test_columns_of_the_template_remain_for_rewards(table):
     row = Dataset(Dataset.Config(path=str(table), template="Q: {question}"))[0]
     assert row == {"prompt": "Q: 2 + 2", "question": "2 + 2", "context": None, "answer": "4"}
 
 
-def test_messages_stay_and_have_one_system_message():
-    own = [{"role": "system", "content": "Own."}, {"role": "user", "content": "Hi."}]
+def test_a_system_message_is_added_only_if_there_is_none():
+    messages = [{"role": "system", "content": "Own."}, {"role": "user", "content": "Hi."}]
     wording = Wording(chat=True, system="Be brief.")
-    assert wording.worded({}, own) == own
-    assert wording.worded({}, own[1:]) == [{"role": "system", "content": "Be brief."}, own[1]]
-    assert len(own) == 2
+    assert wording.worded({}, messages) == messages
+    assert wording.worded({}, messages[1:]) == [
+        {"role": "system", "content": "Be brief."},
+        messages[1],
+    ]
+    assert len(messages) == 2
     with pytest.raises(UserError, match="'prompt', which holds chat messages"):
-        Wording(template="{prompt}").worded({"prompt": own}, own)
+        Wording(template="{prompt}").worded({"prompt": messages}, messages)
 
 
 TEXT = {"name": "language_model", "model": str(BASES / "arithmetic" / "base"), "max_new_tokens": 4}
@@ -91,13 +94,13 @@ def check(prompts, *, policy=TEXT):
         ({"prompt": "context", "chat": True}, "prompts, row 0: 'prompt' must be a non-empty"),
     ],
 )
-def test_mistakes_are_named(table, options, message):
+def test_mistakes_in_the_configuration_are_named(table, options, message):
     result = check(options)
     assert result.exit_code == 2
     assert message in result.stderr
 
 
-def test_messages_for_a_model_without_a_chat_template(table, tmp_path):
+def test_messages_need_a_model_with_a_chat_template(table, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     for file in Path(TEXT["model"]).iterdir():

@@ -1,7 +1,7 @@
-"""Scaling on paper: the tables of docs/scaling.md, written into the page.
+"""Calculates the tables of docs/scaling.md and writes them into the page.
 
 python tests/benchmarks/scaling              the tables, in a second
-python tests/benchmarks/scaling measure      first what `check` estimates, in some minutes
+python tests/benchmarks/scaling measure      first the estimates of `groupwise check`, in minutes
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Machines and what of them is achieved: every assumption that the tables rest on, with its source.
+"""Machines and the share of their speed that is reached: all assumptions, with their sources.
 
-Bandwidths are those of one direction. What is achieved is taken from published measurements, so
-that a prediction is of what others get and not of what a data sheet promises.
+Bandwidths are those of one direction. The shares are taken from published measurements, so
+predictions are of real speeds and not of those in a data sheet.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class Machine:
     network: float
 
     def gather(self, processes: int) -> float:
-        """Bytes a second at which a process receives the parts of all others.
+        """Bytes a second at which a process receives the shards of all others.
 
-        NCCL's rings cross from node to node by all cards at once, each of which carries an eighth.
+        NCCL's rings use all network cards of a node at once, each for an eighth of the bytes.
         """
         slowest = self.nvlink if processes <= NODE else min(self.nvlink, NODE * self.network)
         return COLLECTIVE * slowest

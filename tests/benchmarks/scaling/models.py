@@ -1,4 +1,4 @@
-"""Models: built from their published configurations, on no device, with no hub and no weights."""
+"""Models built from their published configurations, without device, hub or weights."""
 
 import importlib
 import re
@@ -67,13 +67,13 @@ TEXTS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-"""As the models' own config.json have them."""
+"""Values of the config.json of each model."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A language model: how many weights, those of them that a token meets (all but the embedding
-    of the input), and what a token keeps in the cache."""
+    """A language model. met: weights that multiply a token, all but the input embedding; heads:
+    width of all attention heads; cached: bytes of a token in the cache."""
 
     name: str
     weights: int
@@ -83,13 +83,13 @@ class Text:
     cached: int
 
     def forward(self, tokens: float, context: float) -> float:
-        """FLOPs of so many tokens, each of which attends to `context` others."""
+        """FLOPs of `tokens` tokens, each of which attends to `context` others."""
         return tokens * (2 * self.met + 4 * self.layers * self.heads * context)
 
 
 @dataclass(frozen=True)
 class Image:
-    """A transformer of pictures; flops: of one picture's forward pass."""
+    """A transformer for images. flops: of a forward pass with one image."""
 
     name: str
     weights: int
@@ -182,7 +182,7 @@ def qwen_image() -> Any:
 
 @contextmanager
 def qwen_adapter() -> Iterator[Any]:
-    """The adapter for Qwen-Image that docs/plugins.md shows."""
+    """The adapter for Qwen-Image from docs/plugins.md."""
     page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(# qwen_image\.py\n.*?)```", page, re.DOTALL)
     assert block is not None
@@ -196,7 +196,7 @@ def qwen_adapter() -> Iterator[Any]:
 
 
 def forward_flops(transformer: Any, *, side: int, prompt: int) -> float:
-    """FLOPs of one picture of `side` pixels with `prompt` tokens, counted on the code itself."""
+    """FLOPs of one image of `side` pixels with `prompt` tokens, counted by running the code."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

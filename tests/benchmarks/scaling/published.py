@@ -1,4 +1,4 @@
-"""Published figures that the calculation is held against, each with its source."""
+"""Published figures, each with its source, to compare with the calculation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Images = Callable[[str, int, int], Image]
 
 @dataclass(frozen=True)
 class Row:
-    """What was published, its source, and what the calculation says; both in one unit."""
+    """A published figure with its source, and the calculated one in the same unit."""
 
     what: str
     source: str
@@ -42,16 +42,16 @@ class Row:
 def runs(text: Texts, image: Images) -> list[Row]:
     """Seconds of a step.
 
-    Those of NeMo RL and VeRL-Omni also pass over all rollouts for log-probs of the policy, NeMo
-    RL's of the reference, too, which is counted; activations of Qwen3-32B are not recomputed. As
-    their recipes have it, half of the GPUs sample where that is done a step ahead.
+    NeMo RL and VeRL-Omni make a further pass over all rollouts for log-probs of the policy, and
+    NeMo RL one for the reference; both are counted. Activations of Qwen3-32B are not recomputed. As
+    in their recipes, half of the GPUs sample if a step is sampled ahead.
     """
     llama, qwen = text("Llama-3.1-8B"), text("Qwen3-32B")
     math = TextBatch(groups=64, group_size=32, prompt=150, longest=4096)
     short, long = [TextBatch(**{**vars(math), "mean": mean - math.prompt}) for mean in (1060, 3206)]
     picture = image("Qwen-Image", 512, 256)
     omni = ImageBatch(groups=32, group_size=16, steps=10, decisions=2, together=16)
-    # Their batches are divided picture by picture, so all 64 GPUs have some.
+    # Their batches are divided by image and not by group, so all 64 GPUs have images.
     wide = ImageBatch(**{**vars(omni), "groups": 64, "group_size": 8, "together": 8})
     guided = ImageBatch(**{**vars(omni), "guided": True})
     dance = ImageBatch(groups=16, group_size=12, steps=16, decisions=9, together=1)
@@ -148,7 +148,7 @@ def engines(text: Texts, image: Images) -> list[Row]:
 
 
 def serving(model: Text, batch: TextBatch, *, gpus: int) -> float:
-    """Completed tokens a second of an engine that never runs out of prompts, none shared."""
+    """Completed tokens a second of an engine with enough prompts, none of them shared."""
     sequences = steps.capacity(model, batch.prompt + batch.mean, gpus=gpus)
     context = batch.prompt + batch.mean / 2
     token = steps.decode(model, sequences, context, gpus=gpus)

@@ -1,8 +1,8 @@
-"""What `groupwise check` estimates for these models, kept in sizes.json, as it takes minutes.
+"""The estimates of `groupwise check` for these models, saved in sizes.json, as they take minutes.
 
     python tests/benchmarks/scaling measure
 
-runs the plugins' own estimators on the published configurations and writes the file.
+runs the estimators of the plugins on the published configurations and writes the file.
 """
 
 import json
@@ -34,7 +34,7 @@ Sizes = Mapping[str, Mapping[str, int]]
 
 
 def measure() -> None:
-    """Write what the estimators say of every model, way of training and number of GPUs."""
+    """Writes the estimates for every model, way of training and number of GPUs."""
     rows = {}
     for how in HOW:
         rows |= {f"{name}, {how}": dict(image_sizes(name, how, (1, NODE))) for name in IMAGES}
@@ -43,18 +43,18 @@ def measure() -> None:
         f"{name}, {side}, {prompt}": _flops(name, side, prompt) for name, side, prompt in VIEWS
     }
     texts = {name: asdict(models.text(name)) for name in models.TEXTS}
-    kept = {"memory": rows, "texts": texts, "pictures": flops}
-    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    content = {"memory": rows, "texts": texts, "pictures": flops}
+    FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 @cache
-def _kept() -> Any:
+def _saved() -> Any:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def of(name: str, how: str, gpus: int) -> Sizes:
-    """On a GPU of so many; all that is divided among them is as many times less."""
-    sizes: Sizes = _kept()["memory"][f"{name}, {how}"][str(min(gpus, NODE))]
+    """Bytes on each of `gpus` GPUs; sharded purposes are divided by their number."""
+    sizes: Sizes = _saved()["memory"][f"{name}, {how}"][str(min(gpus, NODE))]
     times = max(1, gpus // NODE)
     return {
         phase: {
@@ -66,15 +66,15 @@ def of(name: str, how: str, gpus: int) -> Sizes:
 
 
 def text(name: str) -> Text:
-    return Text(**_kept()["texts"][name])
+    return Text(**_saved()["texts"][name])
 
 
 def image(name: str, side: int, prompt: int) -> Image:
-    return Image(name=name, **_kept()["pictures"][f"{name}, {side}, {prompt}"])
+    return Image(name=name, **_saved()["pictures"][f"{name}, {side}, {prompt}"])
 
 
 def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str, Sizes]]:
-    """By number of processes among which weights are divided."""
+    """(number of processes that share the weights, sizes) for each number in `shards`."""
     from groupwise_llm.estimates.memory import estimate
     from groupwise_llm.settings import Settings
 
@@ -89,14 +89,16 @@ def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str
         }
     )
     config = models.text_config(name)
-    usual = {"rollouts": 256, "group_size": 16, "reference": False, "averages": 0}
+    common = {"rollouts": 256, "group_size": 16, "reference": False, "averages": 0}
     phases = {
         "sampling": {"budget": 0, "sampled": 256},
         "updating": {"budget": TOKENS, "sampled": 0},
     }
     for number in shards:
         sizes = {
-            phase: dict(estimate(config, settings, **counts, **usual, training=True, shards=number))
+            phase: dict(
+                estimate(config, settings, **counts, **common, training=True, shards=number)
+            )
             for phase, counts in phases.items()
         }
         yield str(number), sizes
@@ -125,12 +127,12 @@ def image_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[st
             (FluxAdapter, models.flux()) if name.startswith("FLUX") else (qwen, models.qwen_image())
         )
         adapter = fitted(pipeline, make, settings)
-        kept = {"training": True, "reference": False, "averages": 0}
+        counts = {"training": True, "reference": False, "averages": 0}
         for number in shards:
             yield (
                 str(number),
                 {
-                    phase: dict(of_adapter(adapter, settings, images=n, shards=number, **kept))
+                    phase: dict(of_adapter(adapter, settings, images=n, shards=number, **counts))
                     for phase, n in [("sampling", 0), ("updating", PICTURES)]
                 },
             )

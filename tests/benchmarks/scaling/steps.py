@@ -1,4 +1,4 @@
-"""A step: where its seconds go, worked out from a model, a machine and a batch."""
+"""Seconds of the parts of a step, calculated from a model, a machine and a batch."""
 
 from dataclasses import dataclass, replace
 from math import ceil, exp
@@ -8,17 +8,15 @@ from machines import GB, H100, Machine
 from models import Image, Text
 
 HALF, FULL = 2, 4
-"""Bytes of a number that computes, and of one that is summed over processes."""
+"""Bytes of a number in bf16, for computing, and in float32, for sums over processes."""
 CHUNK = 64
-"""Tokens for which decoding is taken to be alike."""
+"""Tokens over which the time of decoding is taken as constant."""
 
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Rollouts of a step: their lengths in tokens, the longest there may be and the mean.
-
-    microbatch: tokens in a pass.
-    """
+    """Rollouts of a step. prompt, mean, longest: lengths in tokens, those of completions by mean
+    and maximum; microbatch: tokens in a pass."""
 
     groups: int = 128
     group_size: int = 16
@@ -38,8 +36,8 @@ class TextBatch:
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Pictures of a step. steps: of denoising; decisions: those trained on; together: pictures in a
-    pass; guided: whether each step has an unconditional pass, too."""
+    """Images of a step. steps: of denoising; decisions: trained steps; together: images in a pass;
+    guided: whether each denoising step has an unconditional pass, too."""
 
     groups: int = 48
     group_size: int = 24
@@ -51,7 +49,7 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of its parts. gathers: what of them training, or sampling, does not hide."""
+    """Seconds of each part. gathers: traffic that does not overlap with training or sampling."""
 
     sampling: float
     rewards: float
@@ -70,7 +68,7 @@ class Step:
 def gather(
     weights: int, blocks: int, processes: int, machine: Machine = H100, width: int = HALF
 ) -> float:
-    """Seconds to gather all weights once, or to sum and scatter gradients of as many."""
+    """Seconds to gather all weights once, or to sum and scatter as many gradients."""
     if processes == 1:
         return 0.0
     share = (processes - 1) / processes
@@ -86,7 +84,7 @@ def of_pass(weights: int, blocks: int, processes: int, machine: Machine, *, lora
 
 
 def sync(weights: int) -> float:
-    """Seconds until engines have the weights, in bf16."""
+    """Seconds to send the weights to engines, in bf16."""
     return HALF * weights / machines.SYNC
 
 
@@ -96,16 +94,16 @@ def sync(weights: int) -> float:
 def decode(
     model: Text, sequences: float, context: float, *, gpus: int = 1, machine: Machine = H100
 ) -> float:
-    """Seconds of a token of each of so many sequences on an engine of so many GPUs."""
-    read = HALF * model.weights + sequences * context * model.cached
-    reading = read / gpus / (machines.READING * machine.hbm)
+    """Seconds to decode one token of each of `sequences` sequences on an engine of `gpus` GPUs."""
+    size = HALF * model.weights + sequences * context * model.cached
+    reading = size / gpus / (machines.READING * machine.hbm)
     computing = model.forward(sequences, context) / gpus / (machines.SERVING * machine.flops)
     sums = 2 * model.layers * machines.REDUCE if gpus > 1 else 0.0
     return max(reading, computing) + sums + machines.HOST * sequences
 
 
 def capacity(model: Text, tokens: int, *, gpus: int, machine: Machine = H100) -> int:
-    """Sequences of so many tokens that an engine works on at once."""
+    """Sequences of `tokens` tokens that fit into the memory of an engine at once."""
     room = 0.9 * machine.memory * gpus - HALF * model.weights
     return max(1, min(machines.SEQUENCES, int(room / (model.cached * tokens))))
 
@@ -113,7 +111,7 @@ def capacity(model: Text, tokens: int, *, gpus: int, machine: Machine = H100) ->
 def generation(
     model: Text, batch: TextBatch, *, gpus: int, tensor: int = 1, machine: Machine = H100
 ) -> float:
-    """Seconds in which engines of `tensor` GPUs each complete a batch; prompts are shared."""
+    """Seconds to sample a batch by engines of `tensor` GPUs each; groups share their prompt."""
     engines = max(1, gpus // tensor)
     sequences = ceil(batch.rollouts / engines)
     together = min(sequences, capacity(model, batch.prompt + batch.mean, gpus=tensor))
@@ -132,7 +130,7 @@ def generation(
 
 
 def _scale(mean: float, longest: float) -> float:
-    """Of the exponential whose mean is `mean` when it is cut at `longest`."""
+    """The scale of an exponential distribution that has mean `mean` when cut at `longest`."""
     low, high = mean, 1e9
     for _ in range(100):
         middle = (low + high) / 2
@@ -150,7 +148,7 @@ def training(
     lora: bool,
     machine: Machine = H100,
 ) -> tuple[float, float]:
-    """Seconds of the passes, and of what of their traffic these do not hide.
+    """Seconds of the passes, and of their traffic that does not overlap with them.
 
     passes: the work of a token in forward passes: 3 with the backward pass, 4 if activations are
     recomputed, one less for adapters. A group is never split: processes without one wait.
@@ -174,7 +172,7 @@ def text_step(
     passes: float | None = None,
     machine: Machine = H100,
 ) -> Step:
-    """A step whose engines sleep on the GPUs that train."""
+    """A step with engines on the GPUs that train, which sleep during training."""
     work, gathers = training(
         model,
         batch,
@@ -202,7 +200,7 @@ def ahead_step(
     passes: float = 4,
     machine: Machine = H100,
 ) -> tuple[float, float]:
-    """(seconds of sampling and all that follows it, seconds of training) with `ahead: 1`.
+    """(seconds of sampling, rewards and sync, seconds of training) with `ahead: 1`.
 
     engines, gpus: GPUs that sample, and that train; the step takes the longer of the two.
     """
@@ -212,7 +210,7 @@ def ahead_step(
 
 
 def best_split(model: Text, batch: TextBatch, *, gpus: int, tensor: int = 1) -> tuple[int, float]:
-    """(GPUs that sample, seconds of a step) of the best way to divide them, by whole engines."""
+    """(GPUs that sample, seconds of a step) of the fastest division of the GPUs."""
     choices = range(tensor, gpus, max(tensor, gpus // 16))
     steps = {
         n: max(ahead_step(model, batch, engines=n, gpus=gpus - n, tensor=tensor)) for n in choices
@@ -263,5 +261,5 @@ def image_step(
 
 
 def with_network(rate: float) -> Machine:
-    """The usual machine with so many Gb/s to a node, shared by its GPUs."""
+    """An H100 machine with a network of `rate` Gb/s for each node, shared by its GPUs."""
     return replace(H100, network=rate / 8 * GB / machines.NODE)

@@ -1,4 +1,4 @@
-"""Tables: those of docs/scaling.md, each between two marks of the page that name it."""
+"""The tables of docs/scaling.md; each is between two comments of the page, which name it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ SCALES = (8, 16, 32, 64, 128, 512)
 
 
 def rewritten(page: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables calculated again."""
     return MARKED.sub(lambda part: f"{part[1]}{TABLES[part[2]]()}\n{part[3]}", page)
 
 
@@ -39,7 +39,7 @@ def _image(name: str) -> Image:
     return sizes.image(name, *sizes.IMAGES[name])
 
 
-# ---- what the calculation rests on
+# ---- assumptions
 
 
 def assumptions() -> str:
@@ -75,8 +75,8 @@ def memory() -> str:
     return _table(["GiB on each of", *(f"{n} GPU{'s' * (n > 1)}" for n in sizes.GPUS)], rows)
 
 
-def _most(of: sizes.Sizes, phases: Iterable[str]) -> str:
-    most = max(sum(of[phase].values()) for phase in phases)
+def _most(phase_sizes: sizes.Sizes, phases: Iterable[str]) -> str:
+    most = max(sum(phase_sizes[phase].values()) for phase in phases)
     text = f"{most / GIB:,.0f}"
     return f"**{text}**" if most < 0.9 * H100.memory else text
 
@@ -131,11 +131,11 @@ def traffic() -> str:
         received = (2 * steps.HALF + (0 if lora else steps.FULL)) * weights
         count = sizes.TOKENS if name in sizes.TEXTS else sizes.PICTURES
         work = (3 if lora else 4) * count * one / _achieved(name)
-        took = [
+        seconds = [
             f"{steps.of_pass(weights, blocks, gpus, H100, lora=lora):.2f}" for gpus in (8, 64, 512)
         ]
         rows.append(
-            [f"{name}, {how}", f"{received / GB:.0f}", *took, f"{work:.1f} ({count:,} {unit})"]
+            [f"{name}, {how}", f"{received / GB:.0f}", *seconds, f"{work:.1f} ({count:,} {unit})"]
         )
     head = ["a micro-batch", "GB received", "s, 8 GPUs", "s, 64", "s, 512", "s of its passes"]
     return _table(head, rows)
@@ -161,9 +161,9 @@ def sync() -> str:
     rows = []
     for name in sizes.TEXTS:
         model = sizes.text(name)
-        took = steps.sync(model.weights)
-        shares = [f"{took / _text_step(name, gpus).seconds:.1%}" for gpus in (8, 64, 512)]
-        rows.append([name, f"{steps.HALF * model.weights / GB:.0f}", f"{took:.1f}", *shares])
+        seconds = steps.sync(model.weights)
+        shares = [f"{seconds / _text_step(name, gpus).seconds:.1%}" for gpus in (8, 64, 512)]
+        rows.append([name, f"{steps.HALF * model.weights / GB:.0f}", f"{seconds:.1f}", *shares])
     head = ["model", "GB", "s", "of a step, 8 GPUs", "64 GPUs", "512 GPUs"]
     return _table(head, rows)
 
@@ -240,7 +240,7 @@ def image_steps() -> str:
 
 
 def lora_steps() -> str:
-    """A step with adapters, beside one in which all is trained."""
+    """A step with adapters, compared with one in which all weights are trained."""
     rows = []
     for name, step in [
         *((name, _text_step) for name in sizes.TEXTS),
@@ -257,11 +257,18 @@ def ahead() -> str:
     for name in sizes.TEXTS:
         for gpus in SCALES:
             model, tensor = sizes.text(name), TENSOR[name]
-            together = _text_step(name, gpus).seconds
-            engines, apart = steps.best_split(model, TEXT, gpus=gpus, tensor=tensor)
+            shared_seconds = _text_step(name, gpus).seconds
+            engines, separate_seconds = steps.best_split(model, TEXT, gpus=gpus, tensor=tensor)
             divided = f"{engines} + {gpus - engines}"
             rows.append(
-                [name, gpus, f"{together:.0f}", f"{apart:.0f}", divided, f"{together / apart:.2f}"]
+                [
+                    name,
+                    gpus,
+                    f"{shared_seconds:.0f}",
+                    f"{separate_seconds:.0f}",
+                    divided,
+                    f"{shared_seconds / separate_seconds:.2f}",
+                ]
             )
     head = ["model", "GPUs", "shared, s", "divided and ahead, s", "engines + training", "gain"]
     return _table(head, rows)
@@ -270,7 +277,7 @@ def ahead() -> str:
 # ---- published
 
 
-def _compared(rows: Iterable[published.Row]) -> str:
+def _comparison(rows: Iterable[published.Row]) -> str:
     lines = [
         [row.what, row.source, _figure(row.published), _figure(row.predicted), f"{row.ratio:.2f}"]
         for row in rows
@@ -283,11 +290,11 @@ def _figure(value: float) -> str:
 
 
 def runs() -> str:
-    return _compared(published.runs(sizes.text, sizes.image))
+    return _comparison(published.runs(sizes.text, sizes.image))
 
 
 def engines() -> str:
-    return _compared(published.engines(sizes.text, sizes.image))
+    return _comparison(published.engines(sizes.text, sizes.image))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
