@@ -110,7 +110,7 @@ def test_the_host_waits_within_bounds(finished, job):
 
 def test_the_bounds_are_those_of_architecture_md():
     text = (HERE.parents[1] / "docs" / "architecture.md").read_text()
-    table = text.partition("| the host waits at most |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = text.partition("| waits of the host |")[2].partition("\n\n")[0].splitlines()[2:]
     stated = [[float(cell) for cell in row.split("|")[2:4]] for row in table]
     assert stated == [list(row) for row in zip(*map(dict.values, BOUNDS.values()), strict=True)]
 
