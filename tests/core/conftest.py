@@ -31,6 +31,7 @@ from groupwise.training.learner import Learner
 from groupwise.training.sampling import Sampling
 from groupwise.training.step_metrics import joined
 from groupwise.training.team import Solo
+from groupwise.training.threads import Threads
 from groupwise.training.update import Updater
 
 END = 0
@@ -256,6 +257,7 @@ def trainer(
         learners={SOLE: learner},
         evaluator=evaluator,
         clock=clock,
+        threads=Threads(follow_load=False),
     )
 
 

@@ -26,6 +26,7 @@ from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Pool, Solo, Team
+from groupwise.training.threads import Threads, following_load
 
 
 def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
@@ -76,13 +77,15 @@ def _policy_settings(parts: Parts, learning: Learning) -> Any:
 
 @contextmanager
 def open_team(
-    parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator
+    parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator, threads: Threads
 ) -> Iterator[Team]:
     """The team of policies, each with its sampler or itself; closes samplers at the end."""
     learners = parts.config.learners
     with ExitStack() as samplers:
         samplings = {
-            label: samplers.enter_context(_open_sampling(parts, label, policy, accelerator))
+            label: samplers.enter_context(
+                _open_sampling(parts, label, policy, accelerator, threads)
+            )
             for label, policy in policies.items()
         }
         sizes = {label: learning.group_size for label, learning in learners.items()}
@@ -100,7 +103,7 @@ def open_team(
 
 @contextmanager
 def _open_sampling(
-    parts: Parts, label: str, policy: Policy, accelerator: Accelerator
+    parts: Parts, label: str, policy: Policy, accelerator: Accelerator, threads: Threads
 ) -> Iterator[Sampling]:
     learning, sampler = parts.config.learners[label], policy
     process = (accelerator.process_index, accelerator.num_processes)
@@ -113,7 +116,7 @@ def _open_sampling(
             policy.check_sampler_class(type(sampler))
             policy.check_sampler(sampler)
         batch, seed = learning.train.sample_batch, parts.config.seed
-        yield Sampling(policy, sampler, seed=seed, batch=batch, process=process)
+        yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
 
 
 def build_evaluator(parts: Parts, team: Team) -> Evaluator:
@@ -139,7 +142,10 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     """The trainer with all weights, ready for the first step; at the end stops sampling ahead."""
     parts.load_rewards()
     policies, settings, clock = build_policies(parts, accelerator), parts.config.train, Clock()
-    with open_team(parts, policies, accelerator) as team:
+    with (
+        following_load(accelerator.device) as threads,
+        open_team(parts, policies, accelerator, threads) as team,
+    ):
         evaluator = build_evaluator(parts, team)
         replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
         learners = {
@@ -171,6 +177,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 learners=learners,
                 evaluator=evaluator,
                 clock=clock,
+                threads=threads,
             )
         finally:
             experience.drop()

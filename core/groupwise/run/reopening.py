@@ -18,6 +18,7 @@ from groupwise.storage.facts import check_kept, check_objects, identity, run_con
 from groupwise.storage.run_folder import CHECKPOINTS
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.learner import AVERAGE
+from groupwise.training.threads import following_load
 
 AVERAGED = f"{KEPT}{AVERAGE}"
 """The file of the averaged weights in a checkpoint."""
@@ -61,7 +62,10 @@ def reopened(
         for label in learners:
             own = snapshot.of_learner(checkpoint, label)
             read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
-        with open_team(parts, policies, accelerator) as team:
+        with (
+            following_load(accelerator.device) as threads,
+            open_team(parts, policies, accelerator, threads) as team,
+        ):
             evaluator = build_evaluator(parts, team)
             evaluator.judge.load_state_dict(checkpoint.state["judge"])
             state = RunState(

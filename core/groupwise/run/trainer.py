@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.learners import SOLE
@@ -19,6 +21,7 @@ from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
 from groupwise.training.learner import Learner
 from groupwise.training.step_metrics import joined
+from groupwise.training.threads import Threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ class Trainer:
     learners: Mapping[str, Learner]
     evaluator: Evaluator
     clock: Clock
+    threads: Threads
     step: int = 0
     seconds: float = 0.0
 
@@ -86,6 +90,7 @@ class Trainer:
 
     def learn(self, scored: Scored) -> dict[str, Any]:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
+        self.threads.adapt()
         learned = {
             label: learner.learn(scored.batches[label], self.step, scored.spares[label])
             for label, learner in self.learners.items()
@@ -163,6 +168,7 @@ class Trainer:
             **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
             **weights,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
+            **({"threads": torch.get_num_threads()} if self.threads.adapts else {}),
             **({"skipped_prompts": skipped} if skipped else {}),
         }
 

@@ -14,6 +14,7 @@ from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
+from groupwise.training.threads import Threads
 
 PRESENT = "policy"
 """The name of the weights in training, for `Sampler.follow`."""
@@ -27,7 +28,7 @@ class Sampling:
     in the same order.
 
     seed: of the run; batch: the most rollouts sampled at once; process: rank and number of the
-    processes that share the draws.
+    processes that share the draws; threads: set by the load before each batch.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class Sampling:
         seed: int,
         batch: int,
         process: tuple[int, int] = (0, 1),
+        threads: Threads | None = None,
     ) -> None:
         self.policy, self.sampler, self.seed, self.batch = policy, sampler, seed, batch
-        self.process = process
+        self.process, self.threads = process, threads
         self._followed: tuple[str, int] | None = None
 
     def forget(self) -> None:
@@ -119,6 +121,8 @@ class Sampling:
 
     def _draw(self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose) -> Rollouts:
         assert self._followed is not None
+        if self.threads is not None:
+            self.threads.adapt()
         name, version = self._followed
         own = self.sampler is self.policy and name != PRESENT
         rows = [draw.row for draw in draws]
