@@ -145,7 +145,14 @@ def compare(name, rank, world, mesh):
 
 @torch.no_grad()
 def save(name, unsharded, sharded, rollouts, moved):
-    """Saves the same files as an unsharded policy, or several shards that both kinds read."""
+    """Saves the same files as an unsharded policy, or several shards that both kinds read.
+
+    The unsharded policy first gets the sharded one's weights: each made its own step, and AdamW
+    divides by the gradient's size, so that rounding errors in gradients near 0 become steps.
+    """
+    parameters = dict(unsharded.named_parameters())
+    for parameter, weight in sharded.named_parameters():
+        parameters[parameter].copy_(full(weight))
     folder = FOLDER / f"saved {name}"
     if name == "flux":
         saving.FILE_SIZE = "20KB"
