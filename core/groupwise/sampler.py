@@ -1,7 +1,7 @@
 """Sampler: draws completions. A policy is its own sampler; an inference engine is another one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -60,6 +60,28 @@ class Sampler(ABC):
         `groups` numbers the rows 0, 1, ...; the core renumbers it. A sampler other than the policy
         sets `versions` to the version that it followed when it drew.
         """
+
+    def stream(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+        most: int,
+    ) -> Iterator[Rollouts]:
+        """What `sample` returns, in order and in parts of `most` prompts; the last may be smaller.
+
+        By default one part after the other, so that memory is that of one part. An engine overrides
+        it to work on all prompts from the beginning; the rewards of a part start when it is done.
+        """
+        for start in range(0, len(prompts), most):
+            yield self.sample(
+                prompts[start : start + most],
+                group_size=group_size,
+                seeds=seeds[start * group_size : (start + most) * group_size],
+                purpose=purpose,
+            )
 
     @abstractmethod
     def follow(self, policy: nn.Module, name: str, version: int) -> None:

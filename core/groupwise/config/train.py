@@ -106,7 +106,10 @@ class TrainSection(Section):
         "mantissa instead of 23",
     )
     sample_batch: int = Field(
-        default=512, ge=1, description="rollouts sampled at once; lower it to save memory"
+        default=512,
+        ge=1,
+        description="rollouts sampled and scored at once (by an engine: scored at once); lower "
+        "it to save memory",
     )
     ahead: Literal[0, 1] = Field(
         default=0,

@@ -27,8 +27,8 @@ class Sampling:
     afterwards it checks that the rollouts are of those weights. All processes must call its methods
     in the same order.
 
-    seed: of the run; batch: the most rollouts sampled at once; process: rank and number of the
-    processes that share the draws; threads: set by the load before each batch.
+    seed: of the run; batch: the most rollouts in a part; process: rank and number of the processes
+    that share the draws; threads: set by the load before each part.
     """
 
     def __init__(
@@ -108,9 +108,10 @@ class Sampling:
         """
         due = [*ours, *self._filling(spare, most - len(ours))]
         each = max(1, self.batch // size)
-        for start in range(0, len(due), each):
-            rollouts = self._draw(due[start : start + each], size, space, purpose)
+        start = 0
+        for rollouts in self._parts(due, size, space, purpose, most=each):
             count = min(each, max(0, len(ours) - start)) * size
+            start += each
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
 
@@ -119,22 +120,33 @@ class Sampling:
         is_collective = self.policy.mesh is not None and self.sampler is self.policy
         return [*spare] * missing if is_collective else []
 
-    def _draw(self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose) -> Rollouts:
+    def _parts(
+        self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose, *, most: int
+    ) -> Iterator[Rollouts]:
+        """The sampler's rollouts in parts of `most` draws, checked, with versions and groups."""
         assert self._followed is not None
-        if self.threads is not None:
-            self.threads.adapt()
         name, version = self._followed
         own = self.sampler is self.policy and name != PRESENT
-        rows = [draw.row for draw in draws]
-        seeds = [seed_for(self.seed, space, draw.number, i) for draw in draws for i in range(size)]
-        with torch.no_grad(), self.policy.using(name) if own else nullcontext():
-            rollouts = self.sampler.sample(rows, group_size=size, seeds=seeds, purpose=purpose)
-        self._check(rollouts, rows, size)
-        if self.sampler is not self.policy:
-            self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
-        versions = self._versions(rollouts, version)
-        numbers = torch.tensor([draw.number for draw in draws], device=rollouts.groups.device)
-        return replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
+        stream = self.sampler.stream(
+            [draw.row for draw in draws],
+            group_size=size,
+            seeds=[seed_for(self.seed, space, d.number, i) for d in draws for i in range(size)],
+            purpose=purpose,
+            most=most,
+        )
+        for start in range(0, len(draws), most):
+            if self.threads is not None:
+                self.threads.adapt()
+            with torch.no_grad(), self.policy.using(name) if own else nullcontext():
+                rollouts = next(stream)
+            part = draws[start : start + most]
+            rows = [draw.row for draw in part]
+            self._check(rollouts, rows, size)
+            if self.sampler is not self.policy:
+                self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
+            versions = self._versions(rollouts, version)
+            numbers = torch.tensor([draw.number for draw in part], device=rollouts.groups.device)
+            yield replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
 
     @property
     def _name(self) -> str:

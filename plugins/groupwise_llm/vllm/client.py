@@ -1,11 +1,16 @@
 """Client: HTTP requests to one server, repeated for a while when they fail."""
 
+import asyncio
+import json
+import ssl
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-import requests
+import httpx
 
 from groupwise import secrets
 from groupwise.errors import UserError, first_line
@@ -14,6 +19,10 @@ from groupwise_llm.vllm.settings import Settings
 FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0
 """Seconds before a failed request is repeated: the first wait, doubled each time up to the
 longest."""
+CONNECTING = 10.0
+"""Seconds in which a server must accept a connection."""
+LARGEST = 2**24
+"""Most bytes of an answer without completions."""
 
 
 class RefusedError(Exception):
@@ -24,66 +33,134 @@ class RefusedError(Exception):
         self.status, self.reason = status, reason
 
 
+class LostError(UserError):
+    """The server cannot be reached, fails, or takes too long; another one may do the work.
+
+    waited: whether the request was repeated, or the server took its time.
+    """
+
+    def __init__(self, message: str, *, waited: bool = True) -> None:
+        super().__init__(message)
+        self.waited = waited
+
+
 class Client:
-    """One server's HTTP client; url: http://host:port, without a path."""
+    """One server's HTTP client; url: http://host:port, without a path.
+
+    waits: whether a failed request is repeated for `patience` seconds, or else given up at once.
+
+    It uses no proxy and no password of the environment (HTTP_PROXY, .netrc): servers are machines
+    of the user's own, and the API key is for them alone.
+    """
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.url, self.settings = url, settings
         key = settings.api_key
         self._headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
-        self._lock, self._waits = threading.Lock(), False
+        # Certificates take tens of milliseconds to load, so once.
+        self._tls = ssl.create_default_context() if url.startswith("https:") else False
+        self.waits = True
+        self._lock, self._noted = threading.Lock(), False
 
     def get(self, path: str, **query: Any) -> Any:
         return self._answer("GET", path, params=query)
 
-    def post(self, path: str, body: Any = None, *, patient: bool = True, **query: Any) -> Any:
-        """patient: whether to repeat the request after a server error (status 5xx)."""
-        return self._answer("POST", path, patient=patient, params=query, json=body)
+    def post(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        repeats: bool = True,
+        largest: int = LARGEST,
+        **query: Any,
+    ) -> Any:
+        """repeats: whether to repeat the request after a server error (status 5xx); largest: most
+        bytes of the answer."""
+        return self._answer("POST", path, repeats=repeats, largest=largest, params=query, json=body)
 
-    def _answer(self, method: str, path: str, *, patient: bool = True, **request: Any) -> Any:
+    def answers(self) -> bool:
+        """Whether the server can be reached now."""
+        try:
+            answer = httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False, verify=self._tls)
+            return answer.is_success
+        except httpx.TransportError:
+            return False
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeats: bool = True,
+        largest: int = LARGEST,
+        **request: Any,
+    ) -> Any:
         """The server's answer as JSON.
 
-        Raises RefusedError; UserError where requests fail for `patience` seconds; UserError where
-        one takes longer than `timeout`, which is not repeated: the server may still be at work.
+        Raises RefusedError; LostError where requests fail for `patience` seconds; LostError where
+        an answer takes longer than `timeout` as a whole, which is not repeated: the server may
+        still be at work.
         """
+        waits = self.waits
+        patience = self.settings.patience if waits else 0.0
         deadline, wait = None, FIRST_WAIT
         while True:
             try:
-                answer = self._once(method, path, **request)
-                self._waits = False
+                answer = self._once(method, path, largest, request)
+                self._noted = False
                 return answer
-            except (requests.RequestException, _FailedError) as error:
-                if isinstance(error, _FailedError) and not patient:
+            except (httpx.HTTPError, ValueError, TimeoutError, _FailedError) as error:
+                if isinstance(error, _FailedError) and not repeats:
                     raise RefusedError(500, str(error)) from error
                 now = time.monotonic()
-                first, deadline = deadline is None, deadline or now + self.settings.patience
-                if now + wait > deadline or isinstance(error, requests.ReadTimeout):
-                    problem = self._problem(error)
-                    raise UserError(f"sampler: the vLLM server at {self.url} {problem}") from error
+                first, deadline = deadline is None, deadline or now + patience
+                late = isinstance(error, TimeoutError)
+                if now + wait > deadline or late:
+                    problem = self._problem(error, waits=waits)
+                    message = f"sampler: the vLLM server at {self.url} {problem}"
+                    raise LostError(message, waited=waits or late) from error
                 if first:
                     self._note_waiting(error)
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
-    def _once(self, method: str, path: str, **request: Any) -> Any:
-        answer = requests.request(
-            method,
-            f"{self.url}/{path}",
-            headers=self._headers,
-            timeout=(10.0, self.settings.timeout),
-            **request,
+    def _once(self, method: str, path: str, largest: int, request: Mapping[str, Any]) -> Any:
+        """Raises TimeoutError, httpx.HTTPError, ValueError where an answer is not JSON."""
+        exchange = self._exchange(method, path, largest, request)
+        status, content = asyncio.run_coroutine_threadsafe(exchange, _loop()).result()
+        if status >= 500:
+            raise _FailedError(_reason(status, content))
+        if status >= 400:
+            raise RefusedError(status, _reason(status, content))
+        return json.loads(content)
+
+    async def _exchange(
+        self, method: str, path: str, largest: int, request: Mapping[str, Any]
+    ) -> tuple[int, bytes]:
+        """Status and content of an answer, in `timeout` seconds from the first byte sent to the
+        last one received, so that a server that sends a byte now and then holds nobody."""
+        client = httpx.AsyncClient(
+            trust_env=False,
+            verify=self._tls,
+            timeout=httpx.Timeout(None, connect=CONNECTING),
         )
-        if answer.status_code >= 500:
-            raise _FailedError(_reason(answer))
-        if answer.status_code >= 400:
-            raise RefusedError(answer.status_code, _reason(answer))
-        return answer.json()  # a RequestException where it is no JSON
+        async with (
+            asyncio.timeout(self.settings.timeout),
+            client,
+            client.stream(method, f"{self.url}/{path}", headers=self._headers, **request) as answer,
+        ):
+            content = bytearray()
+            async for part in answer.aiter_bytes():
+                content += part
+                if len(content) > largest:
+                    raise _FailedError(f"an answer of more than {largest / 2**20:,.0f} MiB")
+            return answer.status_code, bytes(content)
 
     def _note_waiting(self, error: Exception) -> None:
         """Print once, whatever number of requests wait, that the run waits and why."""
         with self._lock:
-            waited, self._waits = self._waits, True
-        if not waited:
+            noted, self._noted = self._noted, True
+        if not noted:
             why = f"fails: {error}" if isinstance(error, _FailedError) else "cannot be reached"
             note = (
                 f"note: the vLLM server at {self.url} {why}; requests are repeated for "
@@ -91,30 +168,39 @@ class Client:
             )
             print(secrets.redacted(note), file=sys.stderr, flush=True)
 
-    def _problem(self, error: Exception) -> str:
+    def _problem(self, error: Exception, *, waits: bool) -> str:
         settings = self.settings
-        if isinstance(error, requests.ReadTimeout):
+        if isinstance(error, TimeoutError):
             return f"took longer than {settings.timeout:g} s to answer (sampler.timeout)"
-        retried = f"the request was repeated for {settings.patience:g} s (sampler.patience)"
+        repeated = f"the request was repeated for {settings.patience:g} s (sampler.patience)"
+        retried = f"; {repeated}" if waits else ""
         if isinstance(error, _FailedError):
-            return f"fails: {error}; {retried}. Look into its own log"
-        if isinstance(error, requests.JSONDecodeError):
-            return f"does not answer with JSON; is it vLLM? {retried}"
-        if isinstance(error, requests.ConnectionError):
-            return f"cannot be reached: {retried}. Is it running, and is the address right?"
-        return f"cannot be used: {first_line(error)}; {retried}"
+            return f"fails: {error}{retried}. Look into its own log"
+        if isinstance(error, ValueError):
+            return f"does not answer with JSON; is it vLLM?{retried}"
+        if isinstance(error, httpx.TransportError):
+            return f"cannot be reached{retried}. Is it running, and is the address right?"
+        return f"cannot be used: {first_line(error)}{retried}"
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, for the requests of all threads of this process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="vllm requests", daemon=True).start()
+    return loop
 
 
 class _FailedError(Exception):
-    """The server answered with an error of its own (status 5xx)."""
+    """The server answered with an error of its own (status 5xx), or with too much."""
 
 
-def _reason(answer: requests.Response) -> str:
+def _reason(status: int, content: bytes) -> str:
     """The message in an error answer."""
     try:
-        content = answer.json()
-    except requests.JSONDecodeError:
-        return answer.text.strip()[:500] or f"status {answer.status_code}"
-    error = content.get("error", content) if isinstance(content, dict) else content
+        parsed = json.loads(content)
+    except ValueError:
+        return content.decode(errors="replace").strip()[:500] or f"status {status}"
+    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
     message = error.get("message", error.get("detail")) if isinstance(error, dict) else error
-    return str(message or content)[:500]
+    return str(message or parsed)[:500]

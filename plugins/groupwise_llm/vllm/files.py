@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from groupwise import processes
 from groupwise.errors import UserError, first_line
+from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 
@@ -31,8 +32,8 @@ class Files(Transfer):
     parent: where the folder is created; None for /dev/shm.
     """
 
-    def __init__(self, servers: Sequence[Server], parent: str | None) -> None:
-        super().__init__(servers)
+    def __init__(self, fleet: Fleet, parent: str | None) -> None:
+        super().__init__(fleet)
         if parent is None:
             parent = str(MEMORY if MEMORY.is_dir() else tempfile.gettempdir())
         self.home = Path(processes.first(lambda: _home(parent)))
@@ -40,7 +41,7 @@ class Files(Transfer):
     def send(self, weights: Weights, tag: str) -> None:
         processes.first(self._clear)
         _write(weights(), self.home)
-        processes.first(lambda: self.each(lambda server: _load(server, self.home, tag)))
+        processes.first(lambda: self.fleet.each(lambda server: _load(server, self.home, tag)))
 
     def resend(self, server: Server, tag: str) -> None:
         with FileLock(self.home / "lock"):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import requests
+import httpx
 
 from groupwise.errors import UserError
 from groupwise_llm.files.loading import location
@@ -134,9 +134,9 @@ class Launch:
             if self.process.poll() is not None:
                 raise UserError(f"sampler.start: vLLM did not start:\n{self._last_words()}")
             try:
-                if requests.get(f"{url}/health", timeout=5).ok:
+                if httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success:
                     return
-            except requests.RequestException:
+            except httpx.TransportError:
                 pass
             time.sleep(POLL_SECONDS)
         raise UserError(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from groupwise import processes
 from groupwise.errors import UserError
+from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 
@@ -25,8 +26,8 @@ BACKEND = "nccl"
 class NCCL(Transfer):
     """workers: their number, per server; address: where they reach this process."""
 
-    def __init__(self, servers: Sequence[Server], workers: Sequence[int], address: str) -> None:
-        super().__init__(servers)
+    def __init__(self, fleet: Fleet, workers: Sequence[int], address: str) -> None:
+        super().__init__(fleet)
         self.workers, self.address = workers, address
         self._source = _Source()
         self._sender: Any = None
@@ -34,7 +35,7 @@ class NCCL(Transfer):
     def send(self, weights: Weights, tag: str) -> None:
         self._source.weights = weights
         self._source.describe()  # gathers, on every rank, as sending does
-        processes.first(lambda: self.each(lambda server: server.set_tag(UNFINISHED)))
+        processes.first(lambda: self.fleet.each(lambda server: server.set_tag(UNFINISHED)))
         if PartialState().is_main_process:
             if self._sender is None:
                 self._sender = self._begin()
@@ -42,7 +43,7 @@ class NCCL(Transfer):
         else:
             for _ in self._source:
                 pass
-        processes.first(lambda: self.each(lambda server: _finish(server, tag)))
+        processes.first(lambda: self.fleet.each(lambda server: _finish(server, tag)))
 
     def resend(self, server: Server, tag: str) -> None:
         raise UserError(
@@ -87,7 +88,7 @@ class _Workers:
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
         offsets, offset = {}, int(init_info["rank_offset"])
-        for server, count in zip(self.transfer.servers, self.transfer.workers, strict=True):
+        for server, count in zip(self.transfer.fleet.servers, self.transfer.workers, strict=True):
             offsets[server.url] = offset
             offset += count
         self._each(
@@ -108,7 +109,7 @@ class _Workers:
         self._each("finish_weight_update", lambda _: {"weight_version": weight_version})
 
     def _each(self, step: str, body: Any) -> None:
-        self.transfer.each(lambda server: server.transfer(step, body(server)))
+        self.transfer.fleet.each(lambda server: server.transfer(step, body(server)))
 
 
 class _Source:

@@ -1,6 +1,6 @@
 """Request: completions of one prompt, at most as many as a server takes in one request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,39 +17,46 @@ SEEDS = 2**62
 
 @dataclass(frozen=True)
 class Request:
-    """row: index of the prompt; count: number of completions; seed: of the first completion."""
+    """row: index of the prompt; count: number of completions; seed: of the first completion; turn:
+    the number of the prompt among those of all processes, by which servers take turns."""
 
-    server: Server
     row: int
     count: int
     seed: int
+    turn: int
 
 
-def spread(
+def split(
     ids: Sequence[Tensor],
     size: int,
     seeds: Sequence[int],
-    servers: Sequence[tuple[Server, Facts]],
+    *,
+    facts: Mapping[Server, Facts],
     policy: LanguageModel,
+    process: tuple[int, int],
 ) -> list[Request]:
-    """Requests for `size` completions of each prompt, prompts assigned to the servers in turn.
+    """Requests for `size` completions of each prompt, which any of the servers can take.
 
-    A group becomes several requests where it exceeds a server's `max_completions`. Raises UserError
-    for a prompt that is too long for its server.
+    A group becomes several requests where it exceeds the `max_completions` of a server. Raises
+    UserError for a prompt that is too long for one.
+
+    process: rank and number of the processes; process r has the prompts r, r + n, ... of a step.
     """
+    shortest = min(facts, key=lambda server: facts[server].max_tokens)
+    room, most = facts[shortest].max_tokens, min(own.max_completions for own in facts.values())
+    rank, world = process
     requests = []
     for row, prompt in enumerate(ids):
-        server, facts = servers[row % len(servers)]
-        if len(prompt) + policy.config.max_new_tokens > facts.max_tokens:
+        if len(prompt) + policy.config.max_new_tokens > room:
             raise UserError(
                 f"sampler: a prompt of {len(prompt)} tokens and policy.max_new_tokens: "
-                f"{policy.config.max_new_tokens} are more than the {facts.max_tokens} tokens that "
-                f"the vLLM server at {server.url} takes; start it with a larger --max-model-len, "
+                f"{policy.config.max_new_tokens} are more than the {room} tokens that "
+                f"the vLLM server at {shortest.url} takes; start it with a larger --max-model-len, "
                 f"or set policy.max_prompt_tokens"
             )
-        for start in range(0, size, facts.max_completions):
+        for start in range(0, size, most):
             seed = seeds[row * size + start] % SEEDS
-            requests.append(Request(server, row, min(facts.max_completions, size - start), seed))
+            requests.append(Request(row, min(most, size - start), seed, rank + row * world))
     return requests
 
 

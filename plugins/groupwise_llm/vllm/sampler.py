@@ -3,9 +3,9 @@
 import math
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -22,18 +22,16 @@ from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.completion import Completion, read
 from groupwise_llm.vllm.demands import check
 from groupwise_llm.vllm.files import Files
+from groupwise_llm.vllm.fleet import Fleet
+from groupwise_llm.vllm.generation import Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
-from groupwise_llm.vllm.request import Request, sampling_of, spread
+from groupwise_llm.vllm.request import Request, sampling_of, split
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
 from groupwise_llm.vllm.sleep import Sleep
 from groupwise_llm.vllm.transfer import Transfer
 
-ROUNDS = 3
-"""Attempts to get all completions from the current weights."""
-AT_ONCE = 256
-"""Most requests in flight."""
 MAX_GAP = 0.3
 """Largest mean difference, in nats, between the server's and the policy's log-probs after the first
 transfer: rounding causes far less, another model far more."""
@@ -63,11 +61,12 @@ class VLLM(Sampler):
         try:
             if self._launch is not None:
                 urls = [processes.first(self._launch.open)]
-            self.servers = [Server(Client(url, config)) for url in urls]
-            self.facts = [server.facts() for server in self.servers]
+            servers = [Server(Client(url, config)) for url in urls]
+            self.facts = {server: server.facts() for server in servers}
             backend = self._backend
-            for server, facts in zip(self.servers, self.facts, strict=True):
+            for server, facts in self.facts.items():
                 check(server, facts, policy, config, backend)
+            self.fleet = Fleet(servers, fixed=backend == BACKEND)
             self._transfer = self._new_transfer(backend)
             files = self._transfer if isinstance(self._transfer, Files) else None
             self._sleep = Sleep(files) if config.sleep and files else None
@@ -88,14 +87,15 @@ class VLLM(Sampler):
 
     def _new_transfer(self, backend: str) -> Transfer:
         if backend == BACKEND:
-            workers = [facts.workers for facts in self.facts]
-            return NCCL(self.servers, workers, self.config.address)
-        return Files(self.servers, self.config.folder)
+            workers = [facts.workers for facts in self.facts.values()]
+            return NCCL(self.fleet, workers, self.config.address)
+        return Files(self.fleet, self.config.folder)
 
     @torch.no_grad()
     def follow(self, policy: Any, name: str, version: int) -> None:
         """Send the policy's weights to all servers; returns when all have loaded them."""
         self._thread = threading.current_thread()
+        self.fleet.seek()
         self.tag = processes.first(lambda: f"{name}-{version}-{uuid.uuid4().hex}")
         if self._sleep is not None:
             processes.first(self._sleep.wake)
@@ -122,7 +122,7 @@ class VLLM(Sampler):
             "seed": 0,
             "max_tokens": min(PROBE_TOKENS, policy.config.max_new_tokens),
         }
-        for server in self.servers:
+        for server in self.fleet.living:
             (choice,) = server.generate(ids.tolist(), sampling)
             drawn = read(
                 choice,
@@ -158,64 +158,75 @@ class VLLM(Sampler):
 
         Seeds go into the requests, but vLLM's results also depend on how it batches them.
         """
+        (rollouts,) = self.stream(
+            prompts, group_size=group_size, seeds=seeds, purpose=purpose, most=len(prompts)
+        )
+        return rollouts
+
+    def stream(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+        most: int,
+    ) -> Iterator[Rollouts]:
+        """All prompts are requested at once, so that servers never wait for the longest completion
+        of a part."""
         if self.config.sleep and threading.current_thread() is not self._thread:
             raise UserError(
                 "sampler.sleep: true and train.ahead: 1: servers that sleep during updates cannot "
                 "sample at the same time; unset one of the two"
             )
         ids = [self.policy.prompts.encode(row) for row in prompts]
-        requests = spread(
-            ids, group_size, seeds, list(zip(self.servers, self.facts, strict=True)), self.policy
+        requests = split(
+            ids,
+            group_size,
+            seeds,
+            facts=self.facts,
+            policy=self.policy,
+            process=(PartialState().process_index, PartialState().num_processes),
         )
-        with self._sleep.drawing() if self._sleep else nullcontext():
-            drawn = self._drawn(requests, ids, purpose)
-        return self._rollouts(prompts, ids, group_size, drawn, purpose)
+        self.fleet.seek()
+        with (
+            self._sleep.drawing() if self._sleep else nullcontext(),
+            Generation(
+                requests,
+                self.fleet,
+                tag=self.tag,
+                ask=partial(self._ask, ids, sampling_of(self.policy, purpose)),
+                renew=self._renew,
+            ) as generation,
+        ):
+            for start in range(0, len(prompts), most):
+                part = slice(start, start + most)
+                drawn = generation.completions(range(len(prompts))[part])
+                yield self._rollouts(prompts[part], ids[part], group_size, drawn, purpose)
 
-    def _drawn(
-        self, requests: Sequence[Request], ids: Sequence[Tensor], purpose: Purpose
-    ) -> list[Completion]:
-        """The completions of all requests in order, all sampled by the current weights."""
-        sampling = sampling_of(self.policy, purpose)
-        answers: dict[Request, list[Completion]] = {}
-        for _ in range(ROUNDS):
-            self._resend_weights()
-            due = [request for request in requests if request not in answers]
-            with ThreadPoolExecutor(min(len(due), AT_ONCE)) as threads:
-                parts = threads.map(lambda request: self._ask(request, ids, sampling), due)
-                drawn = dict(zip(due, parts, strict=True))
-            answers |= {r: part for r, part in drawn.items() if self._is_current(part)}
-            if len(answers) == len(requests):
-                return [completion for request in requests for completion in answers[request]]
-        other = next(request for request in requests if request not in answers)
-        raise UserError(
-            f"sampler: the vLLM server at {other.server.url} draws with other weights than those "
-            f"that it was sent, after {ROUNDS} attempts: does another run use it, or does it "
-            f"restart?"
-        )
-
-    def _resend_weights(self) -> None:
-        """Send the weights again to servers that no longer have them, after a restart."""
-        for server in self.servers:
-            if server.tag != self.tag:
-                self._transfer.resend(server, self.tag)
-
-    def _is_current(self, completions: Sequence[Completion]) -> bool:
-        return all(completion.tags == {self.tag} for completion in completions)
+    def _renew(self, server: Server) -> None:
+        """Send the weights again to a server that no longer has them, after a restart."""
+        if server.tag != self.tag:
+            self._transfer.resend(server, self.tag)
 
     def _ask(
-        self, request: Request, ids: Sequence[Tensor], sampling: Mapping[str, Any]
+        self,
+        ids: Sequence[Tensor],
+        sampling: Mapping[str, Any],
+        server: Server,
+        request: Request,
     ) -> list[Completion]:
         own = {**sampling, "n": request.count, "seed": request.seed}
-        choices = request.server.generate(ids[request.row].tolist(), own)
+        choices = server.generate(ids[request.row].tolist(), own)
         if len(choices) != request.count:
             raise UserError(
-                f"sampler: the vLLM server at {request.server.url} answered with {len(choices)} "
+                f"sampler: the vLLM server at {server.url} answered with {len(choices)} "
                 f"completions, expected {request.count}"
             )
         return [
             read(
                 choice,
-                request.server.url,
+                server.url,
                 longest=self.policy.config.max_new_tokens,
                 vocabulary=self.vocabulary,
                 scored=sampling["logprobs"] is not None,

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.errors import UserError
-from groupwise_llm.vllm.client import Client, RefusedError
+from groupwise_llm.vllm.client import LARGEST, Client, RefusedError
 
 VERSION = "0.32"
 """The first version that states for every completion which weights sampled it."""
 ENGINE_FAILED = 500
+TOKEN_BYTES = 1000
+"""Most bytes that an answer has for a token: its id, its text and a log-prob."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,10 @@ class Server:
 
     def __init__(self, client: Client) -> None:
         self.client, self.url = client, client.url
+
+    def answers(self) -> bool:
+        """Whether it can be reached now."""
+        return self.client.answers()
 
     def facts(self) -> Facts:
         try:
@@ -64,10 +70,11 @@ class Server:
     # ---- completions
 
     def generate(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Any]:
-        """The choices in the answer to a request, unchecked."""
+        """The choices in the answer to a request, unchecked. Raises LostError."""
         body = {"token_ids": list(ids), "sampling_params": dict(sampling)}
         try:
-            answer = self.client.post("inference/v1/generate", body)
+            most = sampling["n"] * sampling["max_tokens"] * TOKEN_BYTES
+            answer = self.client.post("inference/v1/generate", body, largest=LARGEST + most)
         except RefusedError as refused:
             raise self._refusal(refused, "generate") from refused
         choices = answer.get("choices") if isinstance(answer, dict) else None
@@ -116,7 +123,7 @@ class Server:
 
     def _post(self, path: str, body: Any, *, loads: bool = False, **query: Any) -> Any:
         try:
-            return self.client.post(path, body, patient=not loads, **query)
+            return self.client.post(path, body, repeats=not loads, **query)
         except RefusedError as refused:
             if loads and refused.status == ENGINE_FAILED:
                 raise UserError(

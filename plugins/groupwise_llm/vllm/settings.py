@@ -56,12 +56,13 @@ class Settings(BaseModel):
         description="servers share GPUs with training, and free them while nothing is sampled",
     )
     timeout: float = Field(
-        1800.0, gt=0, description="longest time to wait for one answer, in seconds"
+        1800.0, gt=0, description="longest time for one answer as a whole, in seconds"
     )
     patience: float = Field(
         120.0,
         ge=0,
-        description="how long a failed request is repeated, in seconds; covers a server's restart",
+        description="how long a failed request to the last server is repeated, in seconds; covers "
+        "a restart",
     )
     api_key: SecretStr | None = Field(None, description="API key, where servers require one")
 

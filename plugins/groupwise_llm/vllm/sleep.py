@@ -27,10 +27,10 @@ class Sleep:
         yield
         with self._lock:
             if self._count(-1) == 0:
-                self.transfer.each(Server.sleep)
+                self.transfer.fleet.each(Server.sleep)
 
     def wake(self) -> None:
-        self.transfer.each(Server.wake)
+        self.transfer.fleet.each(Server.wake)
 
     def _count(self, change: int) -> int:
         before = int(self._file.read_text()) if self._file.exists() else 0

@@ -1,11 +1,11 @@
 """Transfer: how weights are sent to servers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
+from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
 
 Weights = Callable[[], Iterator[tuple[str, Tensor]]]
@@ -17,8 +17,8 @@ UNFINISHED = "groupwise: being replaced"
 class Transfer(ABC):
     """Sends weights to servers; no request may be in flight meanwhile."""
 
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self.servers = servers
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
 
     @abstractmethod
     def send(self, weights: Weights, tag: str) -> None:
@@ -31,9 +31,3 @@ class Transfer(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Called once, after the last transfer."""
-
-    def each(self, action: Callable[[Server], None]) -> None:
-        """Run the action on all servers concurrently."""
-        with ThreadPoolExecutor(len(self.servers)) as threads:
-            for future in [threads.submit(action, server) for server in self.servers]:
-                future.result()

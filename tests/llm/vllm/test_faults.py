@@ -197,7 +197,7 @@ def test_a_server_that_another_run_uses_is_refused(pair, rows):
 def test_an_absent_server_is_waited_for(make, engine, sampler):
     policy, server = make("llama"), engine()
     server.stop()
-    with pytest.raises(UserError, match=rf"{server.url} cannot be reached: .*sampler.patience"):
+    with pytest.raises(UserError, match=rf"{server.url} cannot be reached; .*sampler.patience"):
         sampler(policy, server)
     later = threading.Timer(0.5, server.start)
     later.start()

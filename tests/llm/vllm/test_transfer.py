@@ -180,7 +180,7 @@ for version in range(2):
         gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask]
     assert float(gap.abs().max()) < 1e-4
     assert rollouts.versions.tolist() == [version, version]
-sampler.servers[0].client.url = "http://127.0.0.1:9"
+sampler.fleet.servers[0].client.url = "http://127.0.0.1:9"
 try:
     sampler.follow(policy, "policy", 2)
 except UserError as error:

@@ -1,0 +1,85 @@
+"""Generation: the requests of a step, all in flight from the beginning, and their completions."""
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Self
+
+from groupwise.errors import UserError
+from groupwise_llm.vllm.client import LostError
+from groupwise_llm.vllm.completion import Completion
+from groupwise_llm.vllm.fleet import Fleet
+from groupwise_llm.vllm.request import Request
+from groupwise_llm.vllm.server import Server
+
+ROUNDS = 3
+"""Attempts to get all completions from the current weights."""
+AT_ONCE = 256
+"""Most requests in flight."""
+
+
+class Generation:
+    """A context in which the requests are in flight; at its end the rest is given up.
+
+    tag: of the weights that must have sampled every completion; ask: sends a request to a server;
+    renew: sends the weights to a server that no longer has them, after a restart.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        fleet: Fleet,
+        *,
+        tag: str,
+        ask: Callable[[Server, Request], list[Completion]],
+        renew: Callable[[Server], None],
+    ) -> None:
+        self.requests, self.fleet, self.tag = requests, fleet, tag
+        self.ask, self.renew = ask, renew
+        self._threads = ThreadPoolExecutor(min(len(requests), AT_ONCE))
+        self._answers: dict[Request, Future[list[Completion] | None]] = {}
+
+    def __enter__(self) -> Self:
+        self._send(self.requests)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def completions(self, rows: Collection[int]) -> list[Completion]:
+        """The completions of these prompts, in order, all sampled by the current weights."""
+        requests = [request for request in self.requests if request.row in rows]
+        stale = 0
+        while True:
+            answers = {request: self._answers[request].result() for request in requests}
+            # Those of a lost server are sent to another one, which is no attempt.
+            lost = [request for request, part in answers.items() if part is None]
+            drawn = {request: part for request, part in answers.items() if part is not None}
+            other = [request for request, part in drawn.items() if not self._is_current(part)]
+            if not (lost or other):
+                return [completion for part in drawn.values() for completion in part]
+            stale += bool(other)
+            if stale == ROUNDS:
+                raise UserError(
+                    f"sampler: a vLLM server ({self.fleet.addresses}) draws with other weights "
+                    f"than those that it was sent, after {ROUNDS} attempts: does another run use "
+                    f"it, or does it restart?"
+                )
+            self._send([*lost, *other])
+
+    def _send(self, requests: Sequence[Request]) -> None:
+        self.fleet.each(self.renew)
+        for request in requests:
+            self._answers[request] = self._threads.submit(self._answer, request)
+
+    def _answer(self, request: Request) -> list[Completion] | None:
+        """The completions of a request; None if its server is lost. Servers take turns."""
+        living = self.fleet.living
+        server = living[request.turn % len(living)]
+        try:
+            return self.ask(server, request)
+        except LostError as error:
+            self.fleet.lose(server, error)
+            return None
+
+    def _is_current(self, completions: Sequence[Completion]) -> bool:
+        return all(completion.tags == {self.tag} for completion in completions)

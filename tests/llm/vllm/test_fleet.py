@@ -1,0 +1,91 @@
+"""Several servers: equal shares, and others that do the work of one that is lost."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from groupwise.errors import UserError
+from groupwise_llm.vllm.request import split
+
+GENERATE = "inference/v1/generate"
+
+
+def test_eight_processes_with_two_prompts_each_use_all_servers_equally(pair, rows):
+    policy, _, vllm = pair({"max_new_tokens": 2})
+    ids = [policy.prompts.encode(row) for row in rows[:2]]
+    counts = Counter(
+        request.turn % 4
+        for rank in range(8)
+        for request in split(ids, 16, range(32), facts=vllm.facts, policy=policy, process=(rank, 8))
+        for _ in range(request.count)
+    )
+    assert counts == {0: 64, 1: 64, 2: 64, 3: 64}
+
+
+def test_others_do_the_work_of_a_server_that_is_lost(make, engine, sampler, rows, capsys):
+    """Also in the middle of a batch; it is sent the weights again when it is back."""
+    policy, servers = make("llama", max_new_tokens=4), [engine(), engine()]
+    vllm = sampler(policy, *servers, patience=60.0)
+    vllm.follow(policy, "policy", 0)
+    expected = vllm.sample(rows, group_size=2, seeds=range(6))
+    servers[1].faults[GENERATE] = lambda _: "die"
+    rollouts = vllm.sample(rows, group_size=2, seeds=range(6))
+    assert rollouts.completions == expected.completions
+    servers[1].stop()
+    vllm.follow(policy, "policy", 1)
+    assert vllm.sample(rows, group_size=2, seeds=range(6)).versions.tolist() == [1] * 6
+    notes = capsys.readouterr().err
+    assert notes.count(f"{servers[1].url} cannot be reached") == 1
+    assert notes.count("The other servers do its work until it is back") == 1
+
+    servers[1].faults.clear()
+    servers[1].start()
+    servers[1].calls.clear()
+    rollouts = vllm.sample(rows, group_size=2, seeds=range(6))
+    assert rollouts.completions == expected.completions
+    assert {"collective_rpc", GENERATE} <= set(servers[1].paths())
+    assert f"{servers[1].url} is back" in capsys.readouterr().err
+
+
+def test_the_last_server_is_waited_for_and_its_loss_is_an_error(make, engine, sampler, rows):
+    policy, servers = make("llama", max_new_tokens=2), [engine(), engine()]
+    vllm = sampler(policy, *servers, patience=0.5)
+    vllm.follow(policy, "policy", 0)
+    for server in servers:
+        server.stop()
+    with pytest.raises(UserError, match=r"cannot be reached; .* repeated for 0.5 s"):
+        vllm.sample(rows, group_size=2, seeds=range(6))
+
+
+def test_all_completions_of_a_step_are_requested_at_once(run, engine):
+    """`train.sample_batch` does not cut them: the second batch would wait for the first one."""
+    server = engine(max_rows=1)  # a request for each completion
+    waiting = threading.Barrier(6, timeout=60)
+
+    def wait(body):
+        if body["sampling_params"]["stop_token_ids"]:  # not the request that checks the weights
+            waiting.wait()
+
+    server.faults[GENERATE] = wait
+    more = {"train.sample_batch": 3, "train.steps": 2, "evaluation.prompts": 0}
+    assert run(server, **more).steps == 2
+    assert not waiting.broken
+
+
+def test_parts_are_ready_one_by_one(make, engine, sampler, rows):
+    """The rewards of a part are computed while later completions are sampled."""
+    policy, server = make("llama", max_new_tokens=3), engine()
+    vllm = sampler(policy, server)
+    vllm.follow(policy, "policy", 0)
+    expected = vllm.sample(rows, group_size=2, seeds=range(6))
+    hold = threading.Event()
+    last = policy.prompts.encode(rows[-1]).tolist()
+    server.faults[GENERATE] = lambda body: (
+        hold.wait(60) and None if body["token_ids"] == last else None
+    )
+    parts = vllm.stream(rows, group_size=2, seeds=range(6), most=2)
+    assert next(parts).completions == expected.completions[:4]
+    assert not hold.is_set()
+    hold.set()
+    assert next(parts).completions == expected.completions[4:]
