@@ -205,7 +205,7 @@ def test_a_warning_about_a_reward_is_printed_once(lab, tmp_path, capsys):
     groupwise.train(**config)
     output = " ".join(capsys.readouterr().err.split())
     assert output.count("returned NaN") == 1
-    assert "step 1: warning: reward 'undefined' returned NaN for 8 completions" in output
+    assert "warning: reward 'undefined' returned NaN, at the prompt 'question" in output
 
 
 def test_policies_of_a_pool_have_different_seeds(lab, tmp_path):

@@ -35,8 +35,9 @@ def compare(
     """
     pairs = paired(before, after)
     has_images = any(map(_has_image, pairs))
-    # Prompts that an image model refused have no image, and are shown among the images.
-    pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_refused(pair))]
+    # Prompts that an image model refused have no image, and are shown among the images, as are
+    # those whose completion failed.
+    pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_missing(pair))]
     texts = [pair for pair in pairs if pair not in pictures]
     cards = "".join(_card(pair, names, writers) for pair in chosen(texts))
     shown = gallery(chosen(pictures, len(pictures)), Images(run), names, writers)
@@ -47,8 +48,8 @@ def _has_image(pair: Pair) -> bool:
     return any(sample and sample.get("image") for sample in pair)
 
 
-def _is_refused(pair: Pair) -> bool:
-    return any(sample and sample.get("refused") for sample in pair)
+def _is_missing(pair: Pair) -> bool:
+    return any(sample and (sample.get("refused") or sample.get("failed")) for sample in pair)
 
 
 def paired(before: Sequence[Sample], after: Sequence[Sample]) -> list[Pair]:

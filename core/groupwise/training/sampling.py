@@ -130,7 +130,12 @@ class Sampling:
             self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
         versions = self._versions(rollouts, version)
         numbers = torch.tensor([draw.number for draw in draws], device=rollouts.groups.device)
-        return replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
+        return replace(
+            rollouts,
+            groups=numbers.repeat_interleave(size),
+            versions=versions,
+            failures=_with_seeds(rollouts.failures, seeds),
+        )
 
     @property
     def _name(self) -> str:
@@ -165,7 +170,8 @@ class Sampling:
             )
         log_probs = rollouts.sampler_log_probs
         if trained_on and log_probs is not None:
-            decisions = log_probs[rollouts.mask.to(log_probs.device)]
+            mask = rollouts.mask.cpu() & ~rollouts.failed.unsqueeze(1)
+            decisions = log_probs.cpu()[mask]
             bad = decisions[~decisions.isfinite()]
             if len(bad):
                 raise UserError(
@@ -190,3 +196,13 @@ class Sampling:
                 f"step {followed}, passed to `follow`; did something else change its weights?"
             )
         return versions
+
+
+def _with_seeds(
+    failures: Sequence[str | None] | None, seeds: Sequence[int]
+) -> list[str | None] | None:
+    """The reasons with the seed of each sample, so that it can be drawn again."""
+    if failures is None:
+        return None
+    pairs = zip(failures, seeds, strict=True)
+    return [None if reason is None else f"{reason} (seed {seed})" for reason, seed in pairs]
