@@ -198,7 +198,7 @@ def test_the_terminal_shows_the_reward_of_each_policy(lab, tmp_path, capsys, kin
 
 def test_a_warning_about_a_reward_is_printed_once(lab, tmp_path, capsys):
     def undefined(completions, **_):
-        return [math.nan] * len(completions)
+        return [math.nan, *[1.0] * (len(completions) - 1)]
 
     rewards = [lab.ones, undefined]
     config = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)

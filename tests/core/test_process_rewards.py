@@ -256,7 +256,10 @@ def test_a_step_reward_that_is_nan_fails_its_completion_alone(lab):
     rollouts = sampled(lab).select([0, 1])
 
     def judge(completions, completion_ids):
-        return [[None] * (len(ids) - 1) + [end] for ids, end in zip(completion_ids, (NAN, 2.0), strict=True)]
+        return [
+            [None] * (len(ids) - 1) + [end]
+            for ids, end in zip(completion_ids, (NAN, 2.0), strict=True)
+        ]
 
     scores = Scorer([Reward(name="judge", function=judge)])(rollouts)
     assert scores.failed.tolist() == [True, False]

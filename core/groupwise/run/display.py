@@ -27,7 +27,7 @@ def brief(metrics: Mapping[str, float]) -> str:
         **watched,
     }
     words = [f"{k} {v:.3g}" for k, v in shown.items() if v is not None and not math.isnan(v)]
-    if each and words:
+    if each and words and words[0].startswith(f"{leading} "):
         words[0] += f" ({_listed(each)})"
     prompts = f"{metrics.get('prompts', 0):.0f} held-out prompts"
     distinct = metrics.get("distinct_prompts")
