@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from groupwise.errors import UserError
-
 pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 
 

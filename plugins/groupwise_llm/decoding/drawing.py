@@ -59,9 +59,11 @@ def overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tens
 def inverse_cdf(weights: Tensor, sums: Tensor, uniform: Tensor) -> Tensor:
     """[n] tokens: the first whose cumulative share of the weights [n, v] exceeds the row's uniform.
 
-    sums: `block_sums(weights)`. Some token where the weights are not finite. First the block is drawn, then the token within it. Cumulative sums
-    are in float64: in float32 their error exceeds the probability of the rarest tokens. The sum
-    within one block is as exact, relatively, as the weights themselves.
+    sums: `block_sums(weights)`. Where the weights are not finite, the token is arbitrary.
+
+    First the block is drawn, then the token within it. Cumulative sums are in float64: in float32
+    their error exceeds the probability of the rarest tokens. The sum within one block is as exact,
+    relatively, as the weights themselves.
     """
     device = weights.device
     sums, uniform = sums.to(place(device)).double(), uniform.to(place(device))
