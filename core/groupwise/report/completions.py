@@ -89,11 +89,16 @@ def heading(side: str, sample: Sample) -> str:
         marks.append("cut off by the limit")
     if sample.get("refused"):
         marks.append(f"refused by {brief(sample['refused'])}")
-    if sample.get("failed"):
+    if is_failed(sample):
         marks.append(
             f'<span class="bad">failed: {brief(sample["failed"], MOST_OF_A_REASON)}</span>'
         )
     return f"<h4>{' · '.join(marks)}</h4>"
+
+
+def is_failed(sample: Sample) -> bool:
+    """Whether it has no reward because the completion, or a reward on it, failed."""
+    return bool(sample.get("failed"))
 
 
 def written(sample: Sample, writers: Sequence[str]) -> str:

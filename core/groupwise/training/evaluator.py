@@ -172,8 +172,9 @@ class Evaluator:
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
         """The record of a completion that the next policy of a chain could not take."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
-        values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
         failed = torch.tensor([refusal.failure is not None])
+        values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
+        values = values.masked_fill(failed, math.nan)
         scores = Scores(
             names=names, weights=self.rewards.weights.final, values=values, failed=failed
         )
