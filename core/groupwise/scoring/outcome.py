@@ -81,7 +81,7 @@ class Outcome:
         }
         self.errors = {**errors, **undefined}
         valid = [None if row in self.errors else value for row, value in enumerate(values)]
-        self.steps = {row: value for row, value in enumerate(valid) if _judges_steps(value)}
+        self.steps = {row: v for row, v in enumerate(valid) if v is not None and _judges_steps(v)}
         self.values = [_number(value) for value in valid]
 
     def _wrong(self, row: int, value: Any, steps: bool) -> str | None:
