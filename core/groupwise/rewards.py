@@ -4,7 +4,8 @@ A reward is any callable `f(prompts, completions, **columns) -> list[float | Non
 It receives whole groups, in order, and the columns of the dataset with one value per completion. If
 its signature has them, it also receives `truncated`, the policy's facts (`completion_ids`, ...) and
 TRL's `trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this
-completion"; NaN is treated as None.
+completion". NaN means that the reward failed on it: as if the completion itself had failed, it has
+no reward and no gradient.
 
 A process reward returns a list per completion instead of a number, with one entry per decision: the
 reward of the step that ends there, or `None` if none ends there.
@@ -28,6 +29,8 @@ from groupwise.errors import UserError
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
 Number = TypeVar("Number", int, float)
+SAMPLER = ""
+"""The name of the sampler among the causes of failures; no reward can have it."""
 OWN_ARGUMENTS = ("prompts", "completions", "truncated", "trainer_state", "log_extra", "log_metric")
 
 
@@ -162,13 +165,15 @@ class Scores:
     scales: values are divided by these before they are weighted; 1 except for constraints.
     values: [B, R] float64, NaN where a reward does not apply or failed; for a process reward the
         sum over its steps.
-    failed: [B] bool, where a reward failed and was skipped.
+    failed: [B] bool, completions that failed, or on which a reward failed and was skipped. They
+        have no total, and no algorithm receives them; other rewards keep their values there.
     steps: [B, T] float64, the weighted sum of process rewards at the decision where a step ends,
         NaN elsewhere; None if no reward judges steps.
     judges_steps: the names of process rewards.
-    undefined: by reward, for how many completions it returned NaN, which is treated as None.
     seconds, metrics, extra: by name, how long rewards took and what they logged.
-    failures: by reward, why it failed and was skipped; a phrase to follow the reward's name.
+    failures: by reward, a sentence on why it failed first; under `SAMPLER`, why a completion did.
+    failure_counts: by the same names, on how many completions.
+    reasons: why each failed completion failed, None for others; None if none failed.
     """
 
     names: tuple[str, ...]
@@ -178,8 +183,9 @@ class Scores:
     seconds: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    undefined: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    failure_counts: Mapping[str, int] = field(default_factory=dict)
+    reasons: Sequence[str | None] | None = None
     steps: Tensor | None = None
     judges_steps: frozenset[str] = frozenset()
     scales: tuple[float, ...] = ()
@@ -188,7 +194,8 @@ class Scores:
     def total(self) -> Tensor:
         """[B] float64: sum_k w_k r_k / scale_k over the rewards that apply.
 
-        NaN if none applies or one failed: a sum without the failed one would be a wrong reward.
+        NaN if none applies, or if the completion failed: a sum without the reward that failed would
+        be a wrong one.
         """
         return self._sum(self.values)
 
@@ -201,7 +208,7 @@ class Scores:
     def outcomes(self) -> Tensor:
         """[B, R] float64: the values of rewards that judge whole completions.
 
-        NaN where a reward does not apply or judges steps, and where any reward failed.
+        NaN where a reward does not apply or judges steps, and where the completion failed.
         """
         judges = torch.tensor([name in self.judges_steps for name in self.names])
         return self.values.masked_fill(judges | self.failed.unsqueeze(1), math.nan)
@@ -232,6 +239,7 @@ class Scores:
             weights=self.weights,
             values=self.values[rows],
             failed=self.failed[rows],
+            reasons=None if self.reasons is None else _picked(self.reasons, rows),
             steps=None if self.steps is None else self.steps[rows],
             judges_steps=self.judges_steps,
             scales=self.scales,
@@ -259,10 +267,11 @@ class Scores:
             judges_steps=judges_steps,
             scales=first.scales,
             seconds=_sums([part.seconds for part in parts]),
-            undefined=_sums([part.undefined for part in parts]),
             extra=_columns([part.extra for part in parts]),
             metrics=_means([part.metrics for part in parts], [len(part.values) for part in parts]),
             failures={n: why for part in reversed(parts) for n, why in part.failures.items()},
+            failure_counts=_sums([part.failure_counts for part in parts]),
+            reasons=_joined_reasons(parts),
         )
 
 
@@ -273,6 +282,16 @@ def _check_steps(parts: Sequence[Scores], judges_steps: Collection[str]) -> None
                 f"reward {name!r} returned lists of step rewards for some completions and numbers "
                 f"for others: it must return the same for all, or None"
             )
+
+
+def _picked(column: Sequence[Any], rows: Tensor) -> list[Any]:
+    return [column[row] for row in torch.arange(len(column))[rows].tolist()]
+
+
+def _joined_reasons(parts: Sequence[Scores]) -> list[str | None] | None:
+    if all(part.reasons is None for part in parts):
+        return None
+    return [why for part in parts for why in part.reasons or [None] * len(part.failed)]
 
 
 def _sums(parts: Sequence[Mapping[str, Number]]) -> dict[str, Number]:

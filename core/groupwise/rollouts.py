@@ -42,6 +42,9 @@ class Rollouts:
         None if it gives none.
     versions: [B] int64, the training steps of the weights that drew the rollout, of the oldest if
         there were several; None from a policy that is its own sampler: the core sets it.
+    failures: why each rollout failed, None where it did not; None if none failed. A rollout that
+        failed (its picture is not finite, its environment crashed) has no reward and no gradient,
+        and no reward is called on it: it is counted and shown.
     facts: further columns of length B, which rewards receive like the dataset's.
     trajectory: whatever the policy's forward needs: tensors [B], tensors [B, T, ...] padded to T,
         and for any other shape a list of B tensors, so that no other dimension is taken for T.
@@ -54,6 +57,7 @@ class Rollouts:
     truncated: Tensor
     sampler_log_probs: Tensor | None = None
     versions: Tensor | None = None
+    failures: Sequence[str | None] | None = None
     facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     trajectory: Trajectory = field(default_factory=dict)
 
@@ -76,6 +80,7 @@ class Rollouts:
             "groups": len(self.groups),
             "mask": len(self.mask),
             "truncated": len(self.truncated),
+            **({} if self.failures is None else {"failures": len(self.failures)}),
             **{name: len(value) for name, value in self._optional.items()},
             **{f"facts[{name!r}]": len(column) for name, column in self.facts.items()},
             **{f"trajectory[{name!r}]": len(column) for name, column in self.trajectory.items()},
@@ -113,6 +118,13 @@ class Rollouts:
         return {name: value for name, value in columns.items() if value is not None}
 
     @property
+    def failed(self) -> Tensor:
+        """[B] bool, in CPU memory: the rollouts that have a reason in `failures`."""
+        if self.failures is None:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return torch.tensor([reason is not None for reason in self.failures], dtype=torch.bool)
+
+    @property
     def lengths(self) -> Tensor:
         """[B] int64: the number of decisions of each rollout; for weights, means and reports."""
         return self.mask.sum(dim=1)
@@ -146,6 +158,7 @@ class Rollouts:
             groups=self.groups[index],
             mask=mask[:, :longest],
             truncated=self.truncated[index],
+            failures=None if self.failures is None else pick(self.failures),
             **{name: pick(column) for name, column in self._optional.items()},
             facts={name: pick(column) for name, column in self.facts.items()},
             trajectory={name: pick(column) for name, column in self.trajectory.items()},
@@ -184,12 +197,19 @@ class Rollouts:
             groups=torch.cat([part.groups for part in parts]),
             mask=join([part.mask for part in parts]),
             truncated=torch.cat([part.truncated for part in parts]),
+            failures=_joined_failures(parts),
             **{name: join([part._optional[name] for part in parts]) for name in optional},
             facts={name: flat([part.facts[name] for part in parts]) for name in first.facts},
             trajectory={
                 name: join([part.trajectory[name] for part in parts]) for name in first.trajectory
             },
         )
+
+
+def _joined_failures(parts: Sequence[Rollouts]) -> list[str | None] | None:
+    if all(part.failures is None for part in parts):
+        return None
+    return [reason for part in parts for reason in part.failures or [None] * len(part)]
 
 
 def _pad(column: Tensor, part: Rollouts, longest: int) -> Tensor:

@@ -212,9 +212,9 @@ class Adapter(ABC):
 
     def completions(self, latents: Tensor) -> tuple[Sequence[Any], Tensor]:
         """What rewards receive for latents [n, ...]: PIL images or `Frames`, and the fact `images`
-        (float32 in [0, 1])."""
+        (float32 in [0, 1]). Where the decoder gives NaN, `images` has it and pictures are black."""
         images = self.decode(latents).float().clamp(0, 1)
-        pixels = (images * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
+        pixels = (images.nan_to_num() * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
         if images.ndim == 5:
             return [Frames(Image.fromarray(frame) for frame in frames) for frames in pixels], images
         return [Image.fromarray(picture) for picture in pixels], images

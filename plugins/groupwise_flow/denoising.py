@@ -51,13 +51,15 @@ class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
     log_probs [B, decisions]; unconditional [B, decisions, ...], the unconditional velocities, or
     None without guidance; predicted [B, decisions + 1, ...], the clean samples x0 = x - sigma v
-    predicted at `path`, or None."""
+    predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite, which are 0
+    in all tensors."""
 
     latents: Tensor
     path: Tensor
     log_probs: Tensor
     unconditional: Tensor | None
     predicted: Tensor | None
+    broken: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,29 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
         log_probs=log_probs,
         unconditional=unconditional,
         predicted=_around_decisions(clean, plan) if clean else None,
+        broken=torch.zeros(len(x), dtype=torch.bool),
     )
+
+
+def without_broken(done: Denoised) -> Denoised:
+    """The same with rows that are not finite marked as `broken` and set to 0.
+
+    Such a row must not reach any computation: 0 x NaN is NaN, also in the gradient of others.
+    """
+    columns = [done.latents.flatten(1), done.path.flatten(1), done.log_probs]
+    broken = ~torch.stack([column.isfinite().all(dim=1) for column in columns]).all(dim=0)
+    if not bool(broken.any()):
+        return done
+
+    def cleared(column: Tensor | None) -> Tensor | None:
+        rows = broken.view(-1, *[1] * (column.ndim - 1)) if column is not None else None
+        return None if column is None or rows is None else column.masked_fill(rows, 0.0)
+
+    tensors = {
+        name: cleared(getattr(done, name))
+        for name in ("latents", "path", "log_probs", "unconditional", "predicted")
+    }
+    return Denoised(**tensors, broken=broken.cpu())  # type: ignore[arg-type]
 
 
 def _around_decisions(steps: list[Tensor], plan: Plan) -> Tensor:

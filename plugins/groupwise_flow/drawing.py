@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.errors import UserError
 from groupwise_flow.adapter import Row
-from groupwise_flow.denoising import Denoised, Plan, Rows, denoise
+from groupwise_flow.denoising import Denoised, Plan, Rows, denoise, without_broken
 from groupwise_flow.guided import Guided, select
 from groupwise_flow.sharding import largest
 
@@ -28,8 +27,8 @@ def draw(
     """The latents of B rows, one seed each; only training has noisy steps (decisions).
 
     sigmas: [steps + 1]; first: [B] first decision of each row; leaders: [B] first row of its group;
-    predicts: whether to keep the predicted clean samples; mesh: of a sharded model. Raises
-    UserError where the model's outputs are not finite.
+    predicts: whether to keep the predicted clean samples; mesh: of a sharded model. Rows that are
+    not finite are `Denoised.broken`.
     """
     config, adapter, device = guided.config, guided.adapter, guided.device
     plan = Plan(
@@ -70,15 +69,7 @@ def draw(
             torch.cat(unconditional) if unconditional else None,
         )
 
-    done = denoise(velocity, start, noise, plan)
-    if not bool(done.latents.isfinite().all()):
-        half = config.precision == "fp16"
-        raise UserError(
-            f"policy.precision: the model's outputs in {config.precision} are not finite, "
-            f"so there are no pictures; "
-            f"{'bf16 has a wider range' if half else 'a lower learning rate may help'}"
-        )
-    return done
+    return without_broken(denoise(velocity, start, noise, plan))
 
 
 def _passes(plan: Plan, batch: int, mesh: DeviceMesh | None) -> list[int]:

@@ -167,6 +167,9 @@ class FlowPolicy(Policy):
             mesh=self.mesh,
         )
         completions, images = self.guided.completions(done.latents)
+        broken = done.broken | images.isnan().flatten(1).any(dim=1).cpu()
+        if bool(broken.any()):
+            images = images.nan_to_num()
         rollouts = Rollouts(
             prompts=rows,
             completions=completions,
@@ -174,10 +177,22 @@ class FlowPolicy(Policy):
             mask=torch.ones_like(done.log_probs, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             sampler_log_probs=done.log_probs,
+            failures=self._failures(broken),
             facts={"images": list(images), **self._predictions(done, images)},
             trajectory=self._trajectory(done, first) if training else {},
         )
         return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
+
+    def _failures(self, broken: Tensor) -> list[str | None] | None:
+        """Why rows failed: latents or pictures that are not finite."""
+        if not bool(broken.any()):
+            return None
+        precision = self.config.precision
+        hint = "a lower train.learning_rate may help"
+        if precision == "fp16":
+            hint = "policy.precision: bf16 has a wider range"
+        reason = f"the model's outputs in {precision} are not finite; {hint}"
+        return [reason if bad else None for bad in broken.tolist()]
 
     def _predictions(self, done: Denoised, images: Tensor) -> dict[str, Sequence[Any]]:
         if "predictions" not in self.requested:

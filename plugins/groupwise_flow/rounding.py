@@ -1,5 +1,6 @@
 """Rounding: the error of log-probs in half precision, measured once per step."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,18 +25,20 @@ class Rounding:
         self._error = None
 
     def measured(self, rollouts: Rollouts, exact: Callable[[Rollouts], Tensor]) -> Rollouts:
-        """Add the fact `log_prob_error`, measured on the step's first rollout; only in half
-        precision.
+        """Add the fact `log_prob_error`, measured on the step's first rollout that did not fail;
+        only in half precision. NaN if all failed.
 
         exact: computes the log-probs [b, t] in float32.
         """
         if not self.metrics:
             return rollouts
-        if self._error is None:
-            one = rollouts.select([0])
+        whole = (~rollouts.failed).nonzero().flatten().tolist()
+        if self._error is None and whole:
+            one = rollouts.select(whole[:1])
             # The unconditional branch was computed in half precision.
             kept = {k: v for k, v in one.trajectory.items() if k != "unconditional"}
             one = replace(one, trajectory=kept)
             assert one.sampler_log_probs is not None
             self._error = float((one.sampler_log_probs - exact(one)).abs().mean())
-        return replace(rollouts, facts={**rollouts.facts, METRIC: [self._error] * len(rollouts)})
+        error = math.nan if self._error is None else self._error
+        return replace(rollouts, facts={**rollouts.facts, METRIC: [error] * len(rollouts)})

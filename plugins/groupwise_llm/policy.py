@@ -206,6 +206,7 @@ class LanguageModel(Policy):
             mask=sampled.mask,
             truncated=sampled.truncated,
             sampler_log_probs=sampled.log_probs,
+            failures=_failures(sampled.broken.tolist()),
             facts={**facts, "sampled_mass": sampled.kept.tolist()},
             trajectory={
                 "prompt_ids": [ids[group] for group in groups.tolist()],
@@ -394,3 +395,9 @@ class LanguageModel(Policy):
             averages=averages,
             shards=shards,
         )
+
+
+def _failures(broken: Sequence[bool]) -> list[str | None] | None:
+    """Why completions failed: those whose next logits were not finite."""
+    reason = "the model's logits are not finite; a lower train.learning_rate may help"
+    return [reason if bad else None for bad in broken] if any(broken) else None

@@ -148,7 +148,8 @@ def test_a_reward_that_hangs_is_killed_with_its_children_and_named(lab, scorer, 
     skipped = skipping(scorer)(rollouts(lab, "dies"))
     assert skipped.failed.all()
     assert skipped.total.isnan().all()
-    assert skipped.failures == {"isolated": "ended its process (exit code 3)"}
+    why = "reward 'isolated' ended its process (exit code 3), at the prompt 'question 0'"
+    assert skipped.failures == {"isolated": why}
     assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
 
 

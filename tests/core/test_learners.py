@@ -198,14 +198,14 @@ def test_the_terminal_shows_the_reward_of_each_policy(lab, tmp_path, capsys, kin
 
 def test_a_warning_about_a_reward_is_printed_once(lab, tmp_path, capsys):
     def undefined(completions, **_):
-        return [math.nan] * len(completions)
+        return [math.nan, *[1.0] * (len(completions) - 1)]
 
     rewards = [lab.ones, undefined]
     config = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)
     groupwise.train(**config)
     output = " ".join(capsys.readouterr().err.split())
     assert output.count("returned NaN") == 1
-    assert "step 1: warning: reward 'undefined' returned NaN for 8 completions" in output
+    assert "warning: reward 'undefined' returned NaN, at the prompt 'question" in output
 
 
 def test_policies_of_a_pool_have_different_seeds(lab, tmp_path):

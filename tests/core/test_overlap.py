@@ -220,7 +220,7 @@ def test_the_size_of_batches_changes_neither_weights_nor_metrics(lab):
         runs.append((trainer.policy.table, lines))
     (table, lines), (other_table, other_lines) = runs
     assert torch.equal(table, other_table)
-    assert lines[0]["nan_rewards/plain"] > 0
+    assert lines[0]["failed/plain"] > 0
     assert "plain/length" in lines[0]
     for line, other_line in zip(lines, other_lines, strict=True):
         del line["decisions_per_second"], other_line["decisions_per_second"]
@@ -231,7 +231,7 @@ def test_the_size_of_batches_changes_neither_weights_nor_metrics(lab):
 
 def test_joined_scores_have_sums_and_means_of_their_batches(lab):
     scores = lab.scores_of(torch.tensor([1.0, 3.0]))
-    first = replace(scores, seconds={"a": 1.0}, undefined={"a": 1}, metrics={"a/x": 1.0})
+    first = replace(scores, seconds={"a": 1.0}, failure_counts={"a": 1}, metrics={"a/x": 1.0})
     second = replace(
         lab.scores_of(torch.tensor([2.0] * 6)),
         seconds={"a": 0.5},
@@ -241,7 +241,7 @@ def test_joined_scores_have_sums_and_means_of_their_batches(lab):
     )
     both = Scores.concat([first, second])
     assert both.seconds == {"a": 1.5}
-    assert both.undefined == {"a": 1}
+    assert both.failure_counts == {"a": 1}
     assert both.metrics == {"a/x": 1.75, "a/y": 7.0}
     assert both.extra == {}
     assert both.failures == {"a": "raised"}
@@ -389,10 +389,10 @@ def test_a_skipped_reward_that_hangs_is_named_once(lab, tmp_path, capsys):
         prompts=lab.rows(),
         rewards=[lab.ones, {"name": hangs, "label": "slow", "weight": 0.1, **section}],
         watch=[{"name": hangs, "label": "watched", **section}],
-        train={"steps": 2, "groups_per_step": 2, "group_size": 2},
+        train={"steps": 1, "groups_per_step": 2, "group_size": 2},
         evaluation={"prompts": 1},
         output=tmp_path / "run",
     )
     warnings = [line for line in capsys.readouterr().err.splitlines() if "did not answer" in line]
     for name, line in zip(("slow", "watched"), warnings, strict=True):
-        assert f"warning: reward {name!r} did not answer within 0.05 s; samples on which it" in line
+        assert f"warning: reward {name!r} did not answer within 0.05 s, at the prompt" in line

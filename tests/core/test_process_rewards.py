@@ -241,15 +241,30 @@ def test_step_rewards_are_one_for_each_decision_and_placed_by_the_mask(lab):
     holes = replace(rollouts, mask=mask, sampler_log_probs=None, trajectory={})
 
     def judge(completions):
-        return [[1.0, None, 3.0], torch.tensor([4.0, NAN])]
+        return [[1.0, None, 3.0], torch.tensor([4.0, 0.5])]
 
     scores = Scorer([Reward(name="judge", function=judge, weight=2.0)])(holes)
     expected = torch.full((2, 6), NAN, dtype=torch.float64)
-    expected[0, 0], expected[0, 5], expected[1, 1] = 2.0, 6.0, 8.0
+    expected[0, 0], expected[0, 5], expected[1, 1], expected[1, 2] = 2.0, 6.0, 8.0, 1.0
     torch.testing.assert_close(scores.steps, expected, equal_nan=True)
-    assert scores.values.flatten().tolist() == [4.0, 4.0]
+    assert scores.values.flatten().tolist() == [4.0, 4.5]
     with pytest.raises(RewardError, match="returned 6 step rewards for 3 decisions"):
         Scorer([Reward(name="wide", function=lambda completions: [[1.0] * 6] * 2)])(holes)
+
+
+def test_a_step_reward_that_is_nan_fails_its_completion_alone(lab):
+    rollouts = sampled(lab).select([0, 1])
+
+    def judge(completions, completion_ids):
+        return [
+            [None] * (len(ids) - 1) + [end]
+            for ids, end in zip(completion_ids, (NAN, 2.0), strict=True)
+        ]
+
+    scores = Scorer([Reward(name="judge", function=judge)])(rollouts)
+    assert scores.failed.tolist() == [True, False]
+    assert scores.steps[0].isnan().all()
+    assert scores.total.nan_to_num(-1.0).tolist() == [-1.0, 2.0]
 
 
 def test_the_error_for_a_wrong_number_of_steps_names_the_reward(lab):

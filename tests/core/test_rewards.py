@@ -155,12 +155,24 @@ def test_values_may_be_numbers_of_any_type(rollouts, returned):
     assert scores.total.tolist() == [1.0, 2.0, 1.0, 0.5]
 
 
-def test_nan_counts_as_none_and_is_counted(rollouts):
-    scores = score(rollouts, lambda completions: [math.nan, 2.0, None, np.float64("nan")], lengths)
-    assert scores.column("reward 0").isnan().tolist() == [True, False, True, True]
-    assert not scores.failed.any()
-    assert scores.total.tolist() == [5.0, 6.0, 5.0, 5.0]
-    assert scores.undefined == {"reward 0": 2}
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_nan_is_a_failed_sample_and_none_does_not_apply(rollouts, on_error):
+    """Before, NaN counted as 0 in the sum of several rewards."""
+    rewards = [
+        Reward(
+            name="nan",
+            function=lambda completions: [math.nan, 2.0, None, np.float64("nan")],
+            on_error=on_error,
+        ),
+        Reward(name="lengths", function=lengths),
+    ]
+    scores = Scorer(rewards)(rollouts)
+    assert scores.failed.tolist() == [True, False, False, True]
+    assert scores.total.isnan().tolist() == [True, False, False, True]
+    assert scores.total[1:3].tolist() == [6.0, 5.0]
+    assert scores.failure_counts == {"nan": 2}
+    assert scores.reasons == ["reward 'nan' returned NaN", None, None, "reward 'nan' returned NaN"]
+    assert scores.failures == {"nan": "reward 'nan' returned NaN, at the prompt 'question 0'"}
 
 
 def test_completions_may_be_messages(rollouts):
@@ -652,8 +664,8 @@ def test_only_samples_with_wrong_values_are_skipped(rollouts):
 
 def test_a_further_round_of_sampling_adds_only_to_counts_and_seconds():
     first = {"reward": 1.0, "unscored": 2, "reward_time/a": 0.5}
-    second = {"reward": 5.0, "unscored": 1, "reward_time/a": 0.25, "nan_rewards/a": 3}
-    expected = {"reward": 1.0, "unscored": 3, "reward_time/a": 0.75, "nan_rewards/a": 3}
+    second = {"reward": 5.0, "unscored": 1, "reward_time/a": 0.25, "failed/a": 3}
+    expected = {"reward": 1.0, "unscored": 3, "reward_time/a": 0.75, "failed/a": 3}
     assert with_round(first, second) == expected
 
 
@@ -669,8 +681,8 @@ def test_skipped_samples_are_not_trained_on_and_are_counted(lab):
         return trainer, lab.step(trainer)
 
     trainer, metrics = train_step(reward, "skip")
-    assert metrics["failed_rewards"] == 1
-    assert metrics["unscored"] == 1
+    assert metrics["failed"] == metrics["failed/ones"] == 1
+    assert metrics["unscored"] == 0
     full, _ = train_step(lab.ones, "stop")
     # The failed sample is not in the mean, the std and the logged reward.
     unskipped = lab.trainer(groups_per_step=1, group_size=8)

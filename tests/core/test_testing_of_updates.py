@@ -64,6 +64,23 @@ class MissingIsAverage(GRPO):
         return super().relative(filled, rollouts).masked_fill(scores.total.isnan(), 0.0)
 
 
+class OfOneSize(GRPO):
+    """Takes the size of the first group for that of all."""
+
+    def __init__(self):
+        super().__init__(GRPO.Config(scale="none"))
+
+    def relative(self, scores, rollouts):
+        order = rollouts.groups.argsort(stable=True)
+        size = int((rollouts.groups == rollouts.groups.min()).sum())
+        if len(order) % size or bool(scores.total.isnan().any()):
+            return super().relative(scores, rollouts)
+        rows = scores.total[order].view(-1, size)
+        relative = torch.zeros_like(scores.total)
+        relative[order] = (rows - rows.mean(dim=1, keepdim=True)).flatten()
+        return relative
+
+
 class InRows(GRPO):
     def __init__(self):
         super().__init__(GRPO.Config(scale="none"))
@@ -172,6 +189,7 @@ ALGORITHMS = {
     "equal rewards teach nothing": NoBaseline,
     "a completion without a reward teaches nothing": MissingIsWorst,
     "rollouts may come in any order": InRows,
+    "completions that failed may be missing from their group": OfOneSize,
     "different rewards give a gradient": Flat,
     "the gradient does not depend on micro-batches": ByRows,
     "cutting rollouts apart changes no gradient, unless couples_decisions": CutsSequences,

@@ -186,7 +186,7 @@ def test_metrics_of_a_step_are_those_of_its_rollouts(lab):
     assert metrics["length"] == pytest.approx(float(rollouts.lengths.double().mean()))
     assert metrics["length_max"] == float(rollouts.lengths.max())
     assert metrics["truncated"] == pytest.approx(float(rollouts.truncated.double().mean()))
-    assert metrics["failed_rewards"] == metrics["unscored"] == 0
+    assert metrics["failed"] == metrics["unscored"] == 0
 
 
 # ---- limits and interruptions

@@ -160,10 +160,10 @@ def test_a_reward_may_log_an_accuracy_and_return_nan(lab, tmp_path, capsys):
     assert "accuracy_reward/accuracy" in steps[0]
     assert (result.folder / "report.html").stat().st_size > 1000
 
-    counts = [row.get("nan_rewards/accuracy_reward", 0) for row in steps]
-    assert sum(counts) == sum(row["unscored"] for row in steps) > 0
+    counts = [row.get("failed/accuracy_reward", 0) for row in steps]
+    assert sum(counts) == sum(row["failed"] for row in steps) > 0
     text = " ".join(re.sub(r"\s+", " ", capsys.readouterr().err).split())
-    assert text.count("reward 'accuracy_reward' returned NaN for") == 1
+    assert text.count("reward 'accuracy_reward' returned NaN") == 1
 
 
 def test_a_reward_that_hangs_is_named_and_the_last_step_is_saved(lab, tmp_path, capsys):

@@ -67,7 +67,7 @@ class LEAD(GRPO):
         config, column = self.config, self._column(scores)
         accuracy = scores.values[:, column]
         right = (accuracy >= config.threshold).to(accuracy.dtype)
-        right = right.masked_fill(accuracy.isnan() | scores.failed, torch.nan)
+        right = right.masked_fill(accuracy.isnan(), torch.nan)
         values = scores.values.clone()
         values[:, column] = advantages.lead_rewards(
             right, rollouts.lengths, rollouts.groups, alpha=config.alpha, penalty=config.penalty

@@ -191,8 +191,8 @@ def evaluate(
     from groupwise.run.evaluate import evaluate_run
 
     evaluated = evaluate_run(run, overrides or (), output=output)
-    for name, why in evaluated.failures.items():
-        typer.secho(f"warning: reward {name!r} failed: {why}", err=True)
+    for why in evaluated.failures.values():
+        typer.secho(f"warning: {why}", err=True)
     _print_metrics(evaluated.metrics)
     typer.echo(f"report: {evaluated.folder / 'report.html'}", err=True)
 

@@ -77,8 +77,8 @@ def sample(
             if tally.prompts and chief:
                 typer.echo(f"stopped: {tally}: {target.path}", err=True)
             raise
-        for name, why in opened.evaluator.failures.items() if chief else ():
-            typer.secho(f"warning: reward {name!r} failed: {why}", err=True)
+        for why in opened.evaluator.failures.values() if chief else ():
+            typer.secho(f"warning: {why}", err=True)
         if chief:
             typer.echo(f"{tally}: {target.path}")
             if prompts is not None and tally.prompts < prompts:

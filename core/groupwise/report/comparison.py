@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.report.completions import (
+    MOST_OF_A_REASON,
     Pair,
     Sample,
     change,
     heading,
+    is_failed,
     output,
     scores,
     verdict,
@@ -35,20 +37,21 @@ def compare(
     """
     pairs = paired(before, after)
     has_images = any(map(_has_image, pairs))
-    # Prompts that an image model refused have no image, and are shown among the images.
-    pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_refused(pair))]
+    # Prompts that an image model refused have no image, and are shown among the images, as are
+    # those whose completion failed.
+    pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_missing(pair))]
     texts = [pair for pair in pairs if pair not in pictures]
     cards = "".join(_card(pair, names, writers) for pair in chosen(texts))
     shown = gallery(chosen(pictures, len(pictures)), Images(run), names, writers)
-    return tally(pairs) + shown + cards
+    return tally(pairs) + failures(pairs) + shown + cards
 
 
 def _has_image(pair: Pair) -> bool:
     return any(sample and sample.get("image") for sample in pair)
 
 
-def _is_refused(pair: Pair) -> bool:
-    return any(sample and sample.get("refused") for sample in pair)
+def _is_missing(pair: Pair) -> bool:
+    return any(sample and (sample.get("refused") or is_failed(sample)) for sample in pair)
 
 
 def paired(before: Sequence[Sample], after: Sequence[Sample]) -> list[Pair]:
@@ -104,6 +107,17 @@ def tally(pairs: Sequence[Pair]) -> str:
     parts = [f"<span{colours.get(k, '')}><b>{n:,}</b> {k}</span>" for k, n in counts.items()]
     total = f"<span>Of all {sum(counts.values()):,} evaluated completions:</span>"
     return f'<div class="tally">{total}{"".join(parts)}</div>'
+
+
+def failures(pairs: Sequence[Pair]) -> str:
+    """How many completions failed, of both evaluations, and why the first did."""
+    reasons = [
+        sample["failed"] for pair in pairs for sample in pair if sample and is_failed(sample)
+    ]
+    if not reasons:
+        return ""
+    why = brief(reasons[0], MOST_OF_A_REASON)
+    return f'<p class="intro"><b>{len(reasons):,}</b> evaluated completions failed: {why}</p>'
 
 
 def _card(pair: Pair, names: tuple[str, str], writers: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ Pair = tuple[Sample | None, Sample | None]
 MOST_CHARACTERS = 8000
 MOST_MESSAGES = 40
 MOST_REWARDS = 40
+MOST_OF_A_REASON = 300  # characters
 
 
 def words(value: object) -> str:
@@ -78,7 +79,8 @@ def output(sample: Sample) -> tuple[object, object]:
 
 
 def heading(side: str, sample: Sample) -> str:
-    """The name of the side, whether the completion is right, and whether it was cut or refused."""
+    """The name of the side, whether the completion is right, and whether it was cut, refused or
+    failed."""
     marks = [side]
     if isinstance(sample.get("right"), bool):
         right = '<span class="good">✓ right</span>', '<span class="bad">✗ wrong</span>'
@@ -87,7 +89,16 @@ def heading(side: str, sample: Sample) -> str:
         marks.append("cut off by the limit")
     if sample.get("refused"):
         marks.append(f"refused by {brief(sample['refused'])}")
+    if is_failed(sample):
+        marks.append(
+            f'<span class="bad">failed: {brief(sample["failed"], MOST_OF_A_REASON)}</span>'
+        )
     return f"<h4>{' · '.join(marks)}</h4>"
+
+
+def is_failed(sample: Sample) -> bool:
+    """Whether it has no reward because the completion, or a reward on it, failed."""
+    return bool(sample.get("failed"))
 
 
 def written(sample: Sample, writers: Sequence[str]) -> str:

@@ -151,6 +151,7 @@ def _training(run: Record) -> str:
         )
         shown.append(of_each(run, chart, key))
     shown[2:2] = _length(run)
+    shown += _failed(run)
     shown += _weighting_and_replay(run)
     return section("How training went", _LOSS, charts(shown, run.last_step))
 
@@ -165,6 +166,14 @@ def _length(run: Record) -> list[Chart]:
     chart = of_each(run, Chart(title="Length", unit=run.unit, series=series), "length")
     constant = len({length for s in chart.series for _, length in s.points}) == 1
     return [] if constant else [chart]
+
+
+def _failed(run: Record) -> list[Chart]:
+    """The chart of failed completions; none if there were none."""
+    points = run.points("failed")
+    note = "Completions of a step without reward and gradient, since they or a reward failed."
+    chart = Chart(title="Failed", series=[Series(name="failed", points=points)], note=note)
+    return [of_each(run, chart, "failed")] if any(count for _, count in points) else []
 
 
 def _weighting_and_replay(run: Record) -> list[Chart]:

@@ -23,10 +23,11 @@ def brief(metrics: Mapping[str, float]) -> str:
         "greedy": metrics.get(f"greedy_{leading}"),
         "reward": metrics.get("reward"),
         "length": metrics.get("length"),
+        "failed": metrics.get("failed"),
         **watched,
     }
     words = [f"{k} {v:.3g}" for k, v in shown.items() if v is not None and not math.isnan(v)]
-    if each and words:
+    if each and words and words[0].startswith(f"{leading} "):
         words[0] += f" ({_listed(each)})"
     prompts = f"{metrics.get('prompts', 0):.0f} held-out prompts"
     distinct = metrics.get("distinct_prompts")
@@ -108,6 +109,7 @@ class Display:
         own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
         parts = [
             "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}",
+            f"{failed:.0f} failed" if (failed := metrics.get("failed", 0)) else "",
             f"{metrics['decisions_per_second']:,.0f} {self.unit}/s",
             f"left {_clock(left)}",
         ]

@@ -25,7 +25,7 @@ EVALUATIONS = "evaluations"
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """The metrics of an evaluation and its folder; failures: by reward, why it failed last."""
+    """The metrics of an evaluation and its folder; failures: by cause, a sentence on one."""
 
     metrics: Mapping[str, float]
     folder: Path

@@ -79,6 +79,7 @@ def loop(trainer: Trainer, record: Record) -> bool:
                         record.step(trainer.step, metrics | trainer.clock.take())
             if due.checkpoint:
                 record.checkpoint()
+            trainer.failing.check()
             if processes.any_process(bool(interruption)):
                 return False
     return True

@@ -107,6 +107,7 @@ def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
         "length": sample["length"],
         "truncated": sample["truncated"],
         **({"learner": sample["learner"]} if "learner" in sample else {}),
+        **({"failed": sample["failed"]} if "failed" in sample else {}),
         "draw": sample["draw"],
         "index": sample["index"],
     }

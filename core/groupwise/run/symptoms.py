@@ -7,7 +7,6 @@ from typing import Any
 from groupwise.algorithm import Algorithm
 from groupwise.learned import ONE_CLASS
 from groupwise.scoring.outcome import STEPS
-from groupwise.training.step_metrics import UNDEFINED
 
 STEPS_WITHOUT_VARIANCE = 10
 """Warn after so many steps in a row from which nothing was learned."""
@@ -35,7 +34,6 @@ class Symptoms:
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, culprit),
             "algorithm": self.algorithm.warning(metrics),
-            **self._undefined(metrics),
             **self._without_steps(metrics),
             **self._untaught(metrics),
         }
@@ -45,13 +43,13 @@ class Symptoms:
                 yield f"warning: {warning}"
 
     def failed(self, reasons: Mapping[str, str]) -> Iterator[str]:
-        """Warnings about skipped failures; reasons: by reward, a phrase to follow its name."""
+        """Warnings about failed completions; reasons: by cause, a sentence on the first of them."""
         for name, reason in reasons.items():
             if f"failed/{name}" not in self._warned:
                 self._warned.add(f"failed/{name}")
                 yield (
-                    f"warning: reward {name!r} {reason.splitlines()[0]}; samples on which it fails "
-                    f"are left out (on_error: skip). failed_rewards in metrics.jsonl counts them"
+                    f"warning: {reason}; completions that fail are left out and never count as 0 "
+                    f"(`failed` in metrics.jsonl counts them)"
                 )
 
     def _mismatch(self, metrics: Mapping[str, Any]) -> str | None:
@@ -69,23 +67,9 @@ class Symptoms:
         if not math.isnan(metrics["reward"]):
             return None
         return (
-            "no completion of this step has a reward: all rewards are None, or failed and were "
-            "skipped. Do the rewards apply to these prompts?"
+            "no completion of this step has a reward: all rewards are None, or all completions "
+            "failed. Do the rewards apply to these prompts?"
         )
-
-    def _undefined(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
-        """By reward, a warning about NaN."""
-        counts = {
-            n.removeprefix(UNDEFINED): v for n, v in metrics.items() if n.startswith(UNDEFINED)
-        }
-        return {
-            f"{UNDEFINED}{name}": (
-                f"reward {name!r} returned NaN for {count} completion{'s' * (count != 1)} of this "
-                f"step, which counts as None: the reward does not apply to them. "
-                f"nan_rewards/{name} in metrics.jsonl counts them"
-            )
-            for name, count in counts.items()
-        }
 
     def _without_steps(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:
         """By process reward, a warning that it finds no steps in completions."""

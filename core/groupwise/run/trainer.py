@@ -19,8 +19,9 @@ from groupwise.scoring.teaching import teach
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
+from groupwise.training.failing import Failing
 from groupwise.training.learner import Learner
-from groupwise.training.step_metrics import joined
+from groupwise.training.step_metrics import FAILED, SAMPLED, joined
 from groupwise.training.threads import Threads
 
 
@@ -61,6 +62,7 @@ class Trainer:
         self.prompts_state: Mapping[str, Any] = self.experience.state_dict()
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
+        self.failing = Failing()
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
         self.kept_at_first = {n: dict(x.policy.changes) for n, x in self.learners.items()}
 
@@ -164,8 +166,14 @@ class Trainer:
         metrics = joined(metrics, flat(ended))
         decisions = metrics["sampled_decisions"]
         skipped = self.prompts_state["skipped"] - before["skipped"]
+        self.failing.sampled(
+            metrics[FAILED],
+            metrics["sampled"],
+            what=f"step {self.step}",
+            why=self.experience.failures,
+        )
         return {
-            **{name: value for name, value in metrics.items() if name != "sampled_decisions"},
+            **{name: value for name, value in metrics.items() if name not in SAMPLED},
             **weights,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
             **({"threads": torch.get_num_threads()} if self.threads.adapts else {}),
@@ -175,7 +183,15 @@ class Trainer:
     def evaluate(self) -> Evaluation:
         self.experience.drop()  # after a time limit, rollouts may still be sampled ahead
         with self.clock.time("evaluate"):
-            return self.evaluator(self.state, self.averaged)
+            evaluation = self.evaluator(self.state, self.averaged)
+        failed = sum(bool(sample.get("failed")) for sample in evaluation.samples)
+        self.failing.sampled(
+            failed,
+            len(evaluation.samples),
+            what=f"the evaluation after step {self.step}",
+            why=self.evaluator.failures,
+        )
+        return evaluation
 
     def go_on(self, *, step: int, seconds: float, prompts_state: Mapping[str, Any]) -> None:
         """Continue from the position of an earlier run."""

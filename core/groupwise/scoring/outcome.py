@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.call import Call, Failure, listed
@@ -17,18 +15,16 @@ STEPS = "steps"
 class Outcome:
     """One reward's values for one batch.
 
-    values: NaN where the reward does not apply; failed: [B] bool; steps: by row, rewards of steps;
-    undefined: for how many completions it returned NaN, which is treated as None; reason: why the
-    first failed sample failed, a phrase to follow the reward's name, "" if none failed.
+    values: NaN where the reward does not apply or failed; steps: by row, rewards of steps; errors:
+    by row, why the reward failed on it, a phrase to follow the reward's name. Rows where it
+    returned NaN are among them, whatever `on_error` is: NaN says that there is no value to give.
     """
 
     def __init__(self, reward: Reward, call: Call, rollouts: Rollouts) -> None:
         self.reward, self.call, self.rollouts = reward, call, rollouts
-        self.failed = torch.zeros(len(rollouts), dtype=torch.bool)
         self.values: list[float] = [math.nan] * len(rollouts)
         self.steps: dict[int, StepRewards] = {}
-        self.undefined = 0
-        self.reason = ""
+        self.errors: dict[int, str] = {}
 
     def take(self, answer: Callable[[], Any]) -> None:
         """Wait for the reward's values and check them; RewardError for a failure not skipped."""
@@ -71,20 +67,22 @@ class Outcome:
         if not errors.keys() <= set(range(size)):
             self._fail_all(f"named sample {max(errors)} among those that failed, of {size}")
         elif errors:
-            self._fail(
-                [None if row in errors else v for row, v in enumerate(values)], errors, cause
-            )
+            self._fail(values, errors, cause)
         else:
             self._keep(values)
 
-    def _keep(self, values: Sequence[Any]) -> None:
-        self.undefined = sum(any(map(_is_nan, _parts(value))) for value in values)
-        self.steps = {
-            row: [None if _is_nan(step) else step for step in value]
+    def _keep(self, values: Sequence[Any], errors: Mapping[int, str] | None = None) -> None:
+        """Keep the values of all rows but those in `errors` and those with NaN."""
+        errors = errors or {}
+        undefined = {
+            row: "returned NaN"
             for row, value in enumerate(values)
-            if _judges_steps(value)
+            if row not in errors and any(map(_is_nan, _parts(value)))
         }
-        self.values = [_number(value) for value in values]
+        self.errors = {**errors, **undefined}
+        valid = [None if row in self.errors else value for row, value in enumerate(values)]
+        self.steps = {row: v for row, v in enumerate(valid) if v is not None and _judges_steps(v)}
+        self.values = [_number(value) for value in valid]
 
     def _wrong(self, row: int, value: Any, steps: bool) -> str | None:
         """Why a value is invalid for this completion, or None; steps: others have step rewards."""
@@ -106,24 +104,23 @@ class Outcome:
 
     def _fail(
         self,
-        values: Sequence[float | None],
+        values: Sequence[Any],
         errors: Mapping[int, str],
         cause: BaseException | None = None,
         *,
         is_final: bool = False,
     ) -> None:
-        row, self.reason = next(iter(errors.items()))
+        row, reason = next(iter(errors.items()))
         if is_final or self.reward.on_error == "stop":
             raise RewardError(
-                f"reward {self.reward.name!r} {self.reason}\n"
+                f"reward {self.reward.name!r} {reason}\n"
                 f"  at sample {row} of {len(self.rollouts)}"
                 f"{f' ({len(errors)} samples failed)' if len(errors) > 1 else ''}\n"
-                f"  prompt:     {_excerpt(self.rollouts.prompts[row].get('prompt'))}\n"
-                f"  completion: {_excerpt(self.rollouts.completions[row])}\n"
+                f"  prompt:     {excerpt(self.rollouts.prompts[row].get('prompt'))}\n"
+                f"  completion: {excerpt(self.rollouts.completions[row])}\n"
                 f"  {_IN_A_WORKER if is_final else _SKIPPED}"
             ) from cause
-        self._keep(values)
-        self.failed[list(errors)] = True
+        self._keep(values, errors)
 
 
 _SKIPPED = "set `on_error: skip` on this reward to leave out such samples and count them"
@@ -147,7 +144,7 @@ def _is_nan(value: Any) -> bool:
 
 def _number(value: Any) -> float:
     """A reward, or the sum of a completion's step rewards; NaN if there is none."""
-    numbers = [float(part) for part in _parts(value) if part is not None and not _is_nan(part)]
+    numbers = [float(part) for part in _parts(value) if part is not None]
     return math.fsum(numbers) if numbers else math.nan
 
 
@@ -166,6 +163,7 @@ def _problem(value: Any) -> str | None:
     return f"returned {number}" if math.isinf(number) else None
 
 
-def _excerpt(value: Any, length: int = 200) -> str:
+def excerpt(value: Any, length: int = 200) -> str:
+    """A value in an error message, cut if it is long."""
     text = repr(value)
     return text if len(text) <= length else f"{text[:length]}..."

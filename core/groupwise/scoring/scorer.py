@@ -17,7 +17,7 @@ from groupwise.scoring.weights import Weights
 from groupwise.scoring.worker import Worker
 
 FAMILIES = (
-    *("alarm", "evaluation", "mismatch", "multipliers", "nan_rewards", "prompts", "reference"),
+    *("alarm", "evaluation", "failed", "mismatch", "multipliers", "prompts", "reference"),
     *("replay", "reward_time", "rewards", "time", "watch", "weights"),
 )
 """Prefixes of the run's own metrics, which no reward may be named by."""
@@ -73,18 +73,24 @@ class Scorer:
     ) -> Scoring:
         """Begin to score a batch: starts the calls of async and of isolated rewards.
 
+        Rewards receive the rollouts that did not fail; a group may thus be smaller.
+
         only: names of the rewards to call, all if unset; weights: of all rewards, if unset those of
         the step in `state`. Raises UserError if a reward does not fit the batch's columns.
         """
-        columns, state = _columns(rollouts), state or RunState()
+        failed = rollouts.failed
+        judged = rollouts.select(~failed) if bool(failed.any()) else rollouts
+        columns, state = _columns(judged), state or RunState()
         weights = weights or self.weights.at(state.global_step)
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
-        for number in chosen if len(rollouts) else ():
-            self.rewards[number].check_columns(columns, tuple(rollouts.facts))
-        calls = [(r, Call(r, rollouts, columns, state)) for r in (self.rewards[n] for n in chosen)]
-        outcomes = [Outcome(reward, call, rollouts) for reward, call in calls]
+        for number in chosen if len(judged) else ():
+            self.rewards[number].check_columns(columns, tuple(judged.facts))
+        calls = [(r, Call(r, judged, columns, state)) for r in (self.rewards[n] for n in chosen)]
+        outcomes = [Outcome(reward, call, judged) for reward, call in calls]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
-        for outcome in outcomes if len(rollouts) else ():  # a chain may have none to judge
+        for outcome in (
+            outcomes if len(judged) else ()
+        ):  # all failed, or a chain's prompts were none
             reward = outcome.reward
             places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
         return Scoring(

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from groupwise.rewards import Scores
+from groupwise.rewards import SAMPLER, Scores
 from groupwise.rollouts import Rollouts
-from groupwise.scoring.outcome import Outcome
+from groupwise.scoring.outcome import Outcome, excerpt
 
 Answer = Callable[[], Any]
 """Returns a reward's values: waits for them, or makes the call."""
@@ -17,6 +19,7 @@ Answer = Callable[[], Any]
 class Scoring:
     """The calls of rewards on one batch: some already run elsewhere, some wait for this thread.
 
+    rollouts: the whole batch; rewards are called on those that did not fail, in their order.
     outcomes: one for each reward; weights, scales: as in `Scores`; here: those whose call is made
     in this thread, by `call`; elsewhere: those whose call already runs.
     """
@@ -32,6 +35,7 @@ class Scoring:
         elsewhere: Sequence[tuple[Outcome, Answer]],
     ) -> None:
         self.rollouts, self.outcomes = rollouts, outcomes
+        self.rows: list[int] = (~rollouts.failed).nonzero().flatten().tolist()
         self.weights, self.scales = weights, scales
         self._here, self._elsewhere = here, elsewhere
 
@@ -47,29 +51,65 @@ class Scoring:
         """
         for outcome, answer in self._elsewhere:
             outcome.take(answer)
-        outcomes = self.outcomes
+        outcomes, reasons = self.outcomes, self._reasons()
+        given = torch.tensor([outcome.values for outcome in outcomes], dtype=torch.float64).T
+        values = given.new_full((len(self.rollouts), len(outcomes)), math.nan)
+        values[torch.tensor(self.rows, dtype=torch.int64)] = given
+        failed = torch.tensor([reason is not None for reason in reasons], dtype=torch.bool)
+        extra = {name: column for o in outcomes for name, column in o.call.extra.items()}
         return Scores(
             names=tuple(outcome.reward.name for outcome in outcomes),
             weights=self.weights,
             scales=self.scales,
-            values=torch.tensor(
-                [outcome.values for outcome in outcomes], dtype=torch.float64
-            ).T.contiguous(),
-            failed=self._failed,
+            values=values,
+            failed=failed,
             seconds={o.reward.name: o.call.seconds for o in outcomes},
-            extra={name: column for o in outcomes for name, column in o.call.extra.items()},
+            extra={name: self._spread(column) for name, column in extra.items()},
             metrics={name: value for o in outcomes for name, value in o.metrics.items()},
-            undefined={o.reward.name: o.undefined for o in outcomes if o.undefined},
-            failures={o.reward.name: o.reason for o in outcomes if o.reason},
-            steps=self._steps(),
+            failures=self._failures(),
+            failure_counts=self._failure_counts(),
+            reasons=reasons if any(reasons) else None,
+            steps=self._steps(failed),
             judges_steps=frozenset(o.reward.name for o in outcomes if o.steps),
         )
 
-    @property
-    def _failed(self) -> torch.Tensor:
-        return torch.stack([outcome.failed for outcome in self.outcomes]).any(dim=0)
+    def _spread(self, column: Sequence[Any]) -> list[Any]:
+        """A column of the judged rollouts as one of all, with None for those that failed."""
+        spread: list[Any] = [None] * len(self.rollouts)
+        for row, value in zip(self.rows, column, strict=True):
+            spread[row] = value
+        return spread
 
-    def _steps(self) -> torch.Tensor | None:
+    def _reasons(self) -> list[str | None]:
+        """Why each rollout failed: the sampler's reason, or that of the first reward."""
+        reasons = list(self.rollouts.failures or [None] * len(self.rollouts))
+        for outcome in reversed(self.outcomes):
+            for row, reason in outcome.errors.items():
+                reasons[self.rows[row]] = f"reward {outcome.reward.name!r} {reason}"
+        return reasons
+
+    def _failures(self) -> dict[str, str]:
+        """By reward, or `SAMPLER`, the first failure and its prompt in one line."""
+        described = {}
+        for row, reason in enumerate(self.rollouts.failures or ()):
+            if reason is not None:
+                described[SAMPLER] = f"a completion failed: {reason}, {self._at(row)}"
+                break
+        for outcome in self.outcomes:
+            for row, reason in islice(outcome.errors.items(), 1):
+                why = f"reward {outcome.reward.name!r} {reason.splitlines()[0]}"
+                described[outcome.reward.name] = f"{why}, {self._at(self.rows[row])}"
+        return described
+
+    def _at(self, row: int) -> str:
+        return f"at the prompt {excerpt(self.rollouts.prompts[row].get('prompt'))}"
+
+    def _failure_counts(self) -> dict[str, int]:
+        counts = {o.reward.name: len(o.errors) for o in self.outcomes}
+        counts[SAMPLER] = len(self.rollouts) - len(self.rows)
+        return {name: count for name, count in counts.items() if count}
+
+    def _steps(self, failed: Tensor) -> Tensor | None:
         """[B, T] float64: sum_k w_k r_k of step rewards where steps end, NaN elsewhere.
 
         A reward returns one entry per decision, in order; the mask has their positions.
@@ -81,11 +121,11 @@ class Scoring:
         mask = self.rollouts.mask.cpu()
         total = torch.full(mask.shape, math.nan, dtype=torch.float64)
         for outcome, factor in judging:
-            for row, rewards in outcome.steps.items():
+            for number, rewards in outcome.steps.items():
+                row = self.rows[number]
                 places = mask[row].nonzero().flatten().tolist()
                 for place, value in zip(places, rewards, strict=True):
                     if value is not None:
                         so_far = total[row, place].nan_to_num(0.0)
                         total[row, place] = so_far + factor * float(value)
-        total[self._failed] = math.nan
-        return total
+        return total.masked_fill(failed.unsqueeze(1), math.nan)

@@ -93,7 +93,8 @@ class Chain(Team):
                     label=label,
                     rollouts=rollouts,
                     parents=torch.tensor([p.parent for p in answered], dtype=torch.int64),
-                    refused=torch.tensor([p is None for p in following], dtype=torch.bool),
+                    refused=torch.tensor([p is None for p in following], dtype=torch.bool)
+                    & ~rollouts.failed,
                     value=self.refused[label],
                 )
             )
@@ -103,12 +104,17 @@ class Chain(Team):
     def _next(
         self, label: str, rollouts: Rollouts, answered: Sequence["_Prompt"], size: int
     ) -> list["_Prompt | None"]:
-        """A policy's completions as prompts of the next; None where the next cannot take it."""
+        """A policy's completions as prompts of the next; None for one that failed, or that the next
+        cannot take."""
         policy = self.samplings[self.labels[self.labels.index(label) + 1]].policy
         prompts: list[_Prompt | None] = []
+        failed = rollouts.failed.tolist()
         for number, (prompt, completion) in enumerate(
             zip(answered, rollouts.completions, strict=True)
         ):
+            if failed[number]:
+                prompts.append(None)
+                continue
             text = text_of(completion, label)
             row = {**prompt.row, "prompt": text}
             draw = Draw(number=prompt.draw.number * size + number % size, row=row)
@@ -174,20 +180,28 @@ class Together:
 
 
 def _refusals(work: ChainWork, size: int) -> Iterator[Refusal]:
-    """The completions that the next policy of the chain could not take as prompts."""
-    for number, stage in enumerate(work.stages):
-        first_rows = work.roots(number)
-        for row in stage.refused.nonzero().flatten().tolist():
+    """The completions that did not become prompts of the next policy of the chain."""
+    origin = work.stages[0].rollouts
+    for number, stage in enumerate(work.stages[:-1]):
+        first_rows, rollouts = work.roots(number), stage.rollouts
+        for row in (stage.refused | rollouts.failed).nonzero().flatten().tolist():
             first = int(first_rows[row])
-            origin = work.stages[0].rollouts
             yield Refusal(
                 by=work.stages[number + 1].label,
                 row=origin.prompts[first],
                 draw=int(origin.groups[first]),
                 index=first % size,
-                written={stage.label: text_of(stage.rollouts.completions[row], stage.label)},
+                written=_written(stage, row),
                 value=stage.value,
+                failure=rollouts.failures[row] if rollouts.failures else None,
             )
+
+
+def _written(stage: Stage, row: int) -> dict[str, str]:
+    """The text of a completion by its policy's label; nothing if it failed."""
+    if stage.rollouts.failures and stage.rollouts.failures[row] is not None:
+        return {}
+    return {stage.label: text_of(stage.rollouts.completions[row], stage.label)}
 
 
 def _judged(

@@ -41,7 +41,8 @@ class Refusal:
     """A completion that the next policy of a chain could not take as its prompt.
 
     by: the label of that next policy; written: the text, by the label of the policy that wrote it;
-    value: the value of each reward for it.
+    value: the value of each reward for it; failure: why the completion failed, and so is not a
+    prompt; None if it was refused.
     """
 
     by: str
@@ -50,6 +51,7 @@ class Refusal:
     index: int
     written: Mapping[str, str]
     value: float
+    failure: str | None = None
 
 
 class SinglePolicy:

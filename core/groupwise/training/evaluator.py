@@ -13,7 +13,7 @@ from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
-from groupwise.rewards import RunState, Scores
+from groupwise.rewards import SAMPLER, RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
@@ -34,7 +34,8 @@ class Evaluator:
 
     distinct: the number of different questions among the draws; watched: rewards that are only
     measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
-    completions are right; failures: by reward, the last failure that was skipped, on any process.
+    completions are right; failures: by cause (a reward, or `SAMPLER`), a sentence on a completion
+    that failed, on any process.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Evaluator:
     ) -> Evaluation:
         """weights: by learner, the name of the kept weights to evaluate; None: the current ones."""
         self.team.follow(weights or {}, state.global_step)
+        self.failures = {}
         settings = self.settings
         drawn = self.samples(
             self.draws, settings.samples, state, space="evaluation", greedy=settings.greedy
@@ -163,30 +165,34 @@ class Evaluator:
         is_watched = watched is not None and self.settings.accuracy in watched.names
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
-        right = self.judge.right(judged)
+        right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
         samples = _records(batch, scores, watched, right, shown=self.team.writers)
         return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
         """The record of a completion that the next policy of a chain could not take."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
+        failed = torch.tensor([refusal.failure is not None])
         values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
+        values = values.masked_fill(failed, math.nan)
         scores = Scores(
-            names=names,
-            weights=self.rewards.weights.final,
-            values=values,
-            failed=torch.zeros(1, dtype=torch.bool),
+            names=names, weights=self.rewards.weights.final, values=values, failed=failed
         )
-        right = self.judge.right(scores) if self.judge.name in names else torch.zeros(1)
+        wrong = torch.zeros(1).masked_fill(failed, math.nan)
+        right = self.judge.right(scores) if self.judge.name in names else wrong
+        failure = {"refused": refusal.by}
+        if refusal.failure is not None:
+            failure = {"failed": refusal.failure}
+            self.failures.setdefault(SAMPLER, f"a completion failed: {refusal.failure}")
         return {
             **_sample(batch, refusal.row, "", scores.total[0], right[0]),
-            "rewards": dict.fromkeys(names, refusal.value),
+            "rewards": _values(scores, 0),
             **({"watched": dict.fromkeys(watched)} if watched else {}),
             "truncated": False,
             "draw": refusal.draw,
             "index": refusal.index,
             "length": 0,
-            "refused": refusal.by,
+            **failure,
             "extra": dict(refusal.written),
         }
 
@@ -219,6 +225,7 @@ def _records(
     written = {name: rollouts.facts[name] for name in shown}
     logged = {**written, **scores.extra, **(watched.extra if watched else {})}
     extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
+    reasons = scores.reasons or [None] * len(rollouts)
     return [
         {
             **_sample(
@@ -234,6 +241,7 @@ def _records(
             "draw": int(rollouts.groups[row]),
             "index": batch.sampled.indices[row],
             "length": int(rollouts.lengths[row]),
+            **({} if reasons[row] is None else {"failed": reasons[row]}),
             # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
             **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
         }

@@ -1,5 +1,6 @@
 """Experience: the scored rollouts of a step, with groups of equal reward replaced."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,9 +31,9 @@ from groupwise.training.work import TrainingBatch, Work
 class Scored:
     """Rollouts of a step with their scores, on this process, and metrics of all processes.
 
-    rollouts: those that rewards judged; batches: by label, the training batch of each learner;
-    spares: by label, a rollout for dummy passes while other processes have more micro-batches; None
-    if there is one process.
+    rollouts: those that rewards judged, and those that failed; batches: by label, the training
+    batch of each learner, without failed rollouts; spares: by label, a rollout for dummy passes
+    while other processes have more micro-batches; None if there is one process.
     """
 
     rollouts: Rollouts
@@ -57,7 +58,8 @@ class Experience:
     Async and isolated rewards score a batch while the next one is sampled.
 
     Its state is the position in the prompts after the last step that was yielded. algorithms: by
-    label of the learner; failures: by reward, the last failure that was skipped, on any process.
+    label of the learner; failures: by cause (a reward, or `SAMPLER`), a sentence on a completion of
+    the last step that failed, on any process.
     """
 
     def __init__(
@@ -131,8 +133,9 @@ class Experience:
 
     def _scored(self, first: Round, state: RunState) -> Scored:
         """The rollouts of a step with their scores; groups of equal reward are refilled."""
+        self.failures = {}
         work, scores = self._finished(first)
-        spares = {n: self._spare(x.rollouts) for n, x in work.training_batches(scores).items()}
+        spares = {n: self._spare(batch) for n, batch in work.training_batches(scores).items()}
         parts = [self._own(first.draws, work, scores)]
         metrics = self._describe(*parts[0])
         if not self.refills:
@@ -148,10 +151,13 @@ class Experience:
             metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
         return _scored(*self._fill(parts), {**metrics, "refilled_groups": refilled}, spares)
 
-    def _spare(self, rollouts: Rollouts) -> Rollouts | None:
-        """A rollout for dummy passes, if there are several processes."""
+    def _spare(self, batch: TrainingBatch) -> Rollouts | None:
+        """A rollout for dummy passes if there are several processes; a failed one if all failed."""
         if self.accelerator.num_processes == 1:
             return None
+        rollouts = batch.without_failed().rollouts
+        if not len(rollouts):
+            rollouts = batch.rollouts
         if not len(rollouts):
             raise UserError(
                 "chain: on one of the processes the next policy could take none of the completions "
@@ -200,7 +206,9 @@ class Experience:
         self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of(scores.failures)
-        right = None if self.judge.measures else self.judge.right(scores)
+        right = None
+        if not self.judge.measures:
+            right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
             work.judged,
             scores,
@@ -291,7 +299,7 @@ def _scored(
     return Scored(
         rollouts=work.judged,
         scores=scores,
-        batches=work.training_batches(scores),
+        batches={n: x.without_failed() for n, x in work.training_batches(scores).items()},
         metrics=metrics,
         spares=spares,
     )

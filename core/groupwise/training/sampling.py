@@ -127,10 +127,11 @@ class Sampling:
         assert self._followed is not None
         name, version = self._followed
         own = self.sampler is self.policy and name != PRESENT
+        seeds = [seed_for(self.seed, space, d.number, i) for d in draws for i in range(size)]
         stream = self.sampler.stream(
             [draw.row for draw in draws],
             group_size=size,
-            seeds=[seed_for(self.seed, space, d.number, i) for d in draws for i in range(size)],
+            seeds=seeds,
             purpose=purpose,
             most=most,
         )
@@ -138,7 +139,7 @@ class Sampling:
             if self.threads is not None:
                 self.threads.adapt()
             with torch.no_grad(), self.policy.using(name) if own else nullcontext():
-                rollouts = next(stream)
+                rollouts = next(stream, None)
             part = draws[start : start + most]
             rows = [draw.row for draw in part]
             self._check(rollouts, rows, size)
@@ -146,7 +147,14 @@ class Sampling:
                 self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
             versions = self._versions(rollouts, version)
             numbers = torch.tensor([draw.number for draw in part], device=rollouts.groups.device)
-            yield replace(rollouts, groups=numbers.repeat_interleave(size), versions=versions)
+            yield replace(
+                rollouts,
+                groups=numbers.repeat_interleave(size),
+                versions=versions,
+                failures=_with_seeds(
+                    rollouts.failures, seeds[start * size : (start + most) * size]
+                ),
+            )
 
     @property
     def _name(self) -> str:
@@ -181,7 +189,8 @@ class Sampling:
             )
         log_probs = rollouts.sampler_log_probs
         if trained_on and log_probs is not None:
-            decisions = log_probs[rollouts.mask.to(log_probs.device)]
+            mask = rollouts.mask.cpu() & ~rollouts.failed.unsqueeze(1)
+            decisions = log_probs.cpu()[mask]
             bad = decisions[~decisions.isfinite()]
             if len(bad):
                 raise UserError(
@@ -206,3 +215,13 @@ class Sampling:
                 f"step {followed}, passed to `follow`; did something else change its weights?"
             )
         return versions
+
+
+def _with_seeds(
+    failures: Sequence[str | None] | None, seeds: Sequence[int]
+) -> list[str | None] | None:
+    """The reasons with the seed of each sample, so that it can be drawn again."""
+    if failures is None:
+        return None
+    pairs = zip(failures, seeds, strict=True)
+    return [None if reason is None else f"{reason} (seed {seed})" for reason, seed in pairs]

@@ -1,5 +1,6 @@
 """Step metrics: metrics of a step's rollouts and rewards, over all processes."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,9 +16,11 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.work import TrainingBatch
 
-UNDEFINED = "nan_rewards/"
-"""Prefix of a metric by reward: for how many completions it returned NaN."""
-COUNTS = frozenset({"failed_rewards", "unscored", "sampled_decisions"})
+FAILED = "failed"
+"""The metric of failed completions; `failed/REWARD` counts those on which a reward failed."""
+SAMPLED = frozenset({"sampled", "sampled_decisions"})
+"""Counts that are not metrics themselves: of completions, and of decisions."""
+COUNTS = frozenset({FAILED, "unscored"}) | SAMPLED
 
 
 def describe(
@@ -30,12 +33,14 @@ def describe(
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
+    Failed rollouts are in no mean: they are only counted.
+
     dead: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
     completions, None if no reward tells right from wrong; logged: the policy's facts whose means
     are metrics.
     """
-    total, groups = scores.total, rollouts.groups.cpu()
-    lengths = rollouts.lengths.cpu().double()
+    total, groups, failed = scores.total, rollouts.groups.cpu(), scores.failed
+    lengths = rollouts.lengths.cpu()
     of_rollouts = {
         "reward": total,
         "reward_std": group_std(total, groups),
@@ -47,18 +52,24 @@ def describe(
     }
     for name in sorted(logged & rollouts.facts.keys()):
         of_rollouts[name] = torch.tensor(rollouts.facts[name])
-    longest = int(lengths.max()) if len(lengths) else 0
+    longest = int(lengths[~failed].max()) if bool((~failed).any()) else 0
     metrics = {
-        **processes.means(of_rollouts),
-        "failed_rewards": processes.total(int(scores.failed.sum())),
-        "unscored": processes.total(int(total.isnan().sum())),
+        **processes.means(_without(failed, of_rollouts)),
+        FAILED: processes.total(int(failed.sum())),
+        "unscored": processes.total(int((total.isnan() & ~failed).sum())),
+        "sampled": processes.total(len(rollouts)),
         "sampled_decisions": processes.total(int(lengths.sum())),
         "length_max": float(processes.largest(longest)),
         **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
     }
-    undefined = {name: processes.total(scores.undefined.get(name, 0)) for name in scores.names}
-    metrics |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
+    by_reward = {n: processes.total(scores.failure_counts.get(n, 0)) for n in scores.names}
+    metrics |= {f"{FAILED}/{name}": count for name, count in by_reward.items() if count}
     return {**metrics, **scores.metrics}  # named REWARD/..., so they cannot collide
+
+
+def _without(failed: Tensor, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The columns [B] with NaN, which means leave out, at failed rollouts."""
+    return {n: v.cpu().double().masked_fill(failed, math.nan) for n, v in columns.items()}
 
 
 def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
@@ -83,23 +94,30 @@ def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
 def of_learners(
     batches: Mapping[str, TrainingBatch], dead: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Metrics of each learner's rollouts, as `LABEL/metric`, and the decisions of all.
+    """Metrics of each learner's rollouts, as `LABEL/metric`, and counts over all learners.
 
     dead: [B] bool for each that learns: rollouts of groups that teach it nothing.
     """
     metrics: dict[str, float] = {}
     for label, batch in batches.items():
         total, groups = batch.scores.total, batch.rollouts.groups.cpu()
-        means = {
+        columns = {
             "reward": total,
             "reward_std": group_std(total, groups),
             **({"zero_variance": dead[label]} if label in dead else {}),
-            "length": batch.rollouts.lengths.cpu().double(),
+            "length": batch.rollouts.lengths,
             "truncated": batch.rollouts.truncated,
         }
-        metrics |= {f"{label}/{name}": value for name, value in processes.means(means).items()}
+        means = processes.means(_without(batch.scores.failed, columns))
+        metrics |= {f"{label}/{name}": value for name, value in means.items()}
+        metrics[f"{label}/{FAILED}"] = processes.total(int(batch.scores.failed.sum()))
     decisions = sum(int(batch.rollouts.lengths.sum()) for batch in batches.values())
-    return {**metrics, "sampled_decisions": processes.total(decisions)}
+    return {
+        **metrics,
+        FAILED: sum(int(metrics[f"{label}/{FAILED}"]) for label in batches),
+        "sampled": processes.total(sum(len(batch.rollouts) for batch in batches.values())),
+        "sampled_decisions": processes.total(decisions),
+    }
 
 
 def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +125,7 @@ def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[s
 
     Means are of the first round only, since later rounds are no fair sample of the prompts.
     """
-    added = {n for n in further if n in COUNTS or n.startswith(("reward_time/", UNDEFINED))}
+    added = {n for n in further if n in COUNTS or n.startswith(("reward_time/", f"{FAILED}/"))}
     return {**metrics, **{name: metrics.get(name, 0) + further[name] for name in sorted(added)}}
 
 

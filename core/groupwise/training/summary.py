@@ -16,15 +16,18 @@ def summarise(
 ) -> dict[str, float]:
     """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward.
 
+    Failed completions are in no mean; `failed` and `unscored` are counts, absent if 0.
+
     judged: False if no reward tells right from wrong: then there are no accuracies and no
     pass_at_k, but `greedy_reward`.
     """
-    drawn = [sample for sample in samples if not sample["greedy"]]
-    greedy = [sample for sample in samples if sample["greedy"]]
-    if not drawn:
+    sampled = [sample for sample in samples if not sample["greedy"]]
+    if not sampled:
         return {}
+    drawn = [sample for sample in sampled if not sample.get("failed")]
+    greedy = [sample for sample in samples if sample["greedy"] and not sample.get("failed")]
     metrics = {
-        "prompts": float(len({sample["draw"] for sample in drawn})),
+        "prompts": float(len({sample["draw"] for sample in sampled})),
         **({"accuracy": mean([sample["right"] for sample in drawn])} if judged else {}),
         "reward": mean([sample["total"] for sample in drawn]),
         "length": mean([sample["length"] for sample in drawn]),
@@ -39,11 +42,13 @@ def summarise(
     unscored = sum(sample["right" if judged else "total"] is None for sample in drawn)
     if unscored:
         metrics["unscored"] = float(unscored)
+    if len(drawn) < len(sampled):
+        metrics["failed"] = float(len(sampled) - len(drawn))
     for name in names:
         metrics[f"rewards/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
         metrics[f"watch/{name}"] = mean([sample["watched"][name] for sample in drawn])
-    return metrics | (_pass_at_all(drawn, size) if judged else {})
+    return metrics | (_pass_at_all(sampled, size) if judged else {})
 
 
 def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:

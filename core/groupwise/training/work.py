@@ -27,6 +27,16 @@ class TrainingBatch:
     scores: Scores
     beside: "TrainingBatch | None" = None
 
+    def without_failed(self) -> "TrainingBatch":
+        """The rollouts that did not fail: algorithms, updates and replay see no others."""
+        beside = None if self.beside is None else self.beside.without_failed()
+        if not bool(self.scores.failed.any()):
+            return replace(self, beside=beside)
+        rows = ~self.scores.failed
+        return TrainingBatch(
+            rollouts=self.rollouts.select(rows), scores=self.scores.select(rows), beside=beside
+        )
+
     def select(self, rows: Tensor) -> "TrainingBatch":
         """The rollouts at `rows` (indices or bool), and those `beside` them in their groups."""
         rollouts, beside = self.rollouts.select(rows), self.beside
@@ -36,11 +46,16 @@ class TrainingBatch:
         return TrainingBatch(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
 
     def dead(self, algorithm: Algorithm) -> Tensor:
-        """[B] bool: rollouts whose group, with those `beside`, has no training signal."""
-        parts = [self] if self.beside is None else [self, self.beside]
+        """[B] bool: rollouts whose group, with those `beside`, has no training signal.
+
+        A group whose rollouts all failed has none.
+        """
+        usable = self.without_failed()
+        parts = [usable] if usable.beside is None else [usable, usable.beside]
         rollouts = Rollouts.concat([skeleton(part.rollouts) for part in parts])
         scores = Scores.concat([part.scores for part in parts])
-        return algorithm.dead(scores, rollouts)[: len(self.rollouts)]
+        alive = rollouts.groups[~algorithm.dead(scores, rollouts)]
+        return ~torch.isin(self.rollouts.groups.cpu(), alive)
 
 
 def skeleton(rollouts: Rollouts) -> Rollouts:
@@ -183,8 +198,8 @@ class Stage:
     """The rollouts of one policy of a chain.
 
     parents: [n] int64, the index of the rollout of the previous stage that is the prompt of each; 0
-    in the first stage; refused: [n] bool, rollouts that the next policy cannot take as its prompt;
-    value: the value of each reward for those.
+    in the first stage; refused: [n] bool, rollouts that the next policy cannot take as its prompt
+    (one that failed is no prompt, but not refused); value: the value of each reward for those.
     """
 
     label: str
@@ -256,8 +271,9 @@ def roots(stages: Sequence[Stage]) -> Tensor:
 def parent_scores(scores: Scores, parents: Tensor, stage: Stage) -> Scores:
     """The scores of a stage: for each rollout, the mean over the rollouts that it is the prompt of.
 
-    Failed ones are left out of the mean, which is NaN if none is scored. Completions that the next
-    policy refused have the value that the configuration sets.
+    Failed ones are left out of the mean, which is NaN if none is scored. A rollout failed if itself
+    did, or all that it is the prompt of. Completions that the next policy refused have the value
+    that the configuration sets.
     """
     count = len(stage.rollouts)
     values = scores.values.masked_fill(scores.failed.unsqueeze(1), torch.nan)
@@ -274,5 +290,5 @@ def parent_scores(scores: Scores, parents: Tensor, stage: Stage) -> Scores:
         weights=scores.weights,
         scales=scores.scales,
         values=means,
-        failed=failed & tried,
+        failed=(failed & tried) | stage.rollouts.failed,
     )

@@ -59,9 +59,11 @@ def overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tens
 def inverse_cdf(weights: Tensor, sums: Tensor, uniform: Tensor) -> Tensor:
     """[n] tokens: the first whose cumulative share of the weights [n, v] exceeds the row's uniform.
 
-    sums: `block_sums(weights)`. First the block is drawn, then the token within it. Cumulative sums
-    are in float64: in float32 their error exceeds the probability of the rarest tokens. The sum
-    within one block is as exact, relatively, as the weights themselves.
+    sums: `block_sums(weights)`. Where the weights are not finite, the token is arbitrary.
+
+    First the block is drawn, then the token within it. Cumulative sums are in float64: in float32
+    their error exceeds the probability of the rarest tokens. The sum within one block is as exact,
+    relatively, as the weights themselves.
     """
     device = weights.device
     sums, uniform = sums.to(place(device)).double(), uniform.to(place(device))
@@ -74,7 +76,7 @@ def inverse_cdf(weights: Tensor, sums: Tensor, uniform: Tensor) -> Tensor:
     inside = weights.gather(1, tokens.clamp(max=weights.shape[1] - 1))
     inside = inside.where(tokens < weights.shape[1], 0.0).to(place(device)).double().cumsum(dim=1)
     token = block * BLOCK + _first_above(inside, share * inside[:, -1:])
-    return token.squeeze(1).to(device)
+    return token.clamp(max=weights.shape[1] - 1).squeeze(1).to(device)
 
 
 def _first_above(running: Tensor, target: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def _first_above(running: Tensor, target: Tensor) -> Tensor:
     above = torch.searchsorted(running, target.clamp(min=0.0), right=True)
     # Rounding could step past the last entry that has any weight.
     last = torch.searchsorted(running, running[:, -1:].contiguous())
-    return torch.minimum(above, last)
+    return torch.minimum(above, last).clamp(max=running.shape[1] - 1)  # NaN is above everything
 
 
 def filters_for(settings: Any) -> LogitsProcessorList:

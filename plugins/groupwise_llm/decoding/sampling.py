@@ -32,14 +32,15 @@ def check_interval(device: torch.device) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N] and
-    kept [N], the mean over tokens of `drawing.overlap` of the softmax and the distribution sampled
-    from."""
+    """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N], broken
+    [N], that end because the next token's logits are not finite, and kept [N], the mean over tokens
+    of `drawing.overlap` of the softmax and the distribution sampled from."""
 
     ids: Tensor
     log_probs: Tensor
     mask: Tensor
     truncated: Tensor
+    broken: Tensor
     kept: Tensor
 
 
@@ -93,7 +94,7 @@ def decode(
         ]
         return torch.cat(padded)[places]
 
-    names = ("ids", "log_probs", "mask", "truncated", "kept")
+    names = ("ids", "log_probs", "mask", "truncated", "broken", "kept")
     return Sampled(**{name: joined(name) for name in names})
 
 
@@ -139,7 +140,7 @@ class _Batch:
         size = sum(copies)
         self.draws = None if draws is None else draws.to(drawing.place(device))
         self.alive = torch.arange(size, device=device)
-        self.ended = torch.zeros(size, dtype=torch.bool, device=device)
+        self.ended, self.broken = torch.zeros(2, size, dtype=torch.bool, device=device)
         # The repetition penalty reads the prompt, too. Padding is replaced by the prompt's last
         # token, which is penalised anyway.
         ids, attention, _ = left_padded(prompts, device)
@@ -170,6 +171,7 @@ class _Batch:
             log_probs=self.log_probs[:, :longest],
             mask=mask,
             truncated=~self.ended,
+            broken=self.broken,
             kept=self.kept / self.length.clamp(min=1),
         )
 
@@ -190,6 +192,9 @@ class _Batch:
         else:
             uniform = self.draws[alive.to(self.draws.device), step]
             tokens = drawing.inverse_cdf(weights, drawn, uniform)
+        # A finite normaliser means that no logit is NaN or +infinity, and not all are -infinity.
+        self.broken[alive] |= ~normaliser.isfinite() & ~self.ended[alive]
+        self.ended[alive] |= self.broken[alive]
         living = ~self.ended[alive]
         chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normaliser
         self.ids[alive, step] = tokens.where(living, 0)

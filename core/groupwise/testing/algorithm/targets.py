@@ -9,6 +9,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.testing.algorithm.case import REWARDS, Case
 from groupwise.testing.algorithm.toy import toy_rollouts, toy_scores
 from groupwise.testing.law import law
+from groupwise.training.work import TrainingBatch
 
 
 @law(
@@ -124,4 +125,28 @@ def any_order(case: Case) -> str | None:
     return None
 
 
-LAWS = (declares, shapes, weights, equal_rewards, without_reward, any_order)
+@law(
+    "completions that failed may be missing from their group",
+    hint="`targets`: groups may have different sizes; take them from `rollouts.groups`, never by a "
+    "reshape to [groups, size]",
+)
+def without_failed(case: Case) -> str | None:
+    toy = case.toy()
+    rollouts, failed = toy_rollouts(toy), torch.zeros(len(REWARDS), dtype=torch.bool)
+    failed[[0, 1, 8, 11]] = True
+    scores = replace(toy_scores([*[math.nan] * 2, *REWARDS[2:]]), failed=failed)
+    usable = TrainingBatch(rollouts=rollouts, scores=scores).without_failed()
+    one = case.targets(usable.scores, usable.rollouts, toy)
+    places = torch.arange(len(usable.rollouts))
+    order = torch.cat([places[::2], places[1::2]])
+    other = case.targets(usable.scores.select(order), usable.rollouts.select(order), toy)
+    for name, value in one.items():
+        if not bool(value.isfinite().all()):
+            return f"{name} is not finite if completions are missing"
+        gap = float((value[order] - other[name]).abs().max())
+        if gap > 1e-5:
+            return f"{name} of the others, in another order, differ by up to {gap:.3g}"
+    return None
+
+
+LAWS = (declares, shapes, weights, equal_rewards, without_reward, any_order, without_failed)
