@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.effort import Effort
 
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
@@ -251,25 +252,36 @@ def test_the_total_is_a_weighted_sum_without_missing_rewards(rollouts):
 
 
 def test_async_rewards_run_while_plain_ones_run_in_the_main_thread(rollouts):
-    order = []
+    """The first plain one ends after both async ones began, and these after the last plain one."""
+    order, begun, last = [], [threading.Event(), threading.Event()], threading.Event()
 
     def plain(completions):
         order.append(threading.current_thread())
         time.sleep(0.1)
+        assert all(event.wait(20) for event in begun)
         return [1.0] * 4
 
-    async def waits(completions):
-        order.append(threading.current_thread())
-        await asyncio.sleep(0.3)
-        return [1.0] * 4
+    def waiting(event):
+        async def waits(completions):
+            order.append(threading.current_thread())
+            event.set()
+            while not last.is_set():
+                await asyncio.sleep(0.01)
+            return [1.0] * 4
 
-    started = time.monotonic()
-    scores = score(rollouts, plain, waits, waits, plain)
-    assert time.monotonic() - started < 0.45
+        return waits
+
+    def last_plain(completions):
+        values = plain(completions)
+        last.set()
+        return values
+
+    with Effort() as effort:
+        scores = score(rollouts, plain, *map(waiting, begun), last_plain)
     assert order.count(threading.main_thread()) == 2
     seconds = list(scores.seconds.values())
-    assert all(0.1 <= plain < 0.2 for plain in seconds[::3])
-    assert all(0.29 < waited < 0.45 for waited in seconds[1:3])
+    assert all(0.1 <= spent < effort.elapsed - 0.1 for spent in seconds[::3])
+    assert all(0.2 <= spent <= effort.elapsed for spent in seconds[1:3])
 
 
 def test_after_a_failed_reward_no_other_is_called(rollouts):
@@ -400,16 +412,16 @@ def test_a_reward_that_hangs_is_ended_and_reported_with_its_sample(rollouts):
             if text == "delta":
                 await asyncio.sleep(20)
 
-    started = time.monotonic()
-    try:
-        with pytest.raises(RewardError, match=error_at_sample(2)) as caught:
-            score(rollouts, hanging, deadline=0.2)
-        assert "did not answer within 0.2 s" in str(caught.value)
-    finally:
-        release.set()
-    with pytest.raises(RewardError, match=error_at_sample(3)):
-        score(rollouts, hanging_async, deadline=0.2)
-    assert time.monotonic() - started < 2
+    with Effort() as effort:
+        try:
+            with pytest.raises(RewardError, match=error_at_sample(2)) as caught:
+                score(rollouts, hanging, deadline=0.2)
+            assert "did not answer within 0.2 s" in str(caught.value)
+        finally:
+            release.set()
+        with pytest.raises(RewardError, match=error_at_sample(3)):
+            score(rollouts, hanging_async, deadline=0.2)
+    assert effort.wall < 2
 
 
 def test_a_plain_reward_that_hangs_stops_the_run_even_if_it_catches_exceptions(rollouts):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from tests.effort import Effort
 
 from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkFormat
 
@@ -71,7 +70,7 @@ def test_tag_count(text: str, value: float) -> None:
 
 def test_formats_are_checked_in_linear_time() -> None:
     text = "<think>\n" + "\n</think>\n<answer>\n" * 10_000
-    started = time.process_time()
-    for reward in (ThinkAnswerFormat(), ThinkFormat(), TagCount()):
-        reward(["p"] * 2, [text, text + "\n</answer>"])
-    assert time.process_time() - started < 1
+    with Effort() as effort:
+        for reward in (ThinkAnswerFormat(), ThinkFormat(), TagCount()):
+            reward(["p"] * 2, [text, text + "\n</answer>"])
+    assert effort.cpu < 1

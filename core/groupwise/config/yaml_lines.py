@@ -39,6 +39,19 @@ _TOO_DEEP = "nested too deeply, or inside itself"
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's interface; filled below)
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Stops early at deep nesting, where PyYAML's time grows with the square of the depth."""
+        self._depth += 1
+        if self._depth > DEEPEST + 1:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
 
 class _Dumper(yaml.SafeDumper):
     # The same scalars as the loader's, so that the dumper quotes texts that would be misread.

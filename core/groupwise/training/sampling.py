@@ -139,7 +139,7 @@ class Sampling:
             if self.threads is not None:
                 self.threads.adapt()
             with torch.no_grad(), self.policy.using(name) if own else nullcontext():
-                rollouts = next(stream, None)
+                rollouts: Any = next(stream, None)
             part = draws[start : start + most]
             rows = [draw.row for draw in part]
             self._check(rollouts, rows, size)
