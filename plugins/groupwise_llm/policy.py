@@ -37,7 +37,7 @@ from groupwise_llm.prompts import Prompts, as_completion, decoded
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
-from groupwise_llm.training.passes import Sequences
+from groupwise_llm.training.passes import Sequences, distinct
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 """Settings that make the sampling distribution differ from the softmax of the log-probs."""
@@ -258,7 +258,7 @@ class LanguageModel(Policy):
             self.causal,
             self.ability.numerics,
             sequences,
-            groups=rollouts.groups if self.ability.shared_training else None,
+            share=self.ability.shared_training,
             temperature=self.config.temperature,
         )
         return LogProbs(log_probs=placed(log_probs), entropy=placed(entropy))
@@ -295,14 +295,15 @@ class LanguageModel(Policy):
         """Pack rollouts of similar length together; the budget counts prompt tokens, too."""
         cpu = self.device.type == "cpu"
         lengths = rollouts.extents.cpu()
-        prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
-        shared = self.ability.shared_training
+        ids = list(rollouts.trajectory["prompt_ids"])
+        prompts = torch.tensor([len(own) for own in ids])
+        shared = distinct(ids)[1] if self.ability.shared_training else None
         if cpu:
-            budget = min(budget, ENOUGH + (int(prompts.max()) if shared and len(prompts) else 0))
+            budget = min(budget, ENOUGH + (int(prompts.max()) if shared else 0))
         parts = pack(
             lengths,
             prompts,
-            groups=rollouts.groups.cpu() if shared else None,
+            shared=shared,
             budget=budget,
             # What one more pass costs, in tokens: a GPU is busy only with thousands of them.
             overhead=64 if cpu else 4096,
