@@ -91,7 +91,7 @@ class Settings(BaseModel):
         "(`<|channel|>`, `[THINK]`), except end tokens and padding at the end",
     )
     share_prompt: bool = Field(
-        True, description="compute the prompt once for all rollouts of its group"
+        True, description="compute a prompt once for all rollouts that have it"
     )
     cache_tokens: int = Field(
         262144,
