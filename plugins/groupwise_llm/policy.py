@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise_llm.card import card_of
-from groupwise_llm.characters import ends
+from groupwise_llm.completions import Completions, as_completion
 from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.files import sharding
@@ -33,11 +34,11 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.model import adapters
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing import probes
-from groupwise_llm.prompts import Prompts, as_completion, decoded
+from groupwise_llm.prompts import Prompts
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
-from groupwise_llm.training.passes import Sequences
+from groupwise_llm.training.passes import Sequences, distinct
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 """Settings that make the sampling distribution differ from the softmax of the log-probs."""
@@ -54,14 +55,17 @@ class LanguageModel(Policy):
         True for tokens, False for padding. `Rollouts.mask` is True for the tokens that the model
         sampled: only these are trained on, the others are context.
 
-    facts: `completion_ids`, the tokens of each completion; `sampled_mass`, the mass of the softmax
-        that top_k, top_p and the like left to sample from; `character_ends`, only for rewards that
-        have it in their signature: the character of the completion's text at which each token ends.
+    facts: `completion_ids`, the tokens of each completion, those of a tool's answer included, which
+        decode to its text; `thinking_prefix`, the text from the tag on with which the prompt has
+        begun the completion's thinking, "" if it has not; `sampled_mass`, the mass of the softmax
+        that top_k, top_p and the like left to sample from. Only for rewards that have them in their
+        signature: `character_ends`, the character of the text at which each sampled token ends;
+        `completion_mask`, for each of `completion_ids` whether the model sampled it.
     """
 
     provides = frozenset({"log_probs", "entropy"})
-    facts = frozenset({"completion_ids", "sampled_mass"})
-    optional_facts = frozenset({"character_ends"})
+    facts = frozenset({"completion_ids", "sampled_mass", "thinking_prefix"})
+    optional_facts = frozenset({"character_ends", "completion_mask"})
     logged = frozenset({"sampled_mass"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
@@ -117,6 +121,9 @@ class LanguageModel(Policy):
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
+        self.completions = Completions(
+            self.tokenizer, self.ends, keep_special=config.keep_special_tokens
+        )
         self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
         # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
@@ -216,20 +223,32 @@ class LanguageModel(Policy):
         )
 
     def completions_and_facts(
-        self, tokens: Sequence[Sequence[int]], rows: Sequence[Mapping[str, Any]]
+        self,
+        tokens: Sequence[Sequence[int]],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        sampled: Sequence[Sequence[bool]] | None = None,
     ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
         """Completions as rewards receive them (text or messages), and the facts about them.
 
-        tokens: of each completion, from any sampler; rows: of the dataset, one per completion.
+        tokens: all of each completion, from any sampler; rows: of the dataset, one per completion;
+        sampled: for each token whether the model sampled it, or a tool wrote it; all if None.
         """
-        texts = [decoded(self.tokenizer, ids) for ids in tokens]
-        completions = [
-            as_completion(text, row["prompt"]) for text, row in zip(texts, rows, strict=True)
-        ]
-        facts: dict[str, Sequence[Any]] = {"completion_ids": tokens}
+        texts = [self.completions.text(ids) for ids in tokens]
+        completions = [as_completion(text, row) for text, row in zip(texts, rows, strict=True)]
+        different = {id(row): row for row in rows}
+        prefixes = {key: self.prompts.thinking_prefix(row) for key, row in different.items()}
+        facts: dict[str, Sequence[Any]] = {
+            "completion_ids": tokens,
+            "thinking_prefix": [prefixes[id(row)] for row in rows],
+        }
+        masks = [[True] * len(ids) for ids in tokens] if sampled is None else sampled
+        if "completion_mask" in self.requested:
+            facts["completion_mask"] = masks
         if "character_ends" in self.requested:
             facts["character_ends"] = [
-                ends(self.tokenizer, ids, text) for ids, text in zip(tokens, texts, strict=True)
+                list(compress(self.completions.character_ends(ids, text), mask))
+                for ids, text, mask in zip(tokens, texts, masks, strict=True)
             ]
         return completions, facts
 
@@ -259,7 +278,7 @@ class LanguageModel(Policy):
             self.causal,
             self.ability.numerics,
             sequences,
-            groups=rollouts.groups if self.ability.shared_training else None,
+            share=self.ability.shared_training,
             temperature=self.config.temperature,
         )
         return LogProbs(log_probs=placed(log_probs), entropy=placed(entropy))
@@ -296,14 +315,15 @@ class LanguageModel(Policy):
         """Pack rollouts of similar length together; the budget counts prompt tokens, too."""
         cpu = self.device.type == "cpu"
         lengths = rollouts.extents.cpu()
-        prompts = torch.tensor([len(ids) for ids in rollouts.trajectory["prompt_ids"]])
-        shared = self.ability.shared_training
+        ids = list(rollouts.trajectory["prompt_ids"])
+        prompts = torch.tensor([len(own) for own in ids])
+        shared = distinct(ids)[1] if self.ability.shared_training else None
         if cpu:
-            budget = min(budget, ENOUGH + (int(prompts.max()) if shared and len(prompts) else 0))
+            budget = min(budget, ENOUGH + (int(prompts.max()) if shared else 0))
         parts = pack(
             lengths,
             prompts,
-            groups=rollouts.groups.cpu() if shared else None,
+            shared=shared,
             budget=budget,
             # What one more pass costs, in tokens: a GPU is busy only with thousands of them.
             overhead=64 if cpu else 4096,

@@ -1,5 +1,6 @@
-"""Prompts: dataset rows to token ids, checks of their length, and completions back to text."""
+"""Prompts: dataset rows to token ids, and checks of their length."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
@@ -10,10 +11,13 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
+from groupwise_llm.characters import common_prefix
 from groupwise_llm.settings import Settings
 
 BATCH = 1024
 """Texts in one call of the tokenizer."""
+THINKING = re.compile(r"<think>|\[THINK\]")
+"""What opens thinking, in chat templates and in prompts that end with it."""
 
 
 class Prompts:
@@ -25,6 +29,7 @@ class Prompts:
     def __init__(self, tokenizer: Any, settings: Settings, *, positions: int | None) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.positions = positions
+        self._added = added_after(tokenizer)
         room = None if positions is None else positions - settings.max_new_tokens
         if room is not None and room < 1:
             raise UserError(
@@ -45,6 +50,27 @@ class Prompts:
                 raise self._too_long(row, len(ids))
             ids = ids[-self.limit :]
         return torch.tensor(ids, dtype=torch.int64)
+
+    def thinking_prefix(self, row: Mapping[str, Any]) -> str:
+        """The thinking that the prompt has begun for the completion: the prompt's text from the
+        opening tag on, "" if it opens none.
+
+        Of messages that is the first tag in what the template adds for the assistant's turn, the
+        difference of the prompts with and without it; a last message of the assistant belongs to
+        this turn. A plain text must end with the tag: elsewhere it may only speak of it.
+        """
+        prompt = row["prompt"]
+        text = self._text(prompt)
+        if isinstance(prompt, str):
+            tag = next((m for m in THINKING.finditer(text) if not text[m.end() :].strip()), None)
+            return "" if tag is None else text[tag.start() :]
+        if THINKING.search(text) is None:
+            return ""
+        before = prompt[:-1] if self._continues(prompt) else prompt
+        options = {"add_generation_prompt": False, "continue_final_message": False}
+        rest = self._render(before, **options) if before else ""
+        tag = THINKING.search(text, common_prefix(rest, text))
+        return "" if tag is None else text[tag.start() :]
 
     def too_long(self, row: Mapping[str, Any]) -> bool:
         return self.limit is not None and self.lengths([row])[0] > self.limit
@@ -89,7 +115,11 @@ class Prompts:
         return fits and bool(text.strip())
 
     def _ids(self, prompts: Sequence[Any], texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each prompt, by one tokenizer call for plain texts and one for chats."""
+        """Token ids of each prompt, by one tokenizer call for plain texts and one for chats.
+
+        Without the tokens that the tokenizer adds after a text (`add_eos_token: true`): the model
+        is to continue the prompt, and would see it as ended.
+        """
         answers: list[list[int]] = [[] for _ in texts]
         # A chat template adds the special tokens itself.
         for special in (True, False):
@@ -98,14 +128,17 @@ class Prompts:
                 chosen = [texts[n] for n in places]
                 ids = self.tokenizer(chosen, add_special_tokens=special)["input_ids"]
                 for n, own in zip(places, ids, strict=True):
-                    answers[n] = own
+                    answers[n] = own[: len(own) - self._added] if special else own
         return answers
 
     def _text(self, prompt: Any) -> str:
         return prompt if isinstance(prompt, str) else self._render(prompt)
 
-    def _render(self, messages: Any) -> str:
-        """Chat messages as text; a last message of the assistant is left open to be continued."""
+    def _render(self, messages: Any, **overrides: bool) -> str:
+        """Chat messages as text; a last message of the assistant is left open to be continued.
+
+        overrides: of the arguments of `apply_chat_template`.
+        """
         model = self.settings.model
         if self.tokenizer.chat_template is None:
             raise UserError(
@@ -117,11 +150,12 @@ class Prompts:
             shown = shorten(repr(messages), 200, placeholder=" ...")
             raise UserError(f"a prompt must be a text or a list of messages, found {shown}")
         messages = [self._for_template(message) for message in messages]
-        opened = bool(messages) and messages[-1].get("role") == "assistant"
+        continues = self._continues(messages)
         options = {
-            "add_generation_prompt": not opened,
-            "continue_final_message": opened,
+            "add_generation_prompt": not continues,
+            "continue_final_message": continues,
             **self.settings.chat_template,
+            **overrides,
             "tokenize": False,
         }
         try:
@@ -131,6 +165,11 @@ class Prompts:
                 f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
             ) from error
         return text
+
+    def _continues(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the completion continues the last message."""
+        opened = bool(messages) and messages[-1].get("role") == "assistant"
+        return bool(self.settings.chat_template.get("continue_final_message", opened))
 
     def _for_template(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message with its parts joined to one text, where the template takes only text."""
@@ -178,12 +217,10 @@ class Prompts:
         )
 
 
-def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    """The text of token ids, without special tokens."""
-    text: str = tokenizer.decode(ids, skip_special_tokens=True)
-    return text
-
-
-def as_completion(text: str, prompt: Any) -> Any:
-    """What rewards receive: text for a text prompt, a list of one message for a chat prompt."""
-    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+def added_after(tokenizer: Any) -> int:
+    """The number of tokens that the tokenizer adds after a text."""
+    whole, bare = (
+        tokenizer(["word"], add_special_tokens=special)["input_ids"][0] for special in (True, False)
+    )
+    counts = range(len(whole) - len(bare) + 1)
+    return next((n for n in counts if whole[: len(whole) - n][-len(bare) :] == bare), 0)

@@ -85,8 +85,13 @@ class Settings(BaseModel):
         default_factory=Choice, description="sampling options that differ in evaluations"
     )
     stop: list[str] = Field(default_factory=list, description="strings that end a completion")
+    keep_special_tokens: bool = Field(
+        True,
+        description="completions' texts contain the tokens that the tokenizer marks as special "
+        "(`<|channel|>`, `[THINK]`), except end tokens and padding at the end",
+    )
     share_prompt: bool = Field(
-        True, description="compute the prompt once for all rollouts of its group"
+        True, description="compute a prompt once for all rollouts that have it"
     )
     cache_tokens: int = Field(
         262144,

@@ -7,6 +7,13 @@ slow down a parser.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_THINKING = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),  # Magistral
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),  # gpt-oss
+)
+"""What opens thinking, and what ends it."""
+
 
 def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
     """Returns the text of a completion: the string itself, or its last message's content."""
@@ -24,15 +31,32 @@ def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
+def judged_texts(completions: Sequence[Any], columns: Mapping[str, Any]) -> list[str]:
+    """Returns the text of each completion, preceded by the thinking that its prompt has begun.
+
+    columns: of the reward's call, among them the policy's fact `thinking_prefix`, if it states one.
+    """
+    pairs = zip(thinking_prefixes(columns, len(completions)), completions, strict=True)
+    return [prefix + content(completion) for prefix, completion in pairs]
+
+
+def thinking_prefixes(columns: Mapping[str, Any], count: int) -> Sequence[str]:
+    """Returns the policy's fact `thinking_prefix`; empty strings if it states none."""
+    prefixes = columns.get("thinking_prefix")
+    return [""] * count if prefixes is None else prefixes
+
+
 def outside_thinking(text: str) -> str:
-    """Returns the text outside `<think>...</think>`.
+    """Returns the text outside `<think>...</think>`, or another model's signs of thinking.
 
     `</think>` without `<think>`: the thinking began in the prompt. `<think>` without `</think>`: it
     lasts to the end. A `<think>` inside thinking is ignored; thinking ends at its last `</think>`.
     """
-    first, *later = text.split("<think>")
-    ended = [first, *(part for part in later if "</think>" in part)]
-    return "\n".join(part.rpartition("</think>")[2] for part in ended)
+    for opening, closing in _THINKING:
+        first, *later = text.split(opening)
+        ended = [first, *(part for part in later if closing in part)]
+        text = "\n".join(part.rpartition(closing)[2] for part in ended)
+    return text
 
 
 def tagged(text: str, tag: str) -> str | None:

@@ -10,10 +10,12 @@ from functools import wraps
 from typing import Any
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable.completion import content
+from groupwise_verifiable.completion import content, thinking_prefixes
 
 ENDS = "character_ends"
 """A language model's fact that maps characters to decisions (tokens)."""
+PREFIX = "thinking_prefix"
+"""A language model's fact: the thinking that the prompt has begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,9 @@ class Marks:
                 f"steps: the pattern {self.pattern!r} is no regular expression: {error}"
             ) from None
 
-    def steps(self, text: str) -> list[Step]:
-        """The steps of a completion's text, in order."""
-        start, stop, closed = region(text, self.inside)
+    def steps(self, text: str, prefix: str = "") -> list[Step]:
+        """The steps of a completion's text, in order; prefix: as for `region`."""
+        start, stop, closed = region(text, self.inside, prefix)
         if self.pattern:
             matches = re.compile(self.pattern).finditer(text, start, stop)
             every = iter([Step(text=match.group(), end=match.end()) for match in matches])
@@ -71,22 +73,25 @@ class Marks:
         return [step for step in every if step.text.strip()]
 
 
-def region(text: str, tag: str | None) -> tuple[int, int, int | None]:
+def region(text: str, tag: str | None, prefix: str = "") -> tuple[int, int, int | None]:
     """The part of a text that has steps, as (start, stop, end after the closing tag or None).
 
     That is the content of the first `<tag>...</tag>`. Without an opening tag it starts with the
     text (the tag was opened in the prompt); without a closing tag it lasts to the end, and the
     third value is None; without either it is empty. With tag None it is the whole text.
+
+    prefix: text that the prompt has begun and `text` continues; the tag may be in it.
     """
     if tag is None:
         return 0, len(text), None
     opening, closing = f"<{tag}>", f"</{tag}>"
-    start = text.find(opening)
+    whole, before = prefix + text, len(prefix)
+    start = whole.find(opening)
     start = 0 if start < 0 else start + len(opening)
-    stop = text.find(closing, start)
+    stop = whole.find(closing, start)
     if stop < 0:
-        return (start if start else len(text)), len(text), None
-    return start, stop, stop + len(closing)
+        return (max(0, start - before) if start else len(text)), len(text), None
+    return max(0, start - before), max(0, stop - before), max(0, stop + len(closing) - before)
 
 
 def _parts(text: str, separator: str, start: int, stop: int, closed: int | None) -> Iterator[Step]:
@@ -116,15 +121,17 @@ def by_decision(
 
     values: of each step; ends: for each decision, the number of characters decoded up to it. A step
     ends with the decision that contains its last character, even if that decision also begins the
-    next step. A step without an end of its own ends with the last decision, the stop token. Several
-    steps that end with one decision have their rewards added.
+    next step; if a tool wrote that character, with the next decision. A step without an end of its
+    own, or after the last decision, ends with the last decision, the stop token. Several steps that
+    end with one decision have their rewards added.
     """
     rewards: list[float | None] = [None] * len(ends)
     if not rewards:
         return rewards
     for step, value in zip(steps, values, strict=True):
         if value is not None:
-            place = len(ends) - 1 if step.end is None else bisect_left(ends, step.end)
+            last = len(ends) - 1
+            place = last if step.end is None else min(last, bisect_left(ends, step.end))
             rewards[place] = (rewards[place] or 0.0) + value
     return rewards
 
@@ -170,7 +177,7 @@ def stepwise(
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The reward's signature: completions and `character_ends` instead of `steps`."""
+    """The reward's signature: completions and the facts about them instead of `steps`."""
     own = inspect.signature(function).parameters
     if "steps" not in own:
         raise ValueError(
@@ -180,12 +187,13 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     rest = [
         p.replace(kind=p.KEYWORD_ONLY) if p.kind is p.POSITIONAL_OR_KEYWORD else p
         for name, p in own.items()
-        if name not in (*first, ENDS, "steps")
+        if name not in (*first, ENDS, PREFIX, "steps")
     ]
     return inspect.Signature(
         [
             *(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in first),
             inspect.Parameter(ENDS, inspect.Parameter.KEYWORD_ONLY),
+            inspect.Parameter(PREFIX, inspect.Parameter.KEYWORD_ONLY, default=None),
             *rest,
         ]
     )
@@ -200,7 +208,9 @@ class _Call:
         self.name = function.__name__
         whole = {**bound.arguments, **bound.kwargs}
         self.ends: Sequence[Sequence[int]] = whole[ENDS]
-        self.steps = [marks.steps(content(one)) for one in whole["completions"]]
+        texts = [content(one) for one in whole["completions"]]
+        pairs = zip(texts, thinking_prefixes(whole, len(texts)), strict=True)
+        self.steps = [marks.steps(text, prefix) for text, prefix in pairs]
         whole["steps"] = [[step.text for step in steps] for steps in self.steps]
         own = inspect.signature(function).parameters.values()
         every = any(p.kind is p.VAR_KEYWORD for p in own)

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 IMPORTS = {"llm_job": ["groupwise_llm.policy"], "flow_job": ["groupwise_flow.policy"]}
 BOUNDS = {
     # Every 16 tokens the host reads which rows have ended.
-    "llm": {"token": 1 / 16, "forward": 7, "micro-batch": 15},
+    "llm": {"token": 1 / 16, "forward": 6, "micro-batch": 14},
     "flow": {"denoising step": 0, "forward": 7, "micro-batch": 14},
 }
 """Waits of the host per token, denoising step and micro-batch, and in one forward pass."""

@@ -1,4 +1,4 @@
-"""`ends`: where in the text the characters of each token end, for all kinds of tokenizers."""
+"""Completions: their texts, and where in them each token ends, for all kinds of tokenizers."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
 from groupwise_llm.characters import ends
-from groupwise_llm.prompts import decoded
+from groupwise_llm.completions import Completions
 from groupwise_verifiable.steps import stepwise
 
 END = "<|end|>"
@@ -101,28 +101,35 @@ TOKENIZERS = {
 }
 
 
-def by_definition(tokenizer, ids, text):
+def completions(tokenizer, keep=True):
+    return Completions(tokenizer, [tokenizer.eos_token_id], keep_special=keep)
+
+
+def by_definition(tokenizer, ids, text, keep=True):
     """By token, the longest common prefix of `text` and the tokens decoded so far; quadratic."""
     result, length = [], 0
     for stop in range(1, len(ids) + 1):
-        prefix = decoded(tokenizer, ids[:stop])
+        prefix = tokenizer.decode(ids[:stop], skip_special_tokens=not keep)
         length = max(n for n in range(len(text) + 1) if n <= length or prefix[:n] == text[:n])
         result.append(length)
     return result
 
 
+@pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ends_of_any_tokens_match_the_definition(kind):
+def test_ends_of_any_tokens_match_the_definition(kind, keep):
     tokenizer = TOKENIZERS[kind]
+    own = completions(tokenizer, keep)
 
     @settings(max_examples=150, deadline=None, derandomize=True, database=None)
     @given(st.lists(st.integers(0, len(tokenizer) - 1), max_size=14))
     @example([])
     @example([0])
+    @example([0, 5, 0, 1, 5, 0, 0])
     def check(ids):
-        text = decoded(tokenizer, ids)
-        places = ends(tokenizer, ids, text)
-        assert places == by_definition(tokenizer, ids, text)
+        text = own.text(ids)
+        places = own.character_ends(ids, text)
+        assert places == by_definition(tokenizer, ids, text, keep)
         assert places == sorted(places)
         assert not ids or places[-1] == len(text)
 
@@ -132,13 +139,14 @@ def test_ends_of_any_tokens_match_the_definition(kind):
 @pytest.mark.parametrize("kind", [byte_level, byte_fallback])
 def test_ends_of_any_text_match_the_definition(kind):
     tokenizer = TOKENIZERS[kind]
+    own = completions(tokenizer)
 
     @settings(max_examples=100, deadline=None, derandomize=True, database=None)
     @given(st.text(st.sampled_from("ab 8=\n+1üé語🙂\ufffd"), max_size=30))
     def check(text):
         ids = tokenizer(text)["input_ids"]
-        text = decoded(tokenizer, ids)
-        assert ends(tokenizer, ids, text) == by_definition(tokenizer, ids, text)
+        text = own.text(ids)
+        assert own.character_ends(ids, text) == by_definition(tokenizer, ids, text)
 
     check()
 
@@ -147,28 +155,51 @@ def test_tokens_of_several_characters_and_of_none():
     tokenizer = TOKENIZERS[byte_level]
     vocabulary = tokenizer.get_vocab()
     one = [vocabulary[piece] for piece in ("1", "=", "11", "Ċ", "1", END)]
-    assert ends(tokenizer, one, decoded(tokenizer, one)) == [1, 2, 4, 5, 6, 6]
+    own = completions(tokenizer)
+    assert own.text(one) == "1=11\n1"
+    assert own.character_ends(one, own.text(one)) == [1, 2, 4, 5, 6, 6]
     smile = [vocabulary[piece] for piece in ("ð", "Ł", "Ļ", "Ĥ", "a")]
-    assert ends(tokenizer, smile, "🙂a") == [0, 0, 0, 1, 2]
+    assert own.character_ends(smile, "🙂a") == [0, 0, 0, 1, 2]
 
 
-def test_the_number_of_decoded_tokens_is_linear_in_the_length(monkeypatch):
+def test_only_end_tokens_and_padding_at_the_end_are_left_out():
+    """With `keep_special_tokens: false` no special token is in the text, as in TRL."""
+    names = ["[THINK]", "[/THINK]", "[PAD]", END]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(), eos_token=END, pad_token="[PAD]"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": names[:2]})
+    opening, closing, pad, end = tokenizer.convert_tokens_to_ids(names)
+    (a,), (b,) = tokenizer(["a", "b"])["input_ids"]
+    for ids, text, places, plain in [
+        ([opening, a, closing, b, end], "[THINK]a[/THINK]b", [7, 8, 16, 17, 17], "ab"),
+        ([opening, a, closing, b], "[THINK]a[/THINK]b", [7, 8, 16, 17], "ab"),
+        ([end, a, pad, b, pad, end, pad], f"{END}a[PAD]b", [7, 8, 13, 14, 14, 14, 14], "ab"),
+        ([a, b, end, end], "ab", [1, 2, 2, 2], "ab"),
+        ([end], "", [0], ""),
+        ([], "", [], ""),
+    ]:
+        own, without = completions(tokenizer), completions(tokenizer, keep=False)
+        assert own.text(ids) == text
+        assert own.character_ends(ids, text) == places
+        assert without.text(ids) == plain
+        assert without.character_ends(ids, plain) == by_definition(tokenizer, ids, plain, False)
+
+
+def test_the_number_of_decoded_tokens_is_linear_in_the_length():
     """Decoding each prefix anew would be quadratic."""
-    from groupwise_llm import characters
-
     counts = {}
     tokenizer = TOKENIZERS[byte_level]
     for repeats in (10, 40):
         ids = tokenizer("8+3=11\nné 🙂 the red disk" * repeats)["input_ids"]
-        text = decoded(tokenizer, ids)
-        decoded_lengths = []
-        monkeypatch.setattr(
-            characters,
-            "decoded",
-            lambda t, part, lengths=decoded_lengths: lengths.append(len(part)) or decoded(t, part),
-        )
-        ends(tokenizer, ids, text)
-        counts[repeats] = sum(decoded_lengths) / len(ids)
+        text, lengths = tokenizer.decode(ids), []
+
+        def decoded(part, lengths=lengths):
+            lengths.append(len(part))
+            return tokenizer.decode(part)
+
+        assert ends(decoded, ids, text)[-1] == len(text)
+        counts[repeats] = sum(lengths) / len(ids)
     assert counts[40] < 1.1 * counts[10]
 
 

@@ -1,5 +1,7 @@
 """`forward`: log-probs with and without shared prompts, against transformers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import CONFIG_MAPPING
@@ -196,6 +198,39 @@ def test_a_head_that_cannot_be_separated_is_left_to_the_model(
     torch.testing.assert_close(
         policy(rollouts).log_probs, transformers_log_probs(policy, rollouts), rtol=1e-5, atol=1e-5
     )
+
+
+def test_rows_of_a_group_keep_their_own_prompts(make, transformers_log_probs):
+    # As a sampler that gives the rollouts of a group different contexts, of any length.
+    policy, rollouts = make(), random_rollouts()
+    prompts = [ids.clone() for ids in rollouts.trajectory["prompt_ids"]]
+    prompts[1] = (prompts[1] + 1) % 200
+    prompts[4] = prompts[4][3:]
+    rollouts = replace(rollouts, trajectory={**rollouts.trajectory, "prompt_ids": prompts})
+    assert policy.ability.shared_training
+    expected = transformers_log_probs(policy, rollouts)
+    torch.testing.assert_close(policy(rollouts).log_probs, expected, rtol=1e-5, atol=1e-5)
+    parts = policy.microbatches(rollouts, 24, cut_decisions=True)
+    for rows, decisions in parts:
+        own = policy(rollouts.select(rows), decisions).log_probs
+        wanted = expected[rows, decisions]
+        torch.testing.assert_close(own, wanted, rtol=1e-5, atol=1e-5)
+        heads = {tuple(prompts[row].tolist()) for row in rows.tolist()}
+        tokens = len(heads) * max(map(len, heads)) + len(rows) * decisions.stop
+        assert len(rows) == 1 or tokens <= 24
+    assert max(len(rows) for rows, _ in parts) > 1
+
+
+def test_groups_with_the_same_prompt_share_it(make):
+    policy, rollouts = make(), random_rollouts()
+    # Equal tokens in tensors of their own, as after a checkpoint or another process.
+    prompts = [torch.arange(5, 16) for _ in range(6)]
+    rollouts = replace(rollouts, trajectory={**rollouts.trajectory, "prompt_ids": prompts})
+    tokens = []
+    embedding = policy.causal.causal.get_input_embeddings()
+    embedding.register_forward_hook(lambda _, inputs, __: tokens.append(inputs[0].numel()))
+    policy(rollouts)
+    assert tokens == [11, 6 * (rollouts.mask.shape[1] - 1)]
 
 
 SETTINGS = {"full": {}, "adapters": {"lora": {"rank": 4}}}

@@ -59,7 +59,7 @@ def saved_bytes(model, numerics, shape):
     mask = torch.ones_like(ids, dtype=torch.bool)
     sequences = Sequences.of(rows, ids, mask, mask.nonzero(as_tuple=True))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = passes.likelihood(model, numerics, sequences, groups=groups, temperature=1.0)
+        outputs = passes.likelihood(model, numerics, sequences, share=True, temperature=1.0)
     del outputs
     for weight in (*model.parameters(), *model.buffers(), *model.copies.tensors()):
         storages.pop(weight.untyped_storage()._cdata, None)
@@ -150,11 +150,10 @@ def test_the_estimate_is_for_the_largest_packed_micro_batch(lengths):
     settings = Settings(model="m", max_prompt_tokens=prompt, max_new_tokens=completion)
     config = Qwen2Config(**{**TABLE["qwen2"], "max_position_embeddings": 4096})
     counted = memory._largest(config, settings, budget, size, 8)
-    groups = torch.arange(size) // 8
     parts = pack(
         torch.full((size,), completion),
         torch.full((size,), prompt),
-        groups=groups,
+        shared=[row // 8 for row in range(size)],
         budget=budget,
         overhead=0,
     )

@@ -31,7 +31,9 @@ def test_no_split_is_cheaper(seed, shared):
     groups = torch.randint(0, 3, (9,), generator=generator)
     prompts = torch.randint(1, 30, (3,), generator=generator)[groups]
     columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
-    passes = pack(lengths, prompts, groups=groups if shared else None, budget=120, overhead=10)
+    passes = pack(
+        lengths, prompts, shared=groups.tolist() if shared else None, budget=120, overhead=10
+    )
     passes = [rows.tolist() for rows in passes]
 
     def cost(split):
@@ -49,24 +51,24 @@ def test_no_split_is_cheaper(seed, shared):
 
 def test_the_budget_counts_prompts():
     lengths, prompts = torch.full((8,), 10), torch.full((8,), 100)
-    separate = pack(lengths, prompts, groups=None, budget=440, overhead=1)
+    separate = pack(lengths, prompts, shared=None, budget=440, overhead=1)
     assert [len(rows) for rows in separate] == [4, 4]
-    one_group = pack(lengths, prompts, groups=torch.zeros(8), budget=180, overhead=1)
+    one_group = pack(lengths, prompts, shared=[0] * 8, budget=180, overhead=1)
     assert [len(rows) for rows in one_group] == [8]
-    several = pack(lengths, prompts, groups=torch.arange(8) // 4, budget=180, overhead=1)
+    several = pack(lengths, prompts, shared=[0] * 4 + [1] * 4, budget=180, overhead=1)
     assert [sorted(rows.tolist()) for rows in several] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_rollout_beyond_the_budget_has_its_own_pass():
     passes = pack(
-        torch.tensor([4, 50, 4]), torch.tensor([1, 1, 1]), groups=None, budget=10, overhead=1
+        torch.tensor([4, 50, 4]), torch.tensor([1, 1, 1]), shared=None, budget=10, overhead=1
     )
     assert [rows.tolist() for rows in passes] == [[1], [0, 2]]
 
 
 def test_no_rollouts_give_no_passes():
     empty = torch.zeros(0, dtype=torch.int64)
-    assert pack(empty, empty, groups=None, budget=10, overhead=1) == []
+    assert pack(empty, empty, shared=None, budget=10, overhead=1) == []
 
 
 def test_passes_on_a_cpu_are_limited_in_size(make, monkeypatch):

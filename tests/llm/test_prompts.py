@@ -2,6 +2,7 @@
 
 import pytest
 from tests.effort import Effort
+from transformers import AutoTokenizer, LlamaTokenizerFast
 
 from groupwise.errors import UserError
 from groupwise_llm.policy import LanguageModel
@@ -106,6 +107,29 @@ def test_checking_many_short_prompts_needs_no_tokenizer(make):
     assert effort.cpu < 2.0
 
 
+# ---- tokens that the tokenizer adds
+
+
+@pytest.mark.parametrize("end", [True, False])
+@pytest.mark.parametrize("begin", [True, False])
+def test_a_text_is_not_ended_before_it_is_continued(tmp_path, begin, end):
+    """`add_eos_token: true`, as in some Llama and CodeLlama checkpoints."""
+    pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    LlamaTokenizerFast(
+        vocab=vocabulary, merges=[("\u2581", "a")], add_bos_token=begin, add_eos_token=end
+    ).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    prompts = Prompts(tokenizer, Settings(model="m"), positions=None)
+    first = [1] * begin
+    assert tokenizer("ab")["input_ids"] == [*first, 6, 5, *[2] * end]
+    assert prompts.encode({"prompt": "ab"}).tolist() == [*first, 6, 5]
+    # An end token that the prompt itself contains is left as it is.
+    assert prompts.encode({"prompt": "ab</s>"}).tolist() == [*first, 6, 5, 2]
+    assert prompts.encode(chat("ab")).tolist() == [6, 5]
+
+
 # ---- a chat prefix to continue
 
 
@@ -118,7 +142,7 @@ def test_a_final_assistant_message_is_continued(make):
     (message,) = rollouts.completions[0]
     written = rollouts.facts["completion_ids"][0]
     assert message["role"] == "assistant"
-    assert message["content"] == policy.tokenizer.decode(written, skip_special_tokens=True)
+    assert message["content"] == policy.completions.text(written)
 
 
 def test_chat_template_options_can_start_a_new_message_instead(make):

@@ -55,8 +55,7 @@ class Trial:
         """The same log-probs by the training passes."""
         places = self.mask.nonzero(as_tuple=True)
         sequences = Sequences.of(self.rows, self.ids, self.mask, places)
-        groups = torch.tensor([0, 0, 1, 1]) if share else None
-        return likelihood(self.model, numerics, sequences, groups=groups, temperature=1.0)[0]
+        return likelihood(self.model, numerics, sequences, share=share, temperature=1.0)[0]
 
     def log_probs_and_gradient(self, numerics: Numerics, *, share: bool) -> tuple[Tensor, Tensor]:
         """The same, and the gradient of a weighted sum of them with respect to `scaled`'s factor.

@@ -12,34 +12,39 @@ NEVER = torch.iinfo(torch.int64).max
 
 
 def pack(
-    lengths: Tensor, prompts: Tensor, *, groups: Tensor | None, budget: int, overhead: int
+    lengths: Tensor,
+    prompts: Tensor,
+    *,
+    shared: Sequence[int] | None,
+    budget: int,
+    overhead: int,
 ) -> Sequence[Tensor]:
     """Split rollouts, sorted by falling length, into the cheapest sequence of passes: rows of each.
 
     Minimises the sum over passes of (tokens + overhead), by dynamic programming. tokens, padding
-    included, are rows * longest completion + groups * longest prompt where a pass computes each
-    group's prompt once, and rows * longest (prompt + completion) without `groups`. Passes of
-    several rows have at most `budget` tokens.
+    included, are rows * longest completion + different prompts * longest prompt where a pass
+    computes equal prompts once, and rows * longest (prompt + completion) without `shared`. Passes
+    of several rows have at most `budget` tokens.
 
-    lengths, prompts: [n] tokens of each completion and of its prompt; groups: [n] group of each
-    rollout, or None where prompts are not shared.
+    lengths, prompts: [n] tokens of each completion and of its prompt; shared: the number of each
+    rollout's prompt, the same for equal prompts, or None where prompts are not shared.
     """
     size = len(lengths)
-    own = lengths.clamp(min=1) if groups is not None else prompts + lengths
+    own = lengths.clamp(min=1) if shared is not None else prompts + lengths
     order = own.argsort(descending=True, stable=True)
     longest, heads = own[order], prompts[order]
-    which = None if groups is None else groups[order].tolist()
+    which = None if shared is None else [shared[row] for row in order.tolist()]
     best = torch.zeros(size + 1, dtype=torch.int64)
     previous = [0] * (size + 1)
     starts = torch.arange(size)
-    # For the rows from each start to the current stop: number of groups, longest prompt.
+    # For the rows from each start to the current stop: number of different prompts, longest prompt.
     distinct, widest = torch.zeros_like(starts), torch.zeros_like(starts)
     latest: dict[int, int] = {}
     for stop in range(1, size + 1):
         rows = stop - starts[:stop]
         tokens = rows * longest[:stop]
         if which is not None:
-            # Only for parts that begin after the group's previous row is the group new.
+            # Only for parts that begin after the previous row with this prompt is the prompt new.
             distinct[latest.get(which[stop - 1], -1) + 1 : stop] += 1
             latest[which[stop - 1]] = stop - 1
             widest[:stop] = widest[:stop].clamp(min=heads[stop - 1])

@@ -1,4 +1,4 @@
-"""Passes that compute completions' hidden states: prompts shared within groups, or row by row."""
+"""Passes that compute completions' hidden states: equal prompts computed once, or row by row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,23 +53,35 @@ def likelihood(
     numerics: Numerics,
     sequences: Sequences,
     *,
-    groups: Tensor | None,
+    share: bool,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies [k] of the decisions.
 
-    groups: [n] group of each row, to compute each group's prompt once; None to compute every row
-    whole.
+    share: whether a prompt that several rows have is computed once, or every row whole.
     """
     tokens = sequences.ids[sequences.rows, sequences.steps]
-    return model(run_over(model, sequences, groups), numerics, tokens, temperature=temperature)
+    return model(run_over(model, sequences, share), numerics, tokens, temperature=temperature)
 
 
-def run_over(model: CausalModel, sequences: Sequences, groups: Tensor | None) -> Run:
+def run_over(model: CausalModel, sequences: Sequences, share: bool) -> Run:
     """A function that runs the passes and returns the hidden states [k, h] before the decisions."""
-    if groups is None:
+    if not share:
         return partial(plain, sequences=sequences)
-    return partial(shared, sequences=sequences, groups=groups, cache=model.new_prompt_cache())
+    return partial(shared, sequences=sequences, cache=model.new_prompt_cache())
+
+
+def distinct(prompts: Sequence[Tensor]) -> tuple[list[Tensor], list[int]]:
+    """The different prompts, in order of first appearance, and for each row the number of its own.
+
+    Rows are compared by their tokens, not by their group: a sampler may give the rollouts of a
+    group different contexts. Rows that have the same tensor are read once.
+    """
+    tensors = {id(prompt): prompt for prompt in prompts}
+    contents = {key: tuple(prompt.tolist()) for key, prompt in tensors.items()}
+    numbers: dict[tuple[int, ...], int] = {}
+    which = [numbers.setdefault(contents[id(prompt)], len(numbers)) for prompt in prompts]
+    return [torch.tensor(ids, dtype=torch.int64) for ids in numbers], which
 
 
 def left_padded(prompts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,17 +107,15 @@ def right_padded(
     return ids.to(device), lengths.to(device)
 
 
-def shared(hidden: Hidden, sequences: Sequences, *, groups: Tensor, cache: DynamicCache) -> Tensor:
+def shared(hidden: Hidden, sequences: Sequences, *, cache: DynamicCache) -> Tensor:
     """Hidden states [k, h] from which the k decisions are predicted, prompts shared.
 
-    Each group's prompt is computed once; its keys and values are repeated for the group, and carry
-    gradients. cache: empty.
+    Each different prompt is computed once; its keys and values are repeated for the rows that have
+    it, and carry gradients. cache: empty.
     """
     ids = sequences.ids
-    _, which = groups.cpu().unique(return_inverse=True)
-    first = {int(group): row for row, group in reversed(list(enumerate(which.tolist())))}
-    heads = [sequences.prompts[first[group]] for group in range(len(first))]
-    which = which.to(ids.device)
+    heads, rows = distinct(sequences.prompts)
+    which = torch.tensor(rows).to(ids.device)
     prompt_ids, attention, positions = left_padded(heads, ids.device)
     states = hidden(prompt_ids, attention=attention, positions=positions, cache=cache, keep=1)
     states = states[which]

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.completion import content, prompt_text
+from groupwise_verifiable.completion import judged_texts, prompt_text
 from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
 from groupwise_verifiable.workers import map_each
@@ -75,14 +75,15 @@ class MathEquivalence:
     ) -> list[Outcome]:
         """Returns the values, or failures in their place, for rewards that build on this one."""
         golds = column(columns, self.config.gold, reward=reward)
+        texts = judged_texts(completions, columns)
         attempts = [
             Attempt(
                 str(gold),
-                self._counted(content(completion)),
+                self._counted(text),
                 prompt_text(prompt),
                 self.config.rules,
             )
-            for gold, completion, prompt in zip(golds, completions, prompts, strict=True)
+            for gold, text, prompt in zip(golds, texts, prompts, strict=True)
         ]
 
         def on_gold(indices: Sequence[int]) -> list[Outcome]:

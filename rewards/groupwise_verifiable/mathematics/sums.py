@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.completion import content, prompt_text
+from groupwise_verifiable.completion import content, prompt_text, thinking_prefixes
 from groupwise_verifiable.steps import Step, by_decision, region
 
 _MINUS = "-\u2212"
@@ -75,7 +75,9 @@ class SumSteps:
         **columns: Any,
     ) -> list[list[float | None] | None]:
         """Returns the rewards of decisions; logs the mean number of steps, right or not."""
-        every = [self._equations(content(completion)) for completion in completions]
+        prefixes = thinking_prefixes(columns, len(completions))
+        pairs = zip(completions, prefixes, strict=True)
+        every = [self._equations(content(completion), prefix) for completion, prefix in pairs]
         if log_metric is not None and every:
             log_metric("steps", sum(map(len, every)) / len(every))
         return [
@@ -85,8 +87,8 @@ class SumSteps:
             for prompt, equations, ends in zip(prompts, every, character_ends, strict=True)
         ]
 
-    def _equations(self, text: str) -> list[Equation]:
-        return list(equations_of(text, *region(text, self.config.inside)))
+    def _equations(self, text: str, prefix: str) -> list[Equation]:
+        return list(equations_of(text, *region(text, self.config.inside, prefix)))
 
     @staticmethod
     def _rewards(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.completion import content, tagged
+from groupwise_verifiable.completion import content, judged_texts, tagged
 from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
 from groupwise_verifiable.puzzles.rules import REFUSED
 from groupwise_verifiable.puzzles.tasks import check_task, task_home, task_names
@@ -109,12 +109,19 @@ class ReasoningGymScore:
         entries = [dict(zip(names, row, strict=True)) for row in rows]
         tasks = [self._task(entry["metadata"]) for entry in entries]
         return [
-            Attempt(task, self._answer(content(completion)), entry, task_home(task))
-            for task, completion, entry in zip(tasks, completions, entries, strict=True)
+            Attempt(task, answer, entry, task_home(task))
+            for task, answer, entry in zip(
+                tasks, self._answers(completions, columns), entries, strict=True
+            )
         ]
 
-    def _answer(self, text: str) -> str | None:
-        return text.strip() if self.config.tag is None else tagged(text, self.config.tag)
+    def _answers(
+        self, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[str | None]:
+        tag = self.config.tag
+        if tag is None:
+            return [content(completion).strip() for completion in completions]
+        return [tagged(text, tag) for text in judged_texts(completions, columns)]
 
     def _task(self, metadata: Mapping[str, Any]) -> str:
         if self.config.task is not None:

@@ -8,7 +8,13 @@ from unicodedata import normalize
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column, is_missing
-from groupwise_verifiable.completion import content, outside_thinking, prompt_text, tagged
+from groupwise_verifiable.completion import (
+    content,
+    judged_texts,
+    outside_thinking,
+    prompt_text,
+    tagged,
+)
 from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
 
 # Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
@@ -50,9 +56,10 @@ class ExactAnswer:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         golds = column(columns, self.config.gold, reward="exact_answer")
+        texts = _texts(self.config.extract, completions, columns)
         return [
-            None if is_missing(gold) else self._score(content(completion), folded(str(gold)))
-            for completion, gold in zip(completions, golds, strict=True)
+            None if is_missing(gold) else self._score(text, folded(str(gold)))
+            for text, gold in zip(texts, golds, strict=True)
         ]
 
     def _score(self, text: str, gold: str) -> float | None:
@@ -129,7 +136,8 @@ class NumericAnswer:
     ) -> list[float | None]:
         golds = column(columns, self.config.gold, reward="numeric_answer")
         cut = self._cut(columns, len(completions))
-        rows = zip(prompts, completions, golds, cut, strict=True)
+        texts = _texts(self.config.extract, completions, columns)
+        rows = zip(prompts, texts, golds, cut, strict=True)
         return [self._score(*row) for row in rows]
 
     def _cut(self, columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[bool]:
@@ -140,11 +148,11 @@ class NumericAnswer:
             return [False] * count
         return [bool(flag) for flag in column(columns, "truncated", reward="numeric_answer")]
 
-    def _score(self, prompt: Any, completion: Any, gold: object, cut: bool) -> float | None:
+    def _score(self, prompt: Any, text: str, gold: object, cut: bool) -> float | None:
         right = gold_number(str(gold))
         if right is None:
             return None
-        answer = None if cut else self._number(content(completion))
+        answer = None if cut else self._number(text)
         if answer is None or self._is_left_to_compute(answer, right, prompt):
             return 0.0
         return float(abs(answer.value - right.value) <= self._tolerance(right.value))
@@ -165,6 +173,15 @@ class NumericAnswer:
             return last_number(outside_thinking(text))
         answer = tagged(text, self.config.tag) if self.config.extract == "tag" else text
         return None if answer is None else whole_number(answer)
+
+
+def _texts(
+    extract: str, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+) -> list[str]:
+    """The texts to extract answers from."""
+    if extract == "whole":
+        return [content(completion) for completion in completions]
+    return judged_texts(completions, columns)
 
 
 def last_line(text: str) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from groupwise_verifiable.completion import content
+from groupwise_verifiable.completion import judged_texts
 
 
 class _Format(ABC):
-    """A reward that depends on the completion's text only."""
+    """A reward that depends on the completion's text only, with the tag that its prompt opened."""
 
     judges = True
 
@@ -29,7 +29,7 @@ class _Format(ABC):
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        return [self.score(content(completion)) for completion in completions]
+        return [self.score(text) for text in judged_texts(completions, columns)]
 
     @abstractmethod
     def score(self, text: str) -> float:

@@ -32,16 +32,21 @@ def test_it_passes_check_sampler(make, engine, sampler, rows):
         {"stop": list(string.printable)},
         {"max_new_tokens": 3},
         {"evaluation": Choice(temperature=0.5)},
+        {"keep_special_tokens": False},
     ],
 )
 def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     policy = make("llama", **settings)
     policy.requested = policy.optional_facts
     options = {"group_size": 1, "seeds": [1, 2, 3], "purpose": "greedy"}
-    # Swap rows of the head, so that the first completion ends at its third token.
-    third = make("llama").sample(rows, **options).facts["completion_ids"][0][2]
-    head = policy.model.lm_head.weight.data
-    head[[0, third]] = head[[third, 0]]
+    # Swap rows of the head, so that the first completion's second token is a special one, and the
+    # third one ends it.
+    plain = make("llama")
+    head = plain.model.lm_head.weight.data
+    for place, token in ((1, 1), (2, 0)):
+        usual = plain.sample(rows, **options).facts["completion_ids"][0][place]
+        head[[token, usual]] = head[[usual, token]]
+    policy.model.lm_head.weight.data.copy_(head)
     vllm = sampler(policy, engine())
     vllm.follow(policy, "policy", 0)
     expected, rollouts = policy.sample(rows, **options), vllm.sample(rows, **options)
@@ -49,7 +54,11 @@ def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     assert expected.facts["completion_ids"][0][-1] == 0 or settings.get("stop")
 
     assert rollouts.completions == expected.completions
-    for name in ("completion_ids", "character_ends"):
+    if not settings.get("stop"):
+        kept = policy.config.keep_special_tokens
+        assert ("<|turn|>" in rollouts.completions[0]) == kept
+        assert "<|end|>" not in rollouts.completions[0]
+    for name in ("completion_ids", "character_ends", "completion_mask", "thinking_prefix"):
         assert rollouts.facts[name] == expected.facts[name]
     for name in ("mask", "truncated", "groups"):
         assert torch.equal(getattr(rollouts, name), getattr(expected, name)), name

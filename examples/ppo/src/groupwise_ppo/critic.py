@@ -29,13 +29,12 @@ class Critic(nn.Module):
         head: nn.Linear = self.body.causal.score
         return head
 
-    def forward(self, sequences: Sequences, numerics: Numerics, groups: Tensor | None) -> Tensor:
+    def forward(self, sequences: Sequences, numerics: Numerics, *, share: bool) -> Tensor:
         """Values [k] in float32 of the states before the decisions.
 
-        groups: [n] group of each row, to compute each group's prompt once; None to compute every
-        row whole.
+        share: whether a prompt that several rows have is computed once, or every row whole.
         """
-        hidden = self.body.hidden(run_over(self.body, sequences, groups), numerics)
+        hidden = self.body.hidden(run_over(self.body, sequences, share), numerics)
         values: Tensor = self.head(hidden.float()).squeeze(-1)
         return values
 

@@ -90,7 +90,7 @@ class LanguageModelWithCritic(LanguageModel):
         value = self.critic(
             sequences,
             replace(self.ability.numerics, plain_head=True, head=None),
-            rollouts.groups if alike and self.ability.shared_training else None,
+            share=alike and self.ability.shared_training,
         )
         return replace(answer, extra={"value": placed(value)})
 
