@@ -1,0 +1,111 @@
+"""Mixtures of experts with adapters: one distribution in sampling, in training and for engines."""
+
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+import torch
+from peft.tuners.lora import ParamWrapper
+from safetensors.torch import save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from groupwise.errors import UserError
+
+TABLES = run_path(str(Path(__file__).with_name("architectures.py")))
+TABLE = TABLES["ATTENTION"] | TABLES["RECURRENT"]
+STACKED = ["experts.gate_up_proj", "experts.down_proj"]
+EXPERTS = {"rank": 4, "options": {"target_parameters": STACKED}}
+NAMED = ("gpt_oss", "granitemoe", "qwen2_moe")
+"""Their experts get adapters only if they are named."""
+BY_DEFAULT = ("mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "qwen3_next", "minimax")
+
+
+def config_of(name):
+    return CONFIG_MAPPING[name](**TABLE[name])
+
+
+def lora_of(name):
+    return EXPERTS if name in NAMED else {"rank": 4}
+
+
+def trained(policy):
+    """Makes the adapters large enough to change every log-prob."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in policy.keepable().values():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return policy
+
+
+@pytest.mark.parametrize("name", [*BY_DEFAULT, *NAMED])
+def test_sampler_policy_and_merged_checkpoint_have_the_same_log_probs(
+    make_of, rows, tmp_path, transformers_log_probs, name
+):
+    policy = trained(make_of(config_of(name), lora=lora_of(name)))
+    wrapped = [x for x in policy.modules() if isinstance(x, ParamWrapper)]
+    assert {x.parameter_name for x in wrapped} == {"gate_up_proj", "down_proj"}
+    rollouts = policy.sample(rows, group_size=4, seeds=range(12))
+    with torch.no_grad():
+        log_probs = policy(rollouts).log_probs
+    gap = (log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
+    assert gap < 1e-4
+    tensors = {key: value.contiguous() for key, value in policy.weights()}
+    save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    plain, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert not any(report.values())
+    policy.causal.model = plain.eval()
+    with torch.no_grad():
+        expected = transformers_log_probs(policy, rollouts)
+    torch.testing.assert_close(log_probs, expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_sampling_computes_the_weights_of_adapted_experts_once(make_of, rows, monkeypatch, name):
+    """Unmerged, peft computes those of all experts anew for every token."""
+    policy, passes = make_of(config_of(name), lora=lora_of(name)), []
+    forward = ParamWrapper.forward
+
+    def counted(self, *values, **options):
+        passes.append(1)
+        return forward(self, *values, **options)
+
+    monkeypatch.setattr(ParamWrapper, "forward", counted)
+    rollouts = trained(policy).sample(rows, group_size=2, seeds=range(6))
+    assert not passes
+    policy(rollouts)
+    assert passes
+
+
+@pytest.mark.parametrize("unmerged", ["gate_up_proj", "down_proj"])
+def test_an_adapter_that_is_not_merged_is_refused(make_of, monkeypatch, unmerged):
+    policy, merge = trained(make_of(config_of("mixtral"), lora={"rank": 2})), ParamWrapper.merge
+
+    def partly(self, *values, **options):
+        if self.parameter_name != unmerged:
+            merge(self, *values, **options)
+
+    monkeypatch.setattr(ParamWrapper, "merge", partly)
+    with pytest.raises(UserError, match=r"adapters of model\.layers\.0\.mlp\.experts cannot be"):
+        dict(policy.weights())
+
+
+def test_a_trained_weight_that_no_engine_would_get_is_refused(make):
+    policy = make(
+        "llama", lora={"targets": ["q_proj"], "options": {"modules_to_save": ["lm_head"]}}
+    )
+    dict(policy.weights())
+    policy.causal.causal.lm_head.original_module.weight.requires_grad_(True)
+    with pytest.raises(UserError, match=r"lm_head\.original_module\.weight is trained, but"):
+        dict(policy.weights())
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_experts_with_adapters_train_in_bf16(make_of, rows, name):
+    policy = make_of(config_of(name), lora=lora_of(name), precision="bf16")
+    rollouts = trained(policy).sample(rows, group_size=2, seeds=range(6))
+    policy(rollouts).log_probs.sum().backward()
+    trainable = policy.keepable()
+    assert all(weight.grad.any() for weight in trainable.values())
+    assert {weight.dtype for weight in trainable.values()} == {torch.float32}
