@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ ZERO = re.compile(r"lora_(B|embedding_A)\b")
 """Names of the adapter weights that peft's default initialisation sets to zero."""
 SAVED = re.compile(r"modules_to_save\.\w+")
 """Where peft keeps the trained copy of a module that is trained in full."""
+NOISE, FROM_ZERO = 0.05, 0.02
+"""Standard deviation of the numbers that `perturbed` adds: relative to the weight's root mean
+square, and to weights of zero. Adapters then change a layer's output by about a tenth."""
 ALL = "all-linear"
 """The setting `targets` that leaves the choice of layers to peft."""
 REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
@@ -73,6 +77,35 @@ def idle_weights(model: nn.Module) -> dict[str, Tensor]:
             original = SAVED.sub("original_module", name)
             weights[name] = model.get_parameter(original).detach().to(parameter, copy=True)
     return weights
+
+
+@contextmanager
+def perturbed(model: nn.Module) -> Iterator[None]:
+    """The context in which random numbers are added to every trained weight; then it is as before.
+
+    New adapters add nothing, so a pass that leaves them out cannot be told from one that applies
+    them. Sharded weights are changed shard by shard.
+    """
+    trained = [_own(p) for p in model.parameters() if p.requires_grad]
+    before = [weight.clone() for weight in trained]
+    with torch.no_grad():
+        for weight in trained:
+            generator = torch.Generator(weight.device).manual_seed(0)
+            noise = torch.randn(weight.shape, generator=generator, device=weight.device)
+            scale = float(weight.float().square().mean().sqrt()) if weight.numel() else 0.0
+            weight.add_((NOISE * scale or FROM_ZERO) * noise.to(weight.dtype))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in zip(trained, before, strict=True):
+                weight.copy_(value)
+
+
+def _own(weight: Tensor) -> Tensor:
+    """This process's part of a weight, which shares its memory."""
+    own: Tensor = weight.to_local() if isinstance(weight, DTensor) else weight
+    return own.detach()
 
 
 def _any(weight: Tensor) -> bool:
@@ -133,8 +166,10 @@ def _leave_out(
     For models whose experts transformers stacks, peft turns "all-linear" into names of parameters,
     routers among them.
     """
-    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    except ImportError:  # an older peft, which adapts linear layers alone
+        return
     convert_peft_config_for_transformers(config, model, None)
     parameters = [
         f".{name}.{key}" for name, module in modules.items() for key, _ in module.named_parameters()

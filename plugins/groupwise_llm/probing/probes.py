@@ -244,9 +244,10 @@ def _decoding(
         if gap <= tolerance:
             return way, "" if way == ways[0] else reason
         reason = reason or f"log-probs are off by {gap:.2g} otherwise"
+    hint = "; try policy.lora.merge: false" if trial.model.merge else ""
     raise UserError(
         f"completions of this model cannot be sampled with the log-probs that it is trained on: "
-        f"{reason}"
+        f"{reason}{hint}"
     )
 
 
