@@ -30,7 +30,7 @@ from groupwise_llm.files.loading import (
     tokenizer_of,
 )
 from groupwise_llm.files.saving import save
-from groupwise_llm.model import adapters
+from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.probing import probes
@@ -104,6 +104,7 @@ class LanguageModel(Policy):
                 precision=self.config.precision,
                 head=self.config.head_precision,
                 share=self.config.share_prompt,
+                longest=self.prompts.longest,
                 name=str(self.config.model),
             )
 
@@ -123,6 +124,7 @@ class LanguageModel(Policy):
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
+        self._notes += rotary.fix(self.model, self.prompts.longest)
         self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
         # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
@@ -177,8 +179,8 @@ class LanguageModel(Policy):
         """The errors and notes of loading and `check_prompts`, without loading any weights."""
         model = config_of(config)
         whole = outline(config, model)
-        positions = positions_of(model)
-        notes = Prompts(tokenizer_of(config), config, positions=positions).check(rows)
+        prompts = Prompts(tokenizer_of(config), config, positions=positions_of(model))
+        notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows)]
         if config.lora is not None:
             notes += [coverage(whole), *experts_without_adapters(whole)]
         return notes
