@@ -25,12 +25,10 @@ def fix(model: nn.Module, longest: int | None) -> list[str]:
     """
     if longest is None:
         return []
-    notes = {}
-    for module in list(_rotary(model)):
-        if _depends(module, longest):
-            notes[_note(module, longest)] = None
-            module.forward = partial(_forward, module.forward, longest - 1)
-    return list(notes)
+    changed = [module for module in _rotary(model) if _depends(module, longest)]
+    for module in changed:
+        module.forward = partial(_forward, module.forward, longest - 1)
+    return list(dict.fromkeys(_note(module, longest) for module in changed))
 
 
 def original_positions(config: Any) -> int | None:
