@@ -100,8 +100,10 @@ def test_adapters_that_cannot_be_merged_are_refused():
         dict(plain_weights(wrapped.get_base_model(), None))
 
 
-def test_sharded_weights_are_gathered(tmp_path):
-    wrapped = adapted(untied(), use_rslora=True)
+@pytest.mark.parametrize("experts", [False, True])
+def test_sharded_weights_are_gathered(tmp_path, experts):
+    model = model_of(MixtralConfig(**SMALL, num_local_experts=3)) if experts else untied()
+    wrapped = adapted(model, use_rslora=True)
     expected = dict(plain_weights(wrapped.get_base_model(), None))
     expected = {name: tensor.clone() for name, tensor in expected.items()}
     torch.distributed.init_process_group(
