@@ -52,23 +52,24 @@ def _present(causal: nn.Module) -> Iterator[Named]:
     parts = list(_parts("", causal, set()))
     _check_complete(causal, [module for _, module in parts])
     plain: set[int] = set()
-    adapted: set[int] = set()
+    changed: set[int] = set()
     for path, module in parts:
-        own = base = _direct(_inside(module))
-        if isinstance(module, BaseTunerLayer):
-            shared = plain | adapted
-            adapted |= {id(tensor) for tensor in base.values()}
-            if is_active(module):
-                own = {**base, **merged(path, module)}
+        own, original = _direct(_inside(module)), {id(x) for x in _original(module)}
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            shared = plain | changed
+            changed |= original
+            if isinstance(module, BaseTunerLayer) and is_active(module):
+                own |= merged(path, module)
         else:
-            own = {name: tensor for name, tensor in base.items() if id(tensor) not in plain}
-            shared = adapted
-            plain |= {id(tensor) for tensor in base.values()}
-        if any(id(tensor) in shared for tensor in base.values()):
+            own = {name: tensor for name, tensor in own.items() if id(tensor) not in plain}
+            shared = changed
+            plain |= original
+        if original & shared:
             raise UserError(
                 f"policy.lora: the weight of {path} is tied to another layer's, and one of the two "
-                f"has adapters: merged, they differ, and an engine loads one tied weight; leave "
-                f"the layer out of policy.lora.targets, or leave out the section sampler"
+                f"has adapters or is trained by itself: merged, they differ, and an engine loads "
+                f"one tied weight; leave the layer out of policy.lora, or leave out the section "
+                f"sampler"
             )
         for name, tensor in own.items():
             yield f"{path}.{name}" if path else name, gathered(tensor)
@@ -90,6 +91,14 @@ def _inside(module: nn.Module) -> nn.Module:
         base: nn.Module = module.get_base_layer()
         return base
     return _copy_of(module) if isinstance(module, AuxiliaryTrainingWrapper) else module
+
+
+def _original(module: nn.Module) -> Iterator[Tensor]:
+    """The tensors of the model without peft at the module's place."""
+    inside: Any = _inside(module)
+    if isinstance(module, AuxiliaryTrainingWrapper):
+        inside = module.original_module
+    yield from _direct(inside).values()
 
 
 def _check_complete(causal: nn.Module, parts: Iterable[nn.Module]) -> None:
