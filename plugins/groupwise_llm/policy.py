@@ -31,8 +31,9 @@ from groupwise_llm.files.loading import (
     tokenizer_of,
 )
 from groupwise_llm.files.saving import save
-from groupwise_llm.model import adapters
+from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.probing import probes
 from groupwise_llm.prompts import Prompts
 from groupwise_llm.settings import Settings
@@ -92,18 +93,24 @@ class LanguageModel(Policy):
 
     def place(self, device: torch.device | str) -> None:
         """Load the model, move it to the device, and probe there which fast paths give the right
-        log-probs: a kernel may exist for one device only."""
+        log-probs: a kernel may exist for one device only.
+
+        Adapters have random values meanwhile, so what is right then is right after any update, and
+        in a resumed run.
+        """
         if self._loaded is None:
             self._load()
         if self.mesh is None:
             super().place(device)
-        self._ability = probes.ability(
-            self.causal,
-            precision=self.config.precision,
-            head=self.config.head_precision,
-            share=self.config.share_prompt,
-            name=str(self.config.model),
-        )
+        with nullcontext() if self.config.lora is None else adapters.perturbed(self.model):
+            self._ability = probes.ability(
+                self.causal,
+                precision=self.config.precision,
+                head=self.config.head_precision,
+                share=self.config.share_prompt,
+                longest=self.prompts.longest,
+                name=str(self.config.model),
+            )
 
     def _load(self) -> None:
         config = self.config
@@ -124,6 +131,7 @@ class LanguageModel(Policy):
         self.completions = Completions(
             self.tokenizer, self.ends, keep_special=config.keep_special_tokens
         )
+        self._notes += rotary.fix(self.model, self.prompts.longest)
         self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
         # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
@@ -177,9 +185,12 @@ class LanguageModel(Policy):
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         """The errors and notes of loading and `check_prompts`, without loading any weights."""
         model = config_of(config)
-        outline(config, model)
-        positions = positions_of(model)
-        return Prompts(tokenizer_of(config), config, positions=positions).check(rows)
+        whole = outline(config, model)
+        prompts = Prompts(tokenizer_of(config), config, positions=positions_of(model))
+        notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows)]
+        if config.lora is not None:
+            notes += [coverage(whole), *experts_without_adapters(whole)]
+        return notes
 
     # ---- sampling
 

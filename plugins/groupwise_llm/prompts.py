@@ -39,6 +39,11 @@ class Prompts:
         limits = [limit for limit in (room, settings.max_prompt_tokens) if limit is not None]
         self.limit = min(limits) if limits else None
 
+    @property
+    def longest(self) -> int | None:
+        """Most tokens that a prompt and its completion may have together; None if unlimited."""
+        return None if self.limit is None else self.limit + self.settings.max_new_tokens
+
     def encode(self, row: Mapping[str, Any]) -> Tensor:
         """[t] token ids; of a prompt that is too long the last `limit`, or a UserError
         (`policy.long_prompts`)."""

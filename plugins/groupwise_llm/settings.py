@@ -17,7 +17,10 @@ class Lora(BaseModel):
     alpha: float | None = Field(
         None, gt=0, description="adapters are scaled by alpha / rank; twice the rank if unset"
     )
-    targets: str | list[str] = Field("all-linear", description="modules that get adapters")
+    targets: str | list[str] = Field(
+        "all-linear",
+        description="modules that get adapters; all-linear leaves out routers of experts",
+    )
     merge: bool = Field(
         True,
         description="sample with merged adapters: faster, takes memory for a copy of the adapted "

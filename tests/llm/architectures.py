@@ -20,6 +20,15 @@ HYBRID = ["linear_attention", "full_attention"]
 WINDOW = {**HEADS, "sliding_window": 4, "layer_types": MIXED}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+SHARED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 DELTA = {
     "layer_types": HYBRID,
     "linear_num_value_heads": 4,
@@ -63,14 +72,12 @@ ATTENTION = {
         "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 8,
         "v_head_dim": 8,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 2,
-        "topk_group": 1,
-        "moe_intermediate_size": 16,
-        "n_shared_experts": 1,
-        "first_k_dense_replace": 1,
+        **SHARED,
     },
+    "glm4_moe": {**HEADS, **SHARED},
+    "granitemoe": {**GATED, **LOCAL},
+    "olmoe": {**GATED, "num_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {**GATED, **EXPERTS, "shared_expert_intermediate_size": 16},
     "gpt_oss": {**WINDOW, **LOCAL},
     "granite": GATED,
     "smollm3": {**GATED, "pad_token_id": 0},

@@ -12,6 +12,7 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
+    MixtralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
 )
@@ -56,6 +57,7 @@ CONFIGS = {
     ),
     "gpt_neox": lambda: GPTNeoXConfig(**COMMON, intermediate_size=64, tie_word_embeddings=False),
     "gemma2": lambda: Gemma2Config(**GEMMA, final_logit_softcapping=3.0),
+    "mixtral": lambda: MixtralConfig(**GATED, num_local_experts=4, num_experts_per_tok=2),
     "gemma3": lambda: Gemma3TextConfig(**GEMMA, sliding_window_pattern=2),
 }
 

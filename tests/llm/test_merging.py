@@ -39,7 +39,7 @@ def test_sampling_with_merged_adapters_has_the_log_probs_of_training(
 ):
     policy = trained(make(architecture, lora={**LORA, **options}))
     before, layers, merged = state(policy), [], merging.merged
-    monkeypatch.setattr(merging, "merged", lambda layer: layers.append(layer) or merged(layer))
+    monkeypatch.setattr(merging, "merged", lambda *own: layers.append(own[1]) or merged(*own))
     rollouts = policy.sample(rows, group_size=4, seeds=range(12))
     assert layers
     assert len(layers) == len(set(map(id, layers))) == len(list(merging.adapted(policy.model)))
@@ -61,7 +61,7 @@ def test_merged_layers_are_reused_until_weights_change_and_freed_for_training(
     make, rows, monkeypatch
 ):
     policy, merges, merged = trained(make(lora=LORA)), [], merging.merged
-    monkeypatch.setattr(merging, "merged", lambda layer: merges.append(1) or merged(layer))
+    monkeypatch.setattr(merging, "merged", lambda *own: merges.append(1) or merged(*own))
     layers = len(list(merging.adapted(policy.model)))
 
     def sample():

@@ -278,7 +278,13 @@ def sharded_policy(saved, mesh):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"lora": LORA}, {"share_prompt": False}, {"lora": HEAD, "architecture": "llama"}],
+    [
+        {},
+        {"lora": LORA},
+        {"share_prompt": False},
+        {"lora": HEAD, "architecture": "llama"},
+        {"lora": LORA, "architecture": "mixtral"},
+    ],
     ids=str,
 )
 def test_a_sharded_policy_of_one_process_has_the_gradients_of_an_unsharded_one(

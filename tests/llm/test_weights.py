@@ -83,13 +83,14 @@ def test_disabled_adapters_are_left_out():
 
 
 @pytest.mark.filterwarnings("ignore:.*tied:UserWarning", "ignore:.*tie:UserWarning")
-@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
-def test_adapters_on_one_of_two_tied_layers_are_refused(target):
+@pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_one_of_two_tied_layers_with_other_weights_is_refused(layer, whole):
+    """With adapters, or trained as a whole."""
     tied = model_of(Qwen2Config(**SMALL, tie_word_embeddings=True))
-    wrapped = adapted(tied, [target])
-    with pytest.raises(
-        UserError, match="is tied to another layer's, and one of the two has adapters"
-    ):
+    options = {"modules_to_save": [layer]} if whole else {}
+    wrapped = adapted(tied, ["q_proj"] if whole else [layer], **options)
+    with pytest.raises(UserError, match="is tied to another layer's, and one of the two has"):
         dict(plain_weights(wrapped.get_base_model(), None))
 
 
@@ -100,8 +101,10 @@ def test_adapters_that_cannot_be_merged_are_refused():
         dict(plain_weights(wrapped.get_base_model(), None))
 
 
-def test_sharded_weights_are_gathered(tmp_path):
-    wrapped = adapted(untied(), use_rslora=True)
+@pytest.mark.parametrize("experts", [False, True])
+def test_sharded_weights_are_gathered(tmp_path, experts):
+    model = model_of(MixtralConfig(**SMALL, num_local_experts=3)) if experts else untied()
+    wrapped = adapted(model, use_rslora=True)
     expected = dict(plain_weights(wrapped.get_base_model(), None))
     expected = {name: tensor.clone() for name, tensor in expected.items()}
     torch.distributed.init_process_group(

@@ -18,6 +18,7 @@ from groupwise_llm.files.sharding import Share
 from groupwise_llm.model import modes
 from groupwise_llm.model.adapters import with_adapters
 from groupwise_llm.model.copies import DTYPES
+from groupwise_llm.model.coverage import experts_without_adapters
 from groupwise_llm.settings import Settings
 
 FILE_ARGUMENTS = frozenset(
@@ -95,6 +96,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
         share.set_aside(model)
     if settings.lora is not None:
         model = with_adapters(model, settings.lora, revision=settings.loading.get("revision"))
+        notes += experts_without_adapters(model)
     if share:
         share.placeholders_to_meta(model)
     notes += _hold_in_float32(model, settings)

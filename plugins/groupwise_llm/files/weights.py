@@ -1,6 +1,6 @@
 """The whole model's weights under the names of its checkpoints, for an engine to load."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from groupwise.errors import UserError
-from groupwise_llm.model.merging import gathered, merged
+from groupwise_llm.model.merging import (
+    gathered,
+    is_active,
+    merged,
+    own_parameters,
+    wrappers_of,
+)
 
 Named = tuple[str, Tensor]
 
@@ -39,48 +45,92 @@ def plain_weights(causal: Any, dtype: torch.dtype | None) -> Iterator[Named]:
 
 
 def _present(causal: nn.Module) -> Iterator[Named]:
-    """Every weight under its name in the model, adapters merged."""
+    """Every weight under its name in the model, adapters merged.
+
+    Raises UserError, before the first weight, where something trained would be left out.
+    """
+    parts = list(_parts("", causal, set()))
+    _check_complete(causal, [module for _, module in parts])
     plain: set[int] = set()
-    adapted: set[int] = set()
-    skipped: tuple[str, ...] = ()
-    for path, module in causal.named_modules():
-        if path.startswith(skipped) and skipped:
-            continue
-        prefix = f"{path}." if path else ""
-        if isinstance(module, BaseTunerLayer):
-            skipped = (*skipped, prefix)
-            base = dict(module.get_base_layer().named_parameters())
-            shared = plain | adapted
-            adapted |= {id(p) for p in base.values()}
-            own = base if module.disable_adapters else merged(module)
+    changed: set[int] = set()
+    for path, module in parts:
+        own, original = _direct(_inside(module)), {id(x) for x in _original(module)}
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            shared = plain | changed
+            changed |= original
+            if isinstance(module, BaseTunerLayer) and is_active(module):
+                own |= merged(path, module)
         else:
-            if isinstance(module, AuxiliaryTrainingWrapper):
-                skipped = (*skipped, prefix)
-                base = dict(_copy_of(module).named_parameters())
-            else:
-                base = _direct(module)
-            own = {name: tensor for name, tensor in base.items() if id(tensor) not in plain}
-            shared = adapted
-            plain |= {id(tensor) for tensor in base.values()}
-        if any(id(tensor) in shared for tensor in base.values()):
+            own = {name: tensor for name, tensor in own.items() if id(tensor) not in plain}
+            shared = changed
+            plain |= original
+        if original & shared:
             raise UserError(
                 f"policy.lora: the weight of {path} is tied to another layer's, and one of the two "
-                f"has adapters: merged, they differ, and an engine loads one tied weight; leave "
-                f"the layer out of policy.lora.targets, or leave out the section sampler"
+                f"has adapters or is trained by itself: merged, they differ, and an engine loads "
+                f"one tied weight; leave the layer out of policy.lora, or leave out the section "
+                f"sampler"
             )
         for name, tensor in own.items():
-            yield prefix + name, gathered(tensor)
+            yield f"{path}.{name}" if path else name, gathered(tensor)
+
+
+def _parts(path: str, module: nn.Module, visited: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    """(path, module) of every module, each once; a wrapper of peft's stands for what it wraps."""
+    if id(module) in visited:
+        return
+    visited.add(id(module))
+    yield path, module
+    for name, child in _inside(module).named_children():
+        yield from _parts(f"{path}.{name}" if path else name, child, visited)
+
+
+def _inside(module: nn.Module) -> nn.Module:
+    """What a wrapper of peft's wraps; any other module itself."""
+    if isinstance(module, BaseTunerLayer):
+        base: nn.Module = module.get_base_layer()
+        return base
+    return _copy_of(module) if isinstance(module, AuxiliaryTrainingWrapper) else module
+
+
+def _original(module: nn.Module) -> Iterator[Tensor]:
+    """The tensors of the model without peft at the module's place."""
+    inside: Any = _inside(module)
+    if isinstance(module, AuxiliaryTrainingWrapper):
+        inside = module.original_module
+    yield from _direct(inside).values()
+
+
+def _check_complete(causal: nn.Module, parts: Iterable[nn.Module]) -> None:
+    """Raise UserError for trained weights that neither are sent as they are nor get merged."""
+    reached: set[int] = set()
+    for module in parts:
+        reached |= {id(tensor) for tensor in _direct(_inside(module)).values()}
+        for wrapper in wrappers_of(module) if isinstance(module, BaseTunerLayer) else ():
+            reached |= {
+                id(weight)
+                for name, child in wrapper.named_children()
+                if name != "base_layer"
+                for weight in child.parameters()
+            }
+            reached |= {id(weight) for weight in own_parameters(wrapper).values()}
+    for name, weight in causal.named_parameters():
+        if weight.requires_grad and id(weight) not in reached:
+            raise UserError(
+                f"policy.lora: {name} is trained, but is not part of the merged weights that an "
+                f"engine needs; leave it out of policy.lora.targets, or leave out the section "
+                f"sampler"
+            )
 
 
 def _direct(module: nn.Module) -> dict[str, Tensor]:
     """The module's own parameters and persistent buffers, without those of submodules."""
-    parameters = {name: p for name, p in module._parameters.items() if p is not None}
     buffers = {
         name: b
         for name, b in module._buffers.items()
         if b is not None and name not in module._non_persistent_buffers_set
     }
-    return {**parameters, **buffers}
+    return {**own_parameters(module), **buffers}
 
 
 def _copy_of(wrapper: AuxiliaryTrainingWrapper) -> nn.Module:

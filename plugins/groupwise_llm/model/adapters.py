@@ -2,6 +2,8 @@
 
 import re
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +19,11 @@ ZERO = re.compile(r"lora_(B|embedding_A)\b")
 """Names of the adapter weights that peft's default initialisation sets to zero."""
 SAVED = re.compile(r"modules_to_save\.\w+")
 """Where peft keeps the trained copy of a module that is trained in full."""
+NOISE, FROM_ZERO = 0.05, 0.02
+"""Standard deviation of the numbers that `perturbed` adds: relative to the weight's root mean
+square, and to weights of zero. Adapters then change a layer's output by about a tenth."""
+ALL = "all-linear"
+"""The setting `targets` that leaves the choice of layers to peft."""
 REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
 """peft's message for a module that cannot have adapters."""
 
@@ -72,6 +79,35 @@ def idle_weights(model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
+@contextmanager
+def perturbed(model: nn.Module) -> Iterator[None]:
+    """The context in which random numbers are added to every trained weight; then it is as before.
+
+    New adapters add nothing, so a pass that leaves them out cannot be told from one that applies
+    them. Sharded weights are changed shard by shard.
+    """
+    trained = [_own(p) for p in model.parameters() if p.requires_grad]
+    before = [weight.clone() for weight in trained]
+    with torch.no_grad():
+        for weight in trained:
+            generator = torch.Generator(weight.device).manual_seed(0)
+            noise = torch.randn(weight.shape, generator=generator, device=weight.device)
+            scale = float(weight.float().square().mean().sqrt()) if weight.numel() else 0.0
+            weight.add_((NOISE * scale or FROM_ZERO) * noise.to(weight.dtype))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in zip(trained, before, strict=True):
+                weight.copy_(value)
+
+
+def _own(weight: Tensor) -> Tensor:
+    """This process's part of a weight, which shares its memory."""
+    own: Tensor = weight.to_local() if isinstance(weight, DTensor) else weight
+    return own.detach()
+
+
 def _any(weight: Tensor) -> bool:
     """Whether any element is not zero, in any process's shard."""
     nonzero = weight.any()
@@ -95,9 +131,10 @@ def _config(model: Any, lora: Lora) -> Any:
                 f"policy.lora.options: modules_to_save: the model has no module {kept!r}"
             )
     options = {"task_type": "CAUSAL_LM", "lora_dropout": 0.0, **lora.options}
-    options["exclude_modules"] = _excluded(model, options.get("exclude_modules"))
+    chosen = routers_of(model) if lora.targets == ALL else {}
+    options["exclude_modules"] = _excluded(model, options.get("exclude_modules"), chosen)
     try:
-        return LoraConfig(
+        config = LoraConfig(
             r=lora.rank,
             lora_alpha=lora.alpha or 2 * lora.rank,
             target_modules=lora.targets,
@@ -105,10 +142,50 @@ def _config(model: Any, lora: Lora) -> Any:
         )
     except (TypeError, ValueError) as error:
         raise UserError(f"policy.lora.options: {first_line(error)}") from error
+    if chosen:
+        _leave_out(config, model, chosen, set(options.get("target_parameters") or ()))
+    return config
 
 
-def _excluded(model: Any, own: str | list[str] | None) -> str | list[str] | None:
-    """The modules that get no adapters: the user's own list, and the layers already frozen."""
+def routers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules of a mixture of experts that choose a token's experts, by name."""
+    routers = {}
+    for name, module in model.named_modules():
+        parent, _, leaf = name.rpartition(".")
+        beside = leaf == "gate" and hasattr(model.get_submodule(parent), "experts")
+        if beside or leaf == "router" or "Router" in type(module).__name__:
+            routers[name] = module
+    return routers
+
+
+def _leave_out(
+    config: Any, model: nn.Module, modules: Mapping[str, nn.Module], own: set[str]
+) -> None:
+    """Take the parameters of these modules from those that peft adapts, except the user's `own`.
+
+    For models whose experts transformers stacks, peft turns "all-linear" into names of parameters,
+    routers among them.
+    """
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    except ImportError:  # an older peft, which adapts linear layers alone
+        return
+    convert_peft_config_for_transformers(config, model, None)
+    parameters = [
+        f".{name}.{key}" for name, module in modules.items() for key, _ in module.named_parameters()
+    ]
+    config.target_parameters = {
+        target
+        for target in config.target_parameters or ()
+        if target in own or not any(name.endswith(f".{target}") for name in parameters)
+    }
+
+
+def _excluded(
+    model: Any, own: str | list[str] | None, routers: Mapping[str, nn.Module]
+) -> str | list[str] | None:
+    """The modules that get no adapters: the user's own list, the layers already frozen, and the
+    linear layers of these routers."""
     frozen = [
         name
         for name, module in model.named_modules()
@@ -117,8 +194,15 @@ def _excluded(model: Any, own: str | list[str] | None) -> str | list[str] | None
         # Quantised weights are integers and never require a gradient, but may have adapters.
         and module.weight.is_floating_point()
     ]
-    if not frozen:
+    choosing = [
+        f"{name}.{part}".rstrip(".")
+        for name, router in routers.items()
+        for part, layer in router.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    names = list(dict.fromkeys([*frozen, *choosing]))
+    if not names:
         return own
     if isinstance(own, str):
-        return "|".join([own, *map(re.escape, frozen)])
-    return [*(own or []), *frozen]
+        return "|".join([own, *map(re.escape, names)])
+    return [*(own or []), *names]

@@ -161,14 +161,16 @@ class Copies:
         half = DTYPES[numerics.precision]
         for name, layer in merging.adapted(self.model):
             base = layer.get_base_layer()
-            if isinstance(base.weight, DTensor):  # sharded, and not gathered at the moment
+            own = merging.own_parameters(base)
+            # Sharded, and not gathered at the moment.
+            if any(isinstance(weight, DTensor) for weight in own.values()):
                 continue
             state = [(id(p), p._version, p.device) for p in layer.parameters()], half
             weights = dict(self._merged[name][1]) if name in self._merged else {}
             if not weights or self._merged[name][0] != state:
                 weights = {
-                    key: value.to(half if numerics.precision == "bf16" else base.weight.dtype)
-                    for key, value in merging.merged(layer).items()
+                    key: value.to(half if numerics.precision == "bf16" else own[key].dtype)
+                    for key, value in merging.merged(name, layer).items()
                 }
             kept[name] = state, weights
             for key, value in weights.items():
@@ -205,8 +207,10 @@ class _Through(torch.autograd.Function):
 
 
 def _passing_on(weight: Tensor, copy: Tensor) -> Tensor:
-    trained = weight.requires_grad and torch.is_grad_enabled()
-    return _Through.apply(weight, copy) if trained else copy
+    if weight.requires_grad and torch.is_grad_enabled():
+        passed: Tensor = _Through.apply(weight, copy)
+        return passed
+    return nn.Parameter(copy, requires_grad=False)  # peft adapts parameters, not plain tensors
 
 
 def _stays_in_float32(causal: Any, name: str) -> bool:

@@ -53,18 +53,26 @@ class Ability:
 
 
 def ability(
-    model: CausalModel, *, precision: str, head: str | None, share: bool, name: str
+    model: CausalModel,
+    *,
+    precision: str,
+    head: str | None,
+    share: bool,
+    longest: int | None,
+    name: str,
 ) -> Ability:
     """Probe the model. Raises UserError where no pass gives the right log-probs.
 
     precision, head: of the run's `Numerics`; share: whether sharing prompts is tried;
-    name: of the model, for messages.
+    longest: most tokens of a row in the run, None if unlimited; name: of the model, for messages.
     """
     trial, notes = Trial.of(model), []
     numerics, right = _arithmetic(trial, precision, name)
     numerics, tolerance = _head(trial, numerics, right, name)
     if not numerics.plain_head:
         notes.append(OWN_HEAD)
+    if longest is not None:
+        _check_neighbour(trial, numerics, right, longest, tolerance=tolerance, name=name)
     if model.checkpoints is not None:
         _check_recomputing(trial, numerics, name)
     if model.model is not model.causal:
@@ -133,6 +141,29 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
         if gap_of(plain, own) <= (HEAD_ROUNDED if rounds else most):
             return numerics, tolerance
     return by_itself, tolerance
+
+
+@torch.no_grad()
+def _check_neighbour(
+    trial: Trial, numerics: Numerics, right: Tensor, longest: int, *, tolerance: float, name: str
+) -> None:
+    """Raise UserError where log-probs change beside a row at the last positions of the longest row.
+
+    The other row has few tokens, only their positions are far on, so this takes one short pass.
+    """
+    try:
+        gap = gap_of(*trial.beside_the_farthest(numerics, right, longest))
+    except Exception:  # a model that takes no positions, or that has fewer than it states
+        trial.model.recover()
+        return
+    if not gap <= tolerance:
+        raise UserError(
+            f"{name}: log-probs of a row change by {gap:.2g} nats when a row of {longest} tokens "
+            f"is in the same pass, so this model cannot be trained on rows of such lengths; set "
+            f"policy.max_prompt_tokens, so that prompt and completion stay below the length at "
+            f"which its positions are encoded otherwise (often original_max_position_embeddings "
+            f"in config.json)"
+        )
 
 
 def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
@@ -244,9 +275,10 @@ def _decoding(
         if gap <= tolerance:
             return way, "" if way == ways[0] else reason
         reason = reason or f"log-probs are off by {gap:.2g} otherwise"
+    hint = "; try policy.lora.merge: false" if trial.model.merge else ""
     raise UserError(
         f"completions of this model cannot be sampled with the log-probs that it is trained on: "
-        f"{reason}"
+        f"{reason}{hint}"
     )
 
 

@@ -57,6 +57,21 @@ class Trial:
         sequences = Sequences.of(self.rows, self.ids, self.mask, places)
         return likelihood(self.model, numerics, sequences, share=share, temperature=1.0)[0]
 
+    def beside_the_farthest(
+        self, numerics: Numerics, right: Tensor, longest: int
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs [k] of the first row's tokens beside a row that ends at position longest - 1,
+        and those among `right`, the true ones of the trial."""
+        prompt, own = self.prompts[0].to(self.model.device), self.ids[0, self.mask[0]]
+        whole = torch.cat([prompt, own]).repeat(2, 1)
+        near = torch.arange(whole.shape[1], device=whole.device)
+        positions = torch.stack([near, near + max(0, longest - whole.shape[1])])
+
+        def run(hidden: Hidden) -> Tensor:
+            return hidden(whole, positions=positions)[0, len(prompt) - 1 : -1]
+
+        return self.model(run, numerics, own, temperature=1.0)[0], right[: len(own)]
+
     def log_probs_and_gradient(self, numerics: Numerics, *, share: bool) -> tuple[Tensor, Tensor]:
         """The same, and the gradient of a weighted sum of them with respect to `scaled`'s factor.
 

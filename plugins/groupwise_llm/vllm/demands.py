@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from groupwise.errors import UserError
+from groupwise_llm.model import rotary
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.nccl import BACKEND
 from groupwise_llm.vllm.server import Facts, Server
@@ -29,6 +30,14 @@ def _needs(facts: Facts, policy: LanguageModel, settings: Settings, backend: str
         yield (
             f"takes {facts.max_tokens} tokens of prompt and completion, and "
             f"policy.max_new_tokens is {longest}; start it with a larger --max-model-len"
+        )
+    limit = rotary.original_positions(policy.causal.causal.config.get_text_config())
+    most = policy.prompts.longest
+    if limit and most and (facts.max_tokens > limit) != (most > limit):
+        yield (
+            f"takes {facts.max_tokens} tokens of prompt and completion, and the policy {most}: "
+            f"vLLM encodes the positions of this model's rows otherwise if it takes more than "
+            f"{limit}; start it with --max-model-len {most}, or set policy.max_prompt_tokens"
         )
     if settings.sleep and not facts.sleep_mode:
         yield "cannot sleep (sampler.sleep); start it with --enable-sleep-mode"

@@ -58,6 +58,27 @@ def test_tied_embeddings_on_a_cpu_server_are_refused(make, engine, sampler):
     sampler(make("qwen2"), engine("qwen2"))  # on a GPU tied embeddings work
 
 
+def test_a_server_with_other_rotary_factors_than_the_policy_is_refused(make, engine, sampler):
+    """vLLM chooses LongRoPE's factors by the most tokens that it takes, for all rows."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0] * 4,
+        "original_max_position_embeddings": 64,
+    }
+    model = {"rope_parameters": rope}
+    for prompt, tokens in [(None, 128), (None, 100), (20, 64)]:
+        sampler(
+            make(model=model, architecture="llama", max_prompt_tokens=prompt),
+            engine(model=model, max_tokens=tokens),
+        )
+    for prompt, tokens, most in [(None, 64, 128), (20, 65, 32)]:
+        policy = make(model=model, architecture="llama", max_prompt_tokens=prompt)
+        with pytest.raises(UserError, match=rf"{tokens} tokens .* --max-model-len {most}, or set"):
+            sampler(policy, engine(model=model, max_tokens=tokens))
+
+
 def test_errors_name_the_option_to_set(pair, sampler):
     policy, server, _ = pair({"max_new_tokens": 2})
     for path, answer, message in [
