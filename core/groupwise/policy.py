@@ -48,6 +48,8 @@ class Policy(nn.Module, Sampler):
     rates: by prefix of parameter names, a factor of the learning rate (for a critic, say).
     unkept: prefixes of trained parameters that `keep` does not copy, since neither sampling nor a
         reference uses them (a critic, again).
+    factored: True if trained weights are factors that the model multiplies with each other (LoRA):
+        a mean of two copies is then not the mean of the two models.
     mesh: the processes that the weights are divided among; None if each process has all weights.
     """
 
@@ -62,6 +64,7 @@ class Policy(nn.Module, Sampler):
     notes: Sequence[str] = ()
     needed: frozenset[str] | None = None
     scale_loss: bool = False
+    factored: bool = False
     mesh: DeviceMesh | None = None
     rates: Mapping[str, float] = MappingProxyType({})
     unkept: tuple[str, ...] = ()

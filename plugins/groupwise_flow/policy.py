@@ -64,6 +64,7 @@ class FlowPolicy(Policy):
         self.max_decisions = config.window.length(config.steps)
         self.notes: list[str] = []
         self.scale_loss = config.precision == "fp16"
+        self.factored = config.lora is not None
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]

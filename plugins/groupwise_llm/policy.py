@@ -75,6 +75,7 @@ class LanguageModel(Policy):
         super().__init__()
         self.config = config
         self.max_decisions = config.max_new_tokens
+        self.factored = config.lora is not None
         self._loaded: Loaded | None = None
         self._ability: probes.Ability | None = None
 

@@ -144,7 +144,17 @@ class GRPO(Algorithm):
             self.needs |= {"mean", "std"}
 
     def prepare(self, policy: "Policy") -> None:
-        """Set `length`, the divisor of `normalize: constant`: the longest completion allowed."""
+        """Set `length`, the divisor of `normalize: constant`: the longest completion allowed.
+
+        Raises UserError if the reference cannot be mixed with the policy.
+        """
+        if policy.factored and self.config.reference_mix != 1:
+            raise UserError(
+                f"algorithm.reference_mix: {self.config.reference_mix:g} with LoRA: the mean of two "
+                f"adapters is not the adapter of the mean of two models, since each is a product of "
+                f"two factors; set reference_mix: 1 (the reference becomes the policy), or train "
+                f"the full model (no policy.lora)"
+            )
         self.length = self.config.length or policy.max_decisions
         if self.config.normalize == "constant" and self.length is None:
             raise UserError(
