@@ -199,6 +199,10 @@ class Adapter(ABC):
     def image_tokens(self) -> int:
         return self.token_rows * self.token_columns
 
+    def timestep(self, sigma: Tensor) -> Tensor:
+        """The scheduler's timesteps at noise levels [n]: sigma times `num_train_timesteps`."""
+        return sigma * self.pipeline.scheduler.config.get("num_train_timesteps", 1000)
+
     def noise_scale(self, steps: int) -> float:
         """The first sample, at `sigmas[0]`, is standard normal noise times this scale."""
         return 1.0

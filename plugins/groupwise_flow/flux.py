@@ -58,7 +58,7 @@ class FluxAdapter(Adapter):
         embeds = conditions["embeds"]
         velocity: Tensor = model(
             hidden_states=latents,
-            timestep=sigma,
+            timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             guidance=scale,
             encoder_hidden_states=embeds,
             pooled_projections=conditions["pooled"],

@@ -62,7 +62,7 @@ class SD3Adapter(Adapter):
     ) -> Tensor:
         velocity: Tensor = model(
             hidden_states=latents,
-            timestep=1000 * sigma,
+            timestep=self.timestep(sigma),
             encoder_hidden_states=conditions["embeds"],
             pooled_projections=conditions["pooled"],
             return_dict=False,
