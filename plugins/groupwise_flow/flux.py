@@ -19,6 +19,7 @@ class FluxAdapter(Adapter):
     pipelines = ("FluxPipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
     distilled_guidance = True
+    most_prompt_tokens = 512
     patch = 2
 
     @property

@@ -18,6 +18,7 @@ class SD3Adapter(Adapter):
 
     pipelines = ("StableDiffusion3Pipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
+    most_prompt_tokens = 512
 
     @property
     def patch(self) -> int:
