@@ -2,9 +2,10 @@
 
 A reward is any callable `f(prompts, completions, **columns) -> list[float | None]`, sync or async.
 It receives whole groups, in order, and the columns of the dataset with one value per completion. If
-its signature has them, it also receives `truncated`, the policy's facts (`completion_ids`, ...) and
-TRL's `trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this
-completion"; NaN is treated as None.
+its signature has them, it also receives `groups` (the number of each completion's group: the same
+prompt may be drawn twice), `truncated`, the policy's facts (`completion_ids`, ...) and TRL's
+`trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this completion"; NaN
+is treated as None.
 
 A process reward returns a list per completion instead of a number, with one entry per decision: the
 reward of the step that ends there, or `None` if none ends there.
@@ -28,7 +29,10 @@ from groupwise.errors import UserError
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
 Number = TypeVar("Number", int, float)
-OWN_ARGUMENTS = ("prompts", "completions", "truncated", "trainer_state", "log_extra", "log_metric")
+OWN_ARGUMENTS = (
+    *("prompts", "completions", "groups", "truncated"),
+    *("trainer_state", "log_extra", "log_metric"),
+)
 
 
 class SampleErrors(Exception):  # noqa: N818

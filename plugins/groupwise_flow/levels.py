@@ -2,6 +2,7 @@
 
 import inspect
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def _check_steps(adapter: Adapter, sigmas: Tensor) -> None:
     ):
         raise _refusal(scheduler, "its timesteps are not proportional to its noise levels")
     sample = torch.linspace(-1, 1, 16).view(1, 4, 2, 2)
-    for number, (sigma, after) in enumerate(zip(sigmas[:-1], sigmas[1:], strict=True)):
+    for number, (sigma, after) in enumerate(pairwise(sigmas)):
         # Another velocity each time, so that solvers with a memory differ.
         velocity = torch.cos(sample + number)
         time = scheduler.timesteps[number]
