@@ -174,6 +174,11 @@ class LanguageModel(Policy):
         positions = positions_of(model)
         return Prompts(tokenizer_of(config), config, positions=positions).check(rows)
 
+    @classmethod
+    def least_rate(cls, config: Settings) -> float:
+        """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
+        return 0.0 if config.lora is None else 1e-5
+
     # ---- sampling
 
     def sample(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from diffusers import DiffusionPipeline
+from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -68,6 +68,44 @@ def test_the_configuration_itself_works(config, command):
     if command == "check":
         for purpose in ("transformer", "frozen models", "activations", "gradients", "optimizer"):
             assert purpose in result.output
+
+
+@pytest.mark.parametrize(
+    ("window", "steps"),
+    [
+        ({"kind": "all"}, range(9)),
+        ({"kind": "fixed", "start": 2, "size": 3}, range(2, 5)),
+        ({"kind": "random", "size": 3, "until": 0.4}, range(6)),
+        ({"kind": "sliding", "size": 2, "stride": 4}, (0, 1, 4, 5)),
+        ({"kind": "sliding", "size": 1, "stride": 3}, (0, 3, 6)),
+    ],
+    ids=str,
+)
+def test_check_compares_the_two_kls_over_the_trained_steps(config, window, steps):
+    config["policy"] |= {"steps": 10, "window": window}
+    assert "published" not in call(config, "check").output
+    config["algorithm"]["beta"] = 0.04
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler.set_timesteps(10)
+    intervals = -scheduler.sigmas.diff()[list(steps)]
+    ratio = f"{float(1 / intervals.max()):.1f} to {float(1 / intervals.min()):.1f} times"
+    for kl, other in {"exact": "published", "published": "exact"}.items():
+        config["algorithm"]["kl"] = kl
+        output = " ".join(call(config, "check").output.split())
+        message = f"the exact KL is {ratio} the published one; algorithm.kl is {kl}: with a beta"
+        assert message in output
+        assert f"set algorithm.kl: {other}" in output
+    # Published code has the exact KL of other SDEs.
+    config["policy"]["sde"], config["algorithm"]["kl"] = "dance", "exact"
+    assert "published" not in call(config, "check").output
+
+
+def test_check_warns_of_a_learning_rate_that_is_low_for_adapters(config):
+    assert "learning_rate" not in call(config, "check").output
+    config["policy"]["lora"] = {"rank": 2}
+    assert "learning_rate 1e-06: low for the adapters" in call(config, "check").output
+    config["train"]["learning_rate"] = 1e-4
+    assert "learning_rate" not in call(config, "check").output
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
