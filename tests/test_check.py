@@ -120,6 +120,18 @@ def test_more_processes_than_groups_give_a_warning(config):
     assert "idle" not in check(config, "--processes", "2").stdout
 
 
+def test_a_learning_rate_that_is_low_for_adapters_gives_a_warning(config):
+    """The default of 1e-6 is for training all weights."""
+    assert "learning_rate" not in check(config).stdout
+    config["policy"]["lora"] = {"rank": 4}
+    message = (
+        "warning: learning_rate 1e-06: low for the adapters of this policy, which usually take"
+    )
+    assert f"{message} 1e-05 or more" in check(config).stdout
+    assert "learning_rate" not in check(config, "train.learning_rate=1e-5").stdout
+    assert "learning_rate 0: nothing" in check(config, "train.learning_rate=0").stdout
+
+
 def test_options_of_the_default_algorithm_need_no_name(config):
     config["algorithm"] = {"beta": 0.1}
     assert "uses a reference" in check(config).stdout

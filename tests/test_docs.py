@@ -138,6 +138,25 @@ def test_yaml(page: Path) -> None:
                 parse_config(data)
 
 
+@pytest.mark.parametrize("page", with_blocks("yaml"))
+def test_configurations_have_learning_rates_for_adapters_and_the_kl_of_their_beta(
+    page: Path,
+) -> None:
+    """Published betas are for the published KL, and the default rate is for whole models."""
+    published = {0.04, 0.01}
+    for block in blocks(page):
+        data, _ = yaml_lines.read(block.text, "") if block.language == "yaml" else (None, None)
+        if not isinstance(data, dict) or "policy" not in data:
+            continue
+        config = parse_config(data).config
+        where = f"{page.name}, block at line {block.line}"
+        if config.policy.options.get("lora"):
+            assert config.train.learning_rate >= 1e-5, where
+        options = config.algorithm.options
+        if config.policy.name == "flow" and options.get("beta") in published:
+            assert options.get("kl") == "published", where
+
+
 def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -> None:
     """The page's configuration names the page's files as `module:attribute`, with options."""
     page = ROOT / "docs" / "plugins.md"

@@ -5,7 +5,7 @@ update; and `loss`, computed micro-batch by micro-batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -97,6 +97,11 @@ class Algorithm(ABC):
     def check(self, policy_config: Any) -> None:  # noqa: B027
         """Raise UserError if the algorithm does not fit the policy's `Config`. Called by `groupwise
         check` and before a run builds the policy."""
+
+    def examine(self, policy_config: Any) -> Sequence[str]:
+        """Notes of `groupwise check` on the algorithm with the policy's `Config`; loads no
+        weights."""
+        return ()
 
     def prepare(self, policy: "Policy") -> None:  # noqa: B027
         """Called once before the run: read settings of the policy (`max_decisions`), keep weights

@@ -180,6 +180,12 @@ class Policy(nn.Module, Sampler):
         """
         return ()
 
+    @classmethod
+    def least_rate(cls, config: Any) -> float:
+        """The least usual learning rate of the adapters that this `Config` trains, for a warning of
+        `groupwise check`; 0 for none, as for whole models."""
+        return 0.0
+
     def begin(self, step: int) -> None:
         """Called before the rollouts of a training step are sampled; the first step is 0.
 

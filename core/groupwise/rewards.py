@@ -2,10 +2,11 @@
 
 A reward is any callable `f(prompts, completions, **columns) -> list[float | None]`, sync or async.
 It receives whole groups, in order, and the columns of the dataset with one value per completion. If
-its signature has them, it also receives `truncated`, the policy's facts (`completion_ids`, ...) and
-TRL's `trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this
-completion". NaN means that the reward failed on it: as if the completion itself had failed, it has
-no reward and no gradient.
+its signature has them, it also receives `groups` (the number of each completion's group: the same
+prompt may be drawn twice), `truncated`, the policy's facts (`completion_ids`, ...) and TRL's
+`trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this completion". NaN
+means that the reward failed on it: as if the completion itself had failed, it has no reward and no
+gradient.
 
 A process reward returns a list per completion instead of a number, with one entry per decision: the
 reward of the step that ends there, or `None` if none ends there.
@@ -31,7 +32,10 @@ RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable
 Number = TypeVar("Number", int, float)
 SAMPLER = ""
 """The name of the sampler among the causes of failures; no reward can have it."""
-OWN_ARGUMENTS = ("prompts", "completions", "truncated", "trainer_state", "log_extra", "log_metric")
+OWN_ARGUMENTS = (
+    *("prompts", "completions", "groups", "truncated"),
+    *("trainer_state", "log_extra", "log_metric"),
+)
 
 
 class SampleErrors(Exception):  # noqa: N818

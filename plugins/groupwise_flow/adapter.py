@@ -39,6 +39,8 @@ class Adapter(ABC):
     by_token: names of conditions [n, tokens, ...] whose number of tokens depends on the prompts.
     distilled_guidance: the model takes the guidance scale as an input (FLUX.1), so guidance needs
         no second pass.
+    most_prompt_tokens: the largest `prompt_tokens` that the pipeline's own call accepts; None
+        without a limit.
     patch: latent pixels along a token's side.
     """
 
@@ -49,12 +51,19 @@ class Adapter(ABC):
     reads: ClassVar[Sequence[str]] = ("prompt",)
     by_token: ClassVar[Sequence[str]] = ()
     distilled_guidance: ClassVar[bool] = False
+    most_prompt_tokens: ClassVar[int | None] = None
 
     def __init__(
         self, pipeline: Any, *, height: int | None, width: int | None, prompt_tokens: int
     ) -> None:
         """height, width: in pixels, the pipeline's own if None. UserError for impossible sizes."""
         self.pipeline, self.prompt_tokens = pipeline, prompt_tokens
+        if self.most_prompt_tokens is not None and prompt_tokens > self.most_prompt_tokens:
+            raise UserError(
+                f"policy.prompt_tokens: {type(pipeline).__name__} takes at most "
+                f"{self.most_prompt_tokens} (its max_sequence_length), found {prompt_tokens}; "
+                f"policy.long_prompts says what happens to longer prompts"
+            )
         self.height, self.width = height or self.default_side, width or self.default_side
         side = self.token_side
         if self.height % side or self.width % side:
@@ -198,6 +207,10 @@ class Adapter(ABC):
     @property
     def image_tokens(self) -> int:
         return self.token_rows * self.token_columns
+
+    def timestep(self, sigma: Tensor) -> Tensor:
+        """The scheduler's timesteps at noise levels [n]: sigma times `num_train_timesteps`."""
+        return sigma * self.pipeline.scheduler.config.get("num_train_timesteps", 1000)
 
     def noise_scale(self, steps: int) -> float:
         """The first sample, at `sigmas[0]`, is standard normal noise times this scale."""

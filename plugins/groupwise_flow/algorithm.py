@@ -1,6 +1,6 @@
 """FlowGRPO: GRPO with the changes that published training of flow models makes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -60,6 +60,31 @@ class FlowGRPO(GRPO):
                 f"algorithm.kl: published goes with policy.sde: flow, found {kind}, for which "
                 f"published code uses the exact KL; set algorithm.kl: exact"
             )
+
+    def examine(self, policy_config: Any) -> Sequence[str]:
+        """How many times the published KL the exact one is, over the steps that are trained.
+
+        Published code divides by g^2 of the SDE where the exact KL divides by the step's variance
+        g^2 (sigma - sigma_next). For other SDEs than `flow` it has the exact KL.
+        """
+        from groupwise_flow.examining import intervals  # needs diffusers
+        from groupwise_flow.settings import Settings
+
+        if not self.config.beta or not isinstance(policy_config, Settings):
+            return ()
+        trained = intervals(policy_config) if policy_config.sde == "flow" else None
+        if trained is None:
+            return ()
+        least, most = (float(1 / length) for length in (trained.max(), trained.min()))
+        advice = {
+            "exact": "with a beta of Flow-GRPO's code set algorithm.kl: published",
+            "published": "with a beta for the exact KL set algorithm.kl: exact",
+        }
+        note = (
+            f"algorithm.beta: over the trained steps the exact KL is {least:.1f} to {most:.1f} "
+            f"times the published one; algorithm.kl is {self.config.kl}: {advice[self.config.kl]}"
+        )
+        return (note,)
 
     def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning where rounding in half precision exceeds the clip range; see `Rounding`."""

@@ -3,10 +3,20 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from groupwise_flow import lengths
+from groupwise_flow.adapter import Adapter
 from groupwise_flow.guided import Guided
 from groupwise_flow.levels import levels
-from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
+from groupwise_flow.loading import (
+    READING,
+    adapter_class,
+    explained,
+    fitted,
+    quiet,
+    read_index,
+)
 from groupwise_flow.settings import Settings
 from groupwise_flow.skeleton import skeleton
 
@@ -16,22 +26,37 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
 
     Builds everything as a run does, around models without weights.
     """
-    index = read_index(settings)
-    make = adapter_class(settings, index)
-    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
-        pipeline = skeleton(settings, index)
-    if pipeline is None:
-        kind = index.get("_class_name")
+    adapter = _outline(settings)
+    if adapter is None:
+        kind = read_index(settings).get("_class_name")
         note = (
             f"policy.model: {kind}, or a component of it, is not from diffusers or transformers: "
             f"size, adapters, guidance and prompts can only be checked by a run"
         )
         return (note,)
-    adapter = fitted(pipeline, make, settings)
     guided = Guided(adapter, settings)
     for steps in (settings.steps, settings.evaluation_steps):
         levels(adapter, steps)
     return checked(guided, rows)
+
+
+def intervals(settings: Settings) -> Tensor | None:
+    """[n] sigma - sigma_next of each step that can be a decision; None for unknown pipelines."""
+    adapter = _outline(settings)
+    if adapter is None:
+        return None
+    sigmas = levels(adapter, settings.steps)
+    return -sigmas.diff()[settings.window.decisions(settings.steps)]
+
+
+def _outline(settings: Settings) -> Adapter | None:
+    """The adapter around models without weights; None where the pipeline, or a component of it, is
+    not from diffusers or transformers."""
+    index = read_index(settings)
+    make = adapter_class(settings, index)
+    with quiet(), explained(settings, READING):
+        pipeline = skeleton(settings, index)
+    return None if pipeline is None else fitted(pipeline, make, settings)
 
 
 def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:

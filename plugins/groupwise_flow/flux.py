@@ -19,6 +19,7 @@ class FluxAdapter(Adapter):
     pipelines = ("FluxPipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
     distilled_guidance = True
+    most_prompt_tokens = 512
     patch = 2
 
     @property
@@ -58,7 +59,7 @@ class FluxAdapter(Adapter):
         embeds = conditions["embeds"]
         velocity: Tensor = model(
             hidden_states=latents,
-            timestep=sigma,
+            timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             guidance=scale,
             encoder_hidden_states=embeds,
             pooled_projections=conditions["pooled"],

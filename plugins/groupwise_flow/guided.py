@@ -127,13 +127,19 @@ def select(conditions: Conditions, rows: Rows) -> Conditions:
 
 
 def check_guidance(adapter: Adapter, config: Settings) -> None:
-    """Raise UserError for a guidance scale above 1 where the model takes none."""
+    """Raise UserError for a guidance scale that would change nothing: any but 1 where the model
+    takes none, and below 1 with a second pass, which diffusers' pipelines make above 1 only."""
     for key, scale in {
         "guidance": config.guidance,
         "training_guidance": config.guidance_in_training,
     }.items():
-        if scale > 1 and not adapter.takes_guidance():
+        if scale != 1 and not adapter.takes_guidance():
             raise UserError(
                 f"policy.{key}: this model takes no guidance (it is distilled, like "
                 f"FLUX.1-schnell); leave it at 1, found {scale:g}"
+            )
+        if scale < 1 and not adapter.distilled_guidance:
+            raise UserError(
+                f"policy.{key}: guidance is off at 1, and a smaller scale would change nothing, as "
+                f"in diffusers' pipelines; set 1 or more, found {scale:g}"
             )

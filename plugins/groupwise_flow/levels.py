@@ -1,35 +1,92 @@
 """Levels: an adapter's noise levels, checked."""
 
+import inspect
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
+
+TOLERANCE = 1e-4
+"""Largest gap between Euler's step and the scheduler's, and between timesteps relative to the
+number of training steps; both round in float32."""
 
 
 def levels(adapter: Adapter, steps: int) -> Tensor:
     """[steps + 1] float32 on the CPU, falling to 0 from at most 1.
 
     A sample at sigma is (1 - sigma) data + sigma noise. Raises UserError where the scheduler has no
-    such levels.
+    such levels, or where the adapter takes them from a scheduler whose own steps between them are
+    not Euler's: the pipeline would then draw other pictures.
     """
-    scheduler = type(adapter.pipeline.scheduler).__name__
+    scheduler = adapter.pipeline.scheduler
+    name = type(scheduler).__name__
     try:
         sigmas = adapter.sigmas(steps).to(device="cpu", dtype=torch.float32)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"policy.model: not a flow-matching pipeline: {scheduler} has no noise levels as "
+            f"policy.model: not a flow-matching pipeline: {name} has no noise levels as "
             f"{type(adapter).__name__} expects them ({error})"
         ) from error
     if len(sigmas) != steps + 1 or bool((sigmas.diff() >= 0).any()):
         raise UserError(
-            f"policy.model: {scheduler} does not have {steps} steps of falling noise levels with "
-            f"one pass of the model each; expected an Euler scheduler"
+            f"policy.model: {name} does not have {steps} steps of falling noise levels with "
+            f"one pass of the model each; expected an Euler scheduler{_changed(scheduler)}"
         )
     if sigmas[0] > 1 or sigmas[-1] != 0:
         raise UserError(
-            f"policy.model: the noise levels of {scheduler} fall from {float(sigmas[0]):g} to "
+            f"policy.model: the noise levels of {name} fall from {float(sigmas[0]):g} to "
             f"{float(sigmas[-1]):g}, where a flow model's fall from at most 1 to 0; an adapter "
             f"of your own can convert them (`sigmas`, `noise_scale`)"
         )
+    if torch.equal(sigmas, torch.as_tensor(scheduler.sigmas).to(sigmas)):
+        _check_steps(adapter, sigmas)
     return sigmas
+
+
+def _check_steps(adapter: Adapter, sigmas: Tensor) -> None:
+    """Raise UserError unless the scheduler's timesteps are the adapter's, and its steps Euler's.
+
+    Its step is called, so nothing depends on which settings a version of diffusers has.
+    """
+    scheduler = deepcopy(adapter.pipeline.scheduler)  # steps change it
+    times = torch.as_tensor(scheduler.timesteps).to(sigmas)
+    expected = adapter.timestep(sigmas[:-1])
+    if times.shape != expected.shape or not torch.allclose(
+        times, expected, rtol=TOLERANCE, atol=TOLERANCE * float(expected.max())
+    ):
+        raise _refusal(scheduler, "its timesteps are not proportional to its noise levels")
+    sample = torch.linspace(-1, 1, 16).view(1, 4, 2, 2)
+    for number, (sigma, after) in enumerate(pairwise(sigmas)):
+        # Another velocity each time, so that solvers with a memory differ.
+        velocity = torch.cos(sample + number)
+        time = scheduler.timesteps[number]
+        try:
+            moved = scheduler.step(velocity, time, sample, return_dict=False)[0]
+        except Exception as error:  # whatever a scheduler of any library raises
+            raise _refusal(scheduler, f"its step fails ({first_line(error)})") from error
+        sample = sample + (after - sigma) * velocity
+        if float((moved - sample).abs().max()) > TOLERANCE:
+            raise _refusal(scheduler, "its steps are others")
+
+
+def _refusal(scheduler: Any, problem: str) -> UserError:
+    return UserError(
+        f"policy.model: pictures are drawn by Euler's steps, x + (sigma_next - sigma) velocity, "
+        f"and {type(scheduler).__name__} would draw others: {problem}{_changed(scheduler)}; change "
+        f"it in the pipeline's scheduler/scheduler_config.json"
+    )
+
+
+def _changed(scheduler: Any) -> str:
+    """The scheduler's settings that differ from its class's defaults, for messages."""
+    parameters = inspect.signature(type(scheduler)).parameters
+    values = {name: scheduler.config.get(name, p.default) for name, p in parameters.items()}
+    changed = [
+        f"{name}: {value}" for name, value in values.items() if value != parameters[name].default
+    ]
+    return f" (its settings: {', '.join(changed)})" if changed else ""

@@ -137,6 +137,11 @@ class FlowPolicy(Policy):
         """The errors and notes of a run's start, without loading any weights."""
         return examine(config, rows)
 
+    @classmethod
+    def least_rate(cls, config: Settings) -> float:
+        """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
+        return 0.0 if config.lora is None else 1e-5
+
     # ---- sampling
 
     @torch.no_grad()

@@ -18,6 +18,7 @@ class SD3Adapter(Adapter):
 
     pipelines = ("StableDiffusion3Pipeline",)
     targets = tuple(f"attn.{name}" for name in (*ATTENTION, *TEXT_ATTENTION))
+    most_prompt_tokens = 512
 
     @property
     def patch(self) -> int:
@@ -62,7 +63,7 @@ class SD3Adapter(Adapter):
     ) -> Tensor:
         velocity: Tensor = model(
             hidden_states=latents,
-            timestep=1000 * sigma,
+            timestep=self.timestep(sigma),
             encoder_hidden_states=conditions["embeds"],
             pooled_projections=conditions["pooled"],
             return_dict=False,

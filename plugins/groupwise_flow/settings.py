@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from groupwise.errors import UserError
@@ -38,7 +38,19 @@ class Lora(BaseModel):
     targets: list[str] | None = Field(
         None, description="modules that get adapters; the attention projections if unset"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="further peft arguments, all but lora_dropout"
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _without_dropout(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("lora_dropout") not in (None, 0):
+            raise ValueError(
+                "lora_dropout is never applied: with dropout, the log-probs of sampling and of "
+                "training would differ, and ratios would not be 1; leave it out"
+            )
+        return options
 
 
 class Settings(BaseModel):
@@ -91,7 +103,12 @@ class Settings(BaseModel):
         description="a group starts from the same noise, and computes the steps before its window "
         "once",
     )
-    guidance: float = Field(1.0, ge=0, description="guidance scale at evaluation; 1 is off")
+    guidance: float = Field(
+        1.0,
+        ge=0,
+        description="guidance scale at evaluation; 1 is off, and only models that take it as an "
+        "input (FLUX.1-dev) have smaller ones",
+    )
     training_guidance: float | None = Field(
         None, ge=0, description="guidance scale in training; as at evaluation if unset"
     )
@@ -99,7 +116,10 @@ class Settings(BaseModel):
         "", description="prompt of the unconditional pass of classifier-free guidance"
     )
     prompt_tokens: int = Field(
-        256, ge=1, description="longest prompt, in tokens: the pipeline's max_sequence_length"
+        256,
+        ge=1,
+        description="longest prompt, in tokens: the pipeline's max_sequence_length, which Stable "
+        "Diffusion 3 and FLUX.1 limit to 512",
     )
     long_prompts: Long = Field(
         "error",

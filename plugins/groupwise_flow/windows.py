@@ -70,15 +70,25 @@ class Window(BaseModel):
 
     def starts(self, steps: int, seeds: Sequence[int], step: int) -> Tensor:
         """[n] int64: the first decision of each group, by its seed and the training step."""
-        length = self.length(steps)
-        last = steps - 1 - length
-        if self.kind == "sliding":
-            moved = self.start + (step // self.every) * self.stride
-            return torch.full((len(seeds),), moved % (last + 1))
+        firsts = self._firsts(steps)
         if self.kind == "random":
-            choices = min(last + 1, max(1, _steps_within(self.until, steps)))
-            return torch.tensor([_hashed(seed) % choices for seed in seeds])
-        return torch.full((len(seeds),), self.start if self.kind == "fixed" else 0)
+            return torch.tensor([firsts[_hashed(seed) % len(firsts)] for seed in seeds])
+        moves = step // self.every if self.kind == "sliding" else 0
+        return torch.full((len(seeds),), firsts[moves % len(firsts)])
+
+    def decisions(self, steps: int) -> list[int]:
+        """The steps, of 0 to steps - 2, that are decisions of any group in a long run."""
+        length = self.length(steps)
+        return sorted({first + n for first in self._firsts(steps) for n in range(length)})
+
+    def _firsts(self, steps: int) -> list[int]:
+        """The steps at which the window can begin; of a sliding one in the order of its moves."""
+        places = steps - self.length(steps)  # where a window of this length fits
+        if self.kind == "random":
+            return list(range(min(places, max(1, _steps_within(self.until, steps)))))
+        moves = range(places if self.kind == "sliding" else 1)
+        start = 0 if self.kind == "all" else self.start
+        return [(start + move * self.stride) % places for move in moves]
 
 
 def _steps_within(share: float, steps: int) -> int:

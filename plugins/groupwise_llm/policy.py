@@ -193,6 +193,11 @@ class LanguageModel(Policy):
             notes += [coverage(whole), *experts_without_adapters(whole)]
         return notes
 
+    @classmethod
+    def least_rate(cls, config: Settings) -> float:
+        """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
+        return 0.0 if config.lora is None else 1e-5
+
     # ---- sampling
 
     def sample(

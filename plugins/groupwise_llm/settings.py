@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from groupwise.options import PathOrName
 from groupwise.trust import LoadingArguments
@@ -26,7 +26,19 @@ class Lora(BaseModel):
         description="sample with merged adapters: faster, takes memory for a copy of the adapted "
         "weights",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="further peft arguments")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="further peft arguments, all but lora_dropout"
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _without_dropout(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("lora_dropout") not in (None, 0):
+            raise ValueError(
+                "lora_dropout is never applied: with dropout, the log-probs of sampling and of "
+                "training would differ, and ratios would not be 1; leave it out"
+            )
+        return options
 
 
 class Choice(BaseModel):

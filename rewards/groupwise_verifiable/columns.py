@@ -12,6 +12,17 @@ def column(columns: Mapping[str, Sequence[Any]], name: str, *, reward: str) -> S
     return columns[name]
 
 
+def members(groups: Sequence[int]) -> list[list[int]]:
+    """The rows of each group, in the order of the groups' first rows.
+
+    groups: the number of each row's group, as rewards receive it.
+    """
+    rows: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows.setdefault(group, []).append(row)
+    return list(rows.values())
+
+
 def is_missing(value: Any) -> bool:
     """Returns whether a row has no value: None, or NaN (an empty cell of a CSV file)."""
     return value is None or (isinstance(value, float) and value != value)  # noqa: PLR0124 - NaN

@@ -221,7 +221,7 @@ def rewards(
         "image_contents owl": partial(score, ImageContents(detector), include=[row]),
         "image_text": partial(score, reader, text=["CAT"]),
         "jpeg_size": partial(score, JpegSize()),
-        "image_diversity": lambda image: ImageDiversity()(["p"] * 2, [image] * 2),
+        "image_diversity": lambda image: ImageDiversity()(["p"] * 2, [image] * 2, groups=[0, 0]),
         "preference": partial(score, Preference(Preference.Config(**settings))),
         "aesthetic": partial(score, aesthetic),
     }

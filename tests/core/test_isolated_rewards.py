@@ -33,6 +33,8 @@ MODULE = """
         log_extra("process", [os.getpid()] * len(completions))
         if task[0] == "logs_oddly":
             return logs_oddly(completions, images, log_extra)
+        if task[0] == "groups":
+            return [float(group) for group in columns["groups"]]
         return globals()[task[0]](completions, images)
 
     def measures(completions, images):
@@ -141,6 +143,11 @@ def test_an_isolated_reward_is_called_in_the_main_thread_of_one_process(lab, sco
     # Without the seconds in which the process starts.
     assert 0 < first.seconds["isolated"] < effort.elapsed
     assert effort.scaled(first.seconds["isolated"]) < 1
+
+
+def test_an_isolated_reward_knows_the_groups(lab, scorer):
+    drawn = replace(rollouts(lab, "groups"), groups=torch.tensor([3, 5]))
+    assert scorer(drawn).total.tolist() == [3.0, 5.0]
 
 
 def test_a_reward_that_hangs_is_killed_with_its_children_and_named(lab, scorer, user_module):

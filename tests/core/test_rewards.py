@@ -84,6 +84,26 @@ def test_a_reward_receives_only_the_columns_it_names(rollouts):
     assert scores.column("reward 1").tolist() == [15.0, 14.0, 15.0, 15.0]
 
 
+def test_rewards_know_the_groups_also_where_neighbours_have_one_prompt(rollouts):
+    """The same prompt drawn twice makes two groups, which rewards cannot tell by the prompts."""
+    prompts = [rollouts.prompts[0]] * 4
+    drawn = replace(rollouts, prompts=prompts, groups=torch.tensor([7, 7, 9, 9]))
+    received = {}
+
+    def plain(completions, groups):
+        received["plain"] = groups
+        return [0.0] * len(completions)
+
+    async def waits(completions, **columns):
+        received["async"] = columns["groups"]
+        return [0.0] * len(completions)
+
+    score(drawn, plain, waits)
+    assert received == {"plain": [7, 7, 9, 9], "async": [7, 7, 9, 9]}
+    score(drawn.select([0, 2, 3]), plain, waits)
+    assert received == {"plain": [7, 9, 9], "async": [7, 9, 9]}
+
+
 def test_a_missing_value_of_a_column_is_none(rollouts):
     prompts = [dict(row) for row in rollouts.prompts]
     del prompts[1]["answer"]
@@ -710,7 +730,8 @@ def test_skipped_samples_are_not_trained_on_and_are_counted(lab):
 
 
 def test_columns_that_collide_with_arguments_are_refused(rollouts):
-    for column in ("completions", "trainer_state", "log_extra", "log_metric", "completion_ids"):
+    names = ("completions", "groups", "trainer_state", "log_extra", "log_metric", "completion_ids")
+    for column in names:
         prompts = [{**row, column: 1} for row in rollouts.prompts]
         with pytest.raises(UserError, match=f"column '{column}' collides"):
             score(replace(rollouts, prompts=prompts), lengths)

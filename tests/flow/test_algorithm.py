@@ -1,6 +1,7 @@
 """The formulas of FlowGRPO and Guard, against closed forms and the papers' equations in float64."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -283,6 +284,51 @@ def test_the_published_kl_needs_the_published_sde(lab, kind):
     algorithm(beta=0.1, kl="published").check(None)  # a policy without settings
     with pytest.raises(UserError, match=f"published goes with policy.sde: flow, found {kind}"):
         algorithm(beta=0.1, kl="published").check(lab.settings(sde=kind))
+
+
+def evenness(lab, kind, level):
+    """Largest over smallest gradient by the velocity of FlowGuard's surrogate, over nine steps."""
+    sigmas = lab.policy(steps=10).sigmas.double()
+    norms = []
+    for sigma, after in pairwise(sigmas[:-1]):
+        generator = torch.Generator().manual_seed(0)
+        sample, velocity, noise = (
+            torch.randn(1, 4096, generator=generator, dtype=torch.float64) for _ in range(3)
+        )
+        velocity.requires_grad_()
+        options = {"kind": kind, "noise_level": level}
+        step = sde.step(velocity, sample, sigma, after, noise=noise, **options)
+        drawn = step.next_sample.detach()
+        step = sde.step(velocity, sample, sigma, after, next_sample=drawn, **options)
+        current = LogProbs(
+            log_probs=step.log_prob.view(1, 1),
+            extra={
+                "mean": step.mean.unsqueeze(1),
+                "std": step.std.view(1, 1),
+                "interval": (sigma - after).view(1, 1),
+            },
+        )
+        batch = {
+            "old_log_probs": current.log_probs.detach(),
+            "old_mean": current.extra["mean"].detach(),
+            "advantages": torch.ones(1, dtype=torch.float64),
+            "mask": torch.ones(1, 1, dtype=torch.bool),
+        }
+        (gradient,) = torch.autograd.grad(guard().surrogate(current, batch).sum(), velocity)
+        norms.append(float(gradient.norm()))
+    return max(norms) / min(norms)
+
+
+def test_guard_is_refused_where_its_weights_do_not_even_out_the_steps(lab):
+    """The reason and the refusal: with cps gradients of the nine steps differ by a factor of 2."""
+    for kind, level in {"flow": 0.7, "dance": 0.3}.items():
+        assert evenness(lab, kind, level) < 1.3
+        guard().check(lab.settings(sde=kind, noise_level=level))
+    assert evenness(lab, "cps", 0.8) > 2
+    with pytest.raises(UserError, match=r"flow_guard divides .* set policy\.sde: flow or dance"):
+        guard().check(lab.settings(sde="cps", noise_level=0.8))
+    algorithm().check(lab.settings(sde="cps", noise_level=0.8))
+    guard().check(None)  # a policy without settings
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -67,6 +68,44 @@ def test_the_configuration_itself_works(config, command):
     if command == "check":
         for purpose in ("transformer", "frozen models", "activations", "gradients", "optimizer"):
             assert purpose in result.output
+
+
+@pytest.mark.parametrize(
+    ("window", "steps"),
+    [
+        ({"kind": "all"}, range(9)),
+        ({"kind": "fixed", "start": 2, "size": 3}, range(2, 5)),
+        ({"kind": "random", "size": 3, "until": 0.4}, range(6)),
+        ({"kind": "sliding", "size": 2, "stride": 4}, (0, 1, 4, 5)),
+        ({"kind": "sliding", "size": 1, "stride": 3}, (0, 3, 6)),
+    ],
+    ids=str,
+)
+def test_check_compares_the_two_kls_over_the_trained_steps(config, window, steps):
+    config["policy"] |= {"steps": 10, "window": window}
+    assert "published" not in call(config, "check").output
+    config["algorithm"]["beta"] = 0.04
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler.set_timesteps(10)
+    intervals = -scheduler.sigmas.diff()[list(steps)]
+    ratio = f"{float(1 / intervals.max()):.1f} to {float(1 / intervals.min()):.1f} times"
+    for kl, other in {"exact": "published", "published": "exact"}.items():
+        config["algorithm"]["kl"] = kl
+        output = " ".join(call(config, "check").output.split())
+        message = f"the exact KL is {ratio} the published one; algorithm.kl is {kl}: with a beta"
+        assert message in output
+        assert f"set algorithm.kl: {other}" in output
+    # Published code has the exact KL of other SDEs.
+    config["policy"]["sde"], config["algorithm"]["kl"] = "dance", "exact"
+    assert "published" not in call(config, "check").output
+
+
+def test_check_warns_of_a_learning_rate_that_is_low_for_adapters(config):
+    assert "learning_rate" not in call(config, "check").output
+    config["policy"]["lora"] = {"rank": 2}
+    assert "learning_rate 1e-06: low for the adapters" in call(config, "check").output
+    config["train"]["learning_rate"] = 1e-4
+    assert "learning_rate" not in call(config, "check").output
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
@@ -220,6 +259,7 @@ def test_a_window_beyond_the_steps(config, command):
         ("adapter", "nowhere.at_all:Thing", "policy.adapter: "),
         ("adapter", "red:blue", "policy.adapter: "),
         ("lora", {"rank": 0}, "policy.lora.rank: expected at least 1, found 0"),
+        ("lora", {"options": {"lora_dropout": 0.1}}, "lora_dropout is never applied: with dropout"),
     ],
 )
 def test_invalid_values_are_refused(config, key, value, expected):
@@ -329,12 +369,43 @@ def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, com
 def test_guidance_for_a_model_without_guidance(config, lab, key):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["flux unguided"], "model")
-    config["policy"][key] = 3.5
-    message = " ".join(refused(config).split())
-    assert f"policy.{key}: this model takes no guidance" in message
-    assert "leave it at 1, found 3.5" in message
+    for scale in (3.5, 0.0):
+        config["policy"][key] = scale
+        message = " ".join(refused(config).split())
+        assert f"policy.{key}: this model takes no guidance" in message
+        assert f"leave it at 1, found {scale:g}" in message
     config["policy"][key] = 1.0
     assert call(config, "train").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("key", ["guidance", "training_guidance"])
+def test_guidance_below_1_where_it_would_change_nothing(config, lab, key, command):
+    for scale in (0.0, 0.5):
+        config["policy"][key] = scale
+        message = " ".join(refused(config, command).split())
+        assert f"policy.{key}: guidance is off at 1" in message
+        assert f"set 1 or more, found {scale:g}" in message
+    shutil.rmtree("model")
+    shutil.copytree(lab.folders["flux"], "model")  # takes the scale as an input
+    assert call(config, command).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("name", ["sd3", "flux"])
+def test_more_prompt_tokens_than_the_pipeline_takes(config, lab, name, command):
+    shutil.rmtree("model")
+    shutil.copytree(lab.folders[name], "model")
+    config["policy"]["prompt_tokens"] = 513
+    message = " ".join(refused(config, command).split())
+    assert "policy.prompt_tokens: " in message
+    assert "Pipeline takes at most 512 (its max_sequence_length), found 513" in message
+    # The limit is that of the installed diffusers.
+    pipeline = DiffusionPipeline.from_pretrained("model")
+    with pytest.raises(ValueError, match="cannot be greater than 512"):
+        pipeline("a cat", height=16, width=16, max_sequence_length=513)
+    config["policy"]["prompt_tokens"] = 512
+    assert call(config, "check").exit_code == 0
 
 
 def test_a_last_step_with_noise_outside_a_window(config):

@@ -10,6 +10,7 @@ from runpy import run_path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
 from groupwise.errors import UserError
@@ -218,6 +219,12 @@ def test_dropout_stays_off_under_gradient_checkpointing(make_of, name, dropout, 
     policy.save_pretrained(tmp_path / "saved")
     written = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert {key: written[key] for key in dropout} == dropout
+
+
+def test_dropout_of_adapters_is_refused_since_it_stays_off(make):
+    with pytest.raises(ValidationError, match="lora_dropout is never applied: with dropout"):
+        make(lora={**LORA, "options": {"lora_dropout": 0.05}})
+    make(lora={**LORA, "options": {"lora_dropout": 0.0}})
 
 
 # ---- saving

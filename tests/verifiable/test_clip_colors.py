@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -82,6 +83,66 @@ def test_the_names_are_those_of_the_nearest_texts(tiny: str, image: Pixels) -> N
     assert len(set(names)) > 1
     assert colors(image, []) == []
     assert set(colors._classifiers) == {"cup", "dog"}  # the texts of a class are computed once
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of weights, for an architecture that open_clip then has with both activations."""
+    folder = tmp_path_factory.mktemp("architectures")
+    for name, quick in {"Tiny-8": False, "Tiny-8-quickgelu": True}.items():
+        (folder / f"{name}.json").write_text(json.dumps({**MODEL, "quick_gelu": quick}))
+    open_clip.add_model_config(folder)
+    torch.manual_seed(0)
+    model = open_clip.model.CLIP(**MODEL)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.3)
+    (folder / "weights").mkdir()
+    save_file(model.state_dict(), folder / "weights" / "weights.safetensors")
+    return str(folder / "weights" / "weights.safetensors")
+
+
+def features(model: torch.nn.Module, preprocess: Any, tokenizer: Any, *_: Any) -> torch.Tensor:
+    """[2, D]: of an image and of a text."""
+    picture = Image.fromarray(np.arange(32 * 32 * 3, dtype=np.uint8).reshape(32, 32, 3))
+    with torch.no_grad():
+        image = model.eval().encode_image(preprocess(picture)[None])
+        return torch.cat([image, model.encode_text(tokenizer(["a photo of a red cup"]))])
+
+
+def test_a_file_has_the_activation_that_it_was_trained_with(weights: str) -> None:
+    expected = {}
+    for quick in (False, True):
+        model, _, preprocess = open_clip.create_model_and_transforms(
+            "Tiny-8", pretrained=weights, force_quick_gelu=quick, weights_only=True
+        )
+        expected[quick] = features(model, preprocess, open_clip.get_tokenizer("Tiny-8"))
+        colors = ClipColors("Tiny-8", weights, "cpu", quick)
+        torch.testing.assert_close(features(*colors.loaded()), expected[quick])
+    assert (expected[True] - expected[False]).abs().max() > 1e-2
+    with pytest.raises(ValueError, match=r"`clip_quick_gelu`: .* set it to true for QuickGELU"):
+        ClipColors("Tiny-8", weights, "cpu")
+    named = features(*ClipColors("Tiny-8-quickgelu", weights, "cpu").loaded())
+    torch.testing.assert_close(named, expected[True])
+    beside = Path(weights).with_name("open_clip_config.json")
+    for quick in (False, True):
+        beside.write_text(json.dumps({"model_cfg": {**MODEL, "quick_gelu": quick}}))
+        colors = ClipColors("Tiny-8", weights, "cpu")
+        torch.testing.assert_close(features(*colors.loaded()), expected[quick])
+    beside.unlink()
+
+
+def test_settings_of_the_activation_that_have_no_effect_are_refused(
+    tiny: str, weights: str
+) -> None:
+    for model, pretrained in ((tiny, None), ("ViT-L-14", "openai")):
+        with pytest.raises(ValueError, match="`clip_quick_gelu`: only for a file"):
+            ClipColors(model, pretrained, "cpu", quick_gelu=True)
+    assert ClipColors("ViT-L-14", "openai").quick_gelu
+    assert not ClipColors("ViT-L-14", "laion2b_s32b_b82k").quick_gelu
+    with pytest.raises(ValueError, match="'Tiny-8-quickgelu' has QuickGELU; leave one"):
+        ClipColors("Tiny-8-quickgelu", weights, "cpu", quick_gelu=False)
 
 
 def test_the_ten_colours_of_geneval() -> None:

@@ -12,6 +12,9 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
+from groupwise.rewards import Reward
+from groupwise.rollouts import Rollouts
+from groupwise.scoring.scorer import Scorer
 from groupwise_verifiable.images.diversity import ImageDiversity
 from groupwise_verifiable.images.jpeg import JpegSize
 from groupwise_verifiable.images.pixels import picture, pixels
@@ -93,7 +96,7 @@ def test_jpeg_size() -> None:
 
 def test_diversity_is_the_mean_distance_within_a_group() -> None:
     images = [flat(0), flat(51), flat(255), flat(102), flat(102), flat(7)]
-    values = ImageDiversity()(["a", "a", "a", "b", "b", "c"], images)
+    values = ImageDiversity()(["a"] * 6, images, groups=[0, 0, 0, 1, 1, 2])
     # Distances of 0, 0.2 and 1: (0.2 + 1) / 2, (0.2 + 0.8) / 2, (1 + 0.8) / 2.
     assert values[:3] == pytest.approx([0.6, 0.5, 0.9])
     assert values[3:] == [0.0, 0.0, None]
@@ -102,28 +105,40 @@ def test_diversity_is_the_mean_distance_within_a_group() -> None:
 def test_the_distance_is_the_root_mean_square_difference() -> None:
     half = np.zeros((2, 4, 3), np.uint8)
     half[:, :2] = 255
-    values = ImageDiversity()(["p"] * 2, [flat(0, (4, 2)), half])
+    values = ImageDiversity()(["p"] * 2, [flat(0, (4, 2)), half], groups=[0, 0])
     assert values == pytest.approx([np.sqrt(0.5)] * 2)
 
 
 def test_distances_are_computed_for_two_images_at_a_time() -> None:
     group = [np.full((256, 256, 3), shade, np.uint8) for shade in range(0, 240, 10)]
-    ImageDiversity()(["p"] * 2, group[:2])
+    ImageDiversity()(["p"] * 2, group[:2], groups=[0, 0])
     tracemalloc.start()
     size = 24 * 256 * 256 * 3 * 4  # the images themselves, as float32
-    ImageDiversity()(["p"] * len(group), group)
+    ImageDiversity()(["p"] * len(group), group, groups=[0] * len(group))
     # All distances at once in float64 would take 6 times as much.
     assert tracemalloc.get_traced_memory()[1] < 1.5 * size
     tracemalloc.stop()
 
 
-def test_equal_prompts_that_are_not_adjacent_are_two_groups() -> None:
-    assert ImageDiversity()(["a", "b", "a"], [flat(0), flat(9), flat(99)]) == [None] * 3
-    chat = [[{"role": "user", "content": "draw"}]] * 2
-    assert ImageDiversity()(chat, [flat(0), flat(255)]) == [1.0, 1.0]
+def test_a_prompt_drawn_twice_makes_two_groups() -> None:
+    """Each of two equal pictures; as one group of four, each would have a distance of 2/3."""
+    rollouts = Rollouts(
+        prompts=[{"prompt": "a"}] * 4,
+        completions=[flat(0), flat(0), flat(255), flat(255)],
+        groups=torch.tensor([4, 4, 6, 6]),
+        mask=torch.ones(4, 1, dtype=torch.bool),
+        truncated=torch.zeros(4, dtype=torch.bool),
+    )
+    scorer = Scorer([Reward(name="diversity", function=ImageDiversity())])
+    assert scorer(rollouts).total.tolist() == [0.0] * 4
+    # Groups need not be adjacent, and what is left of a group is one.
+    mixed = scorer(rollouts.select([0, 2, 1])).total
+    assert mixed[:3:2].tolist() == [0.0, 0.0]
+    assert mixed[1].isnan()
 
 
 def test_images_of_a_group_must_have_one_size() -> None:
     with pytest.raises(ValueError, match="a group must have one size, found 4x4 and 8x4"):
-        ImageDiversity()(["p"] * 2, [flat(0), flat(0, (4, 4))])
-    assert ImageDiversity()(["a", "b"], [flat(0), flat(0, (4, 4))]) == [None, None]
+        ImageDiversity()(["p"] * 2, [flat(0), flat(0, (4, 4))], groups=[0, 0])
+    images = [flat(0), flat(0, (4, 4))]
+    assert ImageDiversity()(["p"] * 2, images, groups=[0, 1]) == [None, None]

@@ -70,12 +70,12 @@ def test_a_copy_of_a_costly_gold_answer_is_right() -> None:
     assert MathEquivalence()(["p"] * 2, [TOWER, RIGHT], answer=["9^{9^{9}}"] * 2) == [1.0, 0.0]
 
 
-def test_length_compares_the_completions_of_one_prompt() -> None:
-    prompts = ["short"] * 3 + ["long"] * 4 + ["even"] * 2
+def test_length_compares_the_completions_of_one_group() -> None:
+    prompts, groups = ["one prompt, drawn thrice"] * 9, [3] * 3 + [1] * 4 + [8] * 2
     texts = [RIGHT, RIGHT, WRONG, WRONG, RIGHT, WRONG, RIGHT, RIGHT, WRONG]
     lengths = [10, 20, 30, 100, 150, 200, 120, 5, 5]
     ids = [[0] * length for length in lengths]
-    values = Length()(prompts, texts, completion_ids=ids, answer=[GOLD] * 9)
+    values = Length()(prompts, texts, completion_ids=ids, answer=[GOLD] * 9, groups=groups)
     # 0.5 - (length - min) / (max - min) per group, at most 0 for wrong answers, 0 if all lengths
     # are equal. Over the whole batch the three short ones would all be near 0.5.
     assert values == pytest.approx([0.5, 0.0, -0.5, 0.0, 0.0, -0.5, 0.3, 0.0, 0.0])
@@ -84,8 +84,9 @@ def test_length_compares_the_completions_of_one_prompt() -> None:
 def test_length_in_characters_and_without_gold() -> None:
     reward = Length(Length.Config(unit="characters", gold="solution"))
     texts = [RIGHT, RIGHT + "  ", RIGHT + "    "]
-    assert reward(["p"] * 3, texts, solution=[GOLD] * 3) == [0.5, 0.0, -0.5]
-    assert reward(["p"], [RIGHT], solution=["no mathematics here!"]) == [None]
+    columns = {"solution": [GOLD] * 3, "groups": [0] * 3}
+    assert reward(["p"] * 3, texts, **columns) == [0.5, 0.0, -0.5]
+    assert reward(["p"], [RIGHT], solution=["no mathematics here!"], groups=[0]) == [None]
 
 
 def test_cosine_length() -> None:
@@ -101,7 +102,11 @@ def test_cosine_length() -> None:
 
 
 def test_an_unchecked_answer_has_the_length_reward_of_a_wrong_one() -> None:
-    columns = {"completion_ids": [[0] * 10, [0] * 10, [0] * 20], "answer": [GOLD] * 3}
+    columns = {
+        "completion_ids": [[0] * 10, [0] * 10, [0] * 20],
+        "answer": [GOLD] * 3,
+        "groups": [0] * 3,
+    }
     for reward, expected in (
         (Length(), [0.5, 0.0, -0.5]),
         (CosineLength(CosineLength.Config(max_length=20)), [0.75, -0.75, -0.5]),
@@ -113,7 +118,7 @@ def test_an_unchecked_answer_has_the_length_reward_of_a_wrong_one() -> None:
 
 
 def test_rules_apply_to_the_rewards_of_length() -> None:
-    columns = {"completion_ids": [[0], [0] * 2], "answer": ["5"] * 2}
+    columns = {"completion_ids": [[0], [0] * 2], "answer": ["5"] * 2, "groups": [0, 0]}
     texts = [r"\boxed{2+3}", r"\boxed{5}"]
     assert Length()(["p"] * 2, texts, **columns) == [0.0, -0.5]
     assert Length(Length.Config(rules="any_form"))(["p"] * 2, texts, **columns) == [0.5, -0.5]

@@ -150,10 +150,10 @@ class GRPO(Algorithm):
         """
         if policy.factored and self.config.reference_mix != 1:
             raise UserError(
-                f"algorithm.reference_mix: {self.config.reference_mix:g} with LoRA: the mean of two "
-                f"adapters is not the adapter of the mean of two models, since each is a product of "
-                f"two factors; set reference_mix: 1 (the reference becomes the policy), or train "
-                f"the full model (no policy.lora)"
+                f"algorithm.reference_mix: {self.config.reference_mix:g} with LoRA: adapters are "
+                f"products of two factors, and the mean of the factors is not the mean of the "
+                f"products; set reference_mix: 1 (the reference becomes the policy), or train the "
+                f"full model (no policy.lora)"
             )
         self.length = self.config.length or policy.max_decisions
         if self.config.normalize == "constant" and self.length is None:

@@ -33,6 +33,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     shards = processes if config.train.shard else 1
     notes: list[str] = []
     sizes: dict[str, Sizes] = {}
+    rates: dict[str, float] = {}
     for number, (label, policy) in enumerate(policies.items()):
         section, path = config.learners[label].policy, (*config.learners[label].path, "policy")
         settings = check_options(loaded, path, kinds[label], section.name, section.options)
@@ -44,6 +45,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             continue
         if config.chain is None or not number:  # only the first of a chain receives dataset prompts
             notes += policy.examine(settings, parts.rows())
+        notes += parts.algorithms[label].examine(settings)
+        rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     counts = derive(config, greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
@@ -57,7 +60,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
-            for text in (idle, too_much(largest), *warnings(loaded, parts.algorithms))
+            for text in (idle, too_much(largest), *warnings(loaded, parts.algorithms, rates))
             if text
         ),
     ]
@@ -86,13 +89,19 @@ def _prompts(parts: Parts) -> dict[str, str]:
     }
 
 
-def warnings(loaded: LoadedConfig, algorithms: Mapping[str, Algorithm]) -> Iterator[str]:
-    """Settings that are allowed but seldom intended; algorithms: by label of the learner."""
+def warnings(
+    loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], least_rates: Mapping[str, float]
+) -> Iterator[str]:
+    """Settings that are allowed but seldom intended; algorithms and the least learning rates: by
+    label of the learner."""
     config = loaded.config
     for label, learning in config.learners.items():
         prefix = "" if label == SOLE else f"{label}: "
         if learning.learns:
-            yield from (prefix + each for each in _warnings_of(learning.train, algorithms[label]))
+            of_learner = _warnings_of(
+                learning.train, algorithms[label], least_rates.get(label, 0.0)
+            )
+            yield from (prefix + each for each in of_learner)
     train, prompts, evaluation = config.train, config.prompts, config.evaluation
     if train.ahead and config.sampler is None:
         yield "ahead 1 without a sampler: the policy samples before the update, which saves no time"
@@ -104,7 +113,7 @@ def warnings(loaded: LoadedConfig, algorithms: Mapping[str, Algorithm]) -> Itera
         yield "watch without evaluation.every: an alarm can come only when training has ended"
 
 
-def _warnings_of(train: TrainSection, algorithm: Algorithm) -> Iterator[str]:
+def _warnings_of(train: TrainSection, algorithm: Algorithm, least_rate: float) -> Iterator[str]:
     """The warnings about one learner."""
     if algorithm.smallest_group > 1 and train.group_size < 4:
         yield f"group_size {train.group_size}: advantages of so few completions are mostly noise"
@@ -117,6 +126,11 @@ def _warnings_of(train: TrainSection, algorithm: Algorithm) -> Iterator[str]:
         yield f"warmup_steps {train.warmup_steps}: the learning rate never reaches its value"
     if train.learning_rate == 0:
         yield "learning_rate 0: nothing will be learned"
+    elif train.learning_rate < least_rate:
+        yield (
+            f"learning_rate {train.learning_rate:g}: low for the adapters of this policy, which "
+            f"usually take {least_rate:g} or more"
+        )
     if algorithm.reference:
         copied = " a copy" if algorithm.moves_reference else ", without adapters, a copy"
         yield (

@@ -23,7 +23,7 @@ RESERVED_LABELS = frozenset(
         *("alarm", "evaluation", "failed", "mismatch", "multipliers", "prompts", "reference"),
         *("replay", "reward_time", "rewards", "time", "watch", "weights"),
         # Arguments of rewards: a chain passes the text of its policies to rewards by their labels.
-        *("completions", "completion_ids", "environments", "log_extra", "log_metric"),
+        *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
         "trainer_state",
     }
 )

@@ -39,6 +39,7 @@ class Call:
         offered = {
             "prompts": [row.get("prompt") for row in rollouts.prompts],
             "completions": _Traced(rollouts.completions),
+            "groups": rollouts.groups.tolist(),
             "truncated": rollouts.truncated.tolist(),
             **{name: list(column) for name, column in rollouts.facts.items()},
             # Copies: rewards may run concurrently, and one may sort or empty its lists.

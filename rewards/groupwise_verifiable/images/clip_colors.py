@@ -1,5 +1,6 @@
 """Colours of objects, classified by a CLIP as in GenEval."""
 
+import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,9 @@ COLORS = (
     *("purple", "pink", "brown", "black", "white"),
 )
 
+QUICK = "-quickgelu"
+"""Ends the names of open_clip's architectures with QuickGELU."""
+
 
 class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
     """The one of GenEval's ten colours whose text feature is nearest to that of the object's crop.
@@ -29,15 +33,24 @@ class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
     the pixels outside the object's mask gray; without masks, the background of the box stays here.
 
     model, pretrained: an architecture of open_clip, and its tag or a file of weights; or
-    `local-dir:` and a folder, with None. device: a GPU if there is one, by default.
+    `local-dir:` and a folder, with None. device: a GPU if there is one, by default. quick_gelu: the
+    activation of a file's weights; see `_is_quick`.
     """
 
-    def __init__(self, model: str, pretrained: str | None, device: str | None = None) -> None:
-        """Loads nothing. Raises ValueError for a missing open_clip or file, or an unknown name."""
+    def __init__(
+        self,
+        model: str,
+        pretrained: str | None,
+        device: str | None = None,
+        quick_gelu: bool | None = None,
+    ) -> None:
+        """Loads nothing. Raises ValueError for a missing open_clip or file, an unknown name, or an
+        activation that is not known."""
         if find_spec("open_clip") is None:
             raise ValueError("`colors: clip` needs open_clip: pip install 'groupwise[clip]'")
         _check(model, pretrained)
         super().__init__()
+        self.quick_gelu = _is_quick(model, pretrained, quick_gelu)
         self.model, self.pretrained, self.device = model, pretrained, device
         self._classifiers: dict[str, Tensor] = {}
 
@@ -76,15 +89,12 @@ class ClipColors(LazyModel[tuple[Any, Any, Any, Any]]):
         """Model, preprocessing of images, tokenizer and device."""
         import open_clip
 
-        quick = self.pretrained is not None and open_clip.get_pretrained_cfg(
-            self.model, self.pretrained
-        ).get("quick_gelu", False)
         trust.ask_nobody()
         with loading(f"`clip_model`: {self.model!r} with `clip_pretrained` {self.pretrained!r}"):
             model, _, preprocess = open_clip.create_model_and_transforms(
                 self.model,
                 pretrained=self.pretrained,
-                force_quick_gelu=quick,
+                force_quick_gelu=self.quick_gelu,
                 require_pretrained=True,
                 weights_only=True,
                 device=default_device(self.device),
@@ -121,6 +131,40 @@ def _check(model: str, pretrained: str | None) -> None:
             f"`clip_pretrained`: {pretrained!r} is no file, and open_clip's tags for {model!r} "
             f"are: {tags}"
         )
+
+
+def _is_quick(model: str, pretrained: str | None, setting: bool | None) -> bool:
+    """Whether weights need QuickGELU, x sigmoid(1.702 x), where the architecture may have GELU.
+
+    A tag says it. A file does not, and works with either, but with other features: the setting
+    says it, or the architecture's name, or an open_clip_config.json beside the file. Raises
+    ValueError where nothing does, or where the setting has no effect.
+    """
+    import open_clip
+
+    is_file = pretrained is not None and not open_clip.is_pretrained_cfg(model, pretrained)
+    if not is_file and setting is not None:
+        raise ValueError(
+            "`clip_quick_gelu`: only for a file as `clip_pretrained`; tags and folders say "
+            "themselves which activation they need"
+        )
+    if pretrained is None:
+        return False
+    if not is_file:
+        return bool(open_clip.get_pretrained_cfg(model, pretrained).get("quick_gelu", False))
+    if model.endswith(QUICK) and setting is False:
+        raise ValueError(f"`clip_quick_gelu`: {model!r} has QuickGELU; leave one of the two out")
+    beside = Path(pretrained).with_name("open_clip_config.json")
+    if setting is None and f"{model}{QUICK}" in open_clip.list_models():
+        if not beside.is_file():
+            raise ValueError(
+                f"`clip_quick_gelu`: the weights in {pretrained!r} need the activation that they "
+                f"were trained with, and a file does not say which; set it to true for QuickGELU "
+                f"(OpenAI's, DFN's and MetaCLIP's) or false for GELU (most of LAION's)"
+            )
+        config = json.loads(beside.read_text(encoding="utf-8"))
+        return bool(config.get("model_cfg", {}).get("quick_gelu", False))
+    return bool(setting)
 
 
 def _crop(image: "Image", box: Box) -> "Image":

@@ -117,6 +117,12 @@ class ImageContents:
             description="Weights of the architecture: open_clip's tag, or a file; null for a "
             "folder.",
         )
+        clip_quick_gelu: bool | None = Field(
+            default=None,
+            description="For a file as `clip_pretrained`: whether its weights were trained with "
+            "QuickGELU, as OpenAI's, or with GELU; needed unless `clip_model` ends with "
+            "-quickgelu or an open_clip_config.json beside the file says it.",
+        )
         device: str | None = Field(
             default=None, description="Device of the models; if unset a GPU if there is one."
         )
@@ -288,7 +294,13 @@ def _detector(settings: ImageContents.Config) -> ZeroShotDetector:
 
 
 def _clip(settings: ImageContents.Config) -> ClipColors:
-    return shared(ClipColors, settings.clip_model, settings.clip_pretrained, settings.device)
+    return shared(
+        ClipColors,
+        settings.clip_model,
+        settings.clip_pretrained,
+        settings.device,
+        settings.clip_quick_gelu,
+    )
 
 
 def _renamed(clause: _Clause) -> _Clause:

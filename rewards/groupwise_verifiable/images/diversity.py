@@ -1,11 +1,12 @@
 """A reward for images that differ from the others of their group."""
 
 from collections.abc import Sequence
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from groupwise_verifiable.columns import members
 from groupwise_verifiable.images.pixels import Pixels, pixels
 
 
@@ -13,20 +14,26 @@ class ImageDiversity:
     """Mean distance of a picture to its group, 0.0 to 1.0: watch it to notice a collapse.
 
     The distance of two images is the root mean square difference of their pixels, values in [0, 1].
-    A group is a run of equal prompts; None for a single image. Use it with weight 0 to notice mode
+    None for a single image. Use it with weight 0 to notice mode
     collapse (it falls), and with a weight above 0 to counter it.
     """
 
     judges = False
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        groups: Sequence[int],
+        **columns: Any,
     ) -> list[float | None]:
         """Returns a value for each image; a ValueError where a group's images differ in size."""
         images = pixels(completions, reward="image_diversity")
-        values: list[float | None] = []
-        for _, run in groupby(zip(prompts, images, strict=True), key=lambda pair: pair[0]):
-            values += _distances([image for _, image in run])
+        values: list[float | None] = [None] * len(images)
+        for rows in members(groups):
+            for row, distance in zip(rows, _distances([images[r] for r in rows]), strict=True):
+                values[row] = distance
         return values
 
 

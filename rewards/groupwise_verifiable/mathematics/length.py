@@ -1,13 +1,12 @@
 """Rewards for short right answers: correctness by `math`, combined with length."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from math import cos, pi
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column
+from groupwise_verifiable.columns import column, members
 from groupwise_verifiable.completion import content
 from groupwise_verifiable.failures import Outcome, values_of
 from groupwise_verifiable.mathematics.attempt import Rules
@@ -15,16 +14,15 @@ from groupwise_verifiable.mathematics.reward import MathEquivalence
 
 
 class Length:
-    """Prefers short answers among those of one prompt: -0.5 to 0.5, wrong ones at most 0.
+    """Prefers short answers among those of one group: -0.5 to 0.5, wrong ones at most 0.
 
-    s = 0.5 - (length - shortest) / (longest - shortest), over the completions of one prompt; s for
+    s = 0.5 - (length - shortest) / (longest - shortest), over the completions of one group; s for
     a right answer, min(0, s) for a wrong one; 0.0 if all have one length; None where gold is no
     mathematics. Kimi k1.5, arXiv:2501.12599, section 2.3.3.
 
     open-r1's `len_reward` takes shortest and longest over the whole batch, so a prompt that needs
-    long answers is punished for the other prompts. In the paper, and here, they are per prompt: a
-    group is a run of equal prompts. open-r1's also counts characters, and gives unreadable gold
-    answers the value of a right one.
+    long answers is punished for the other prompts. In the paper, and here, they are per group.
+    open-r1's also counts characters, and gives unreadable gold answers the value of a right one.
     """
 
     judges = False
@@ -70,7 +68,8 @@ class Length:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where gold cannot be checked."""
-        slopes = _slopes(prompts, self._lengths(completions, columns))
+        lengths = self._lengths(completions, columns)
+        slopes = _slopes(column(columns, "groups", reward="length"), lengths)
         correct = self._correct.outcomes(
             prompts, completions, columns, log_metric=log_metric, reward="length"
         )
@@ -161,13 +160,14 @@ class CosineLength:
         return long + 0.5 * (short - long) * (1 + cos(pi * min(length / settings.max_length, 1.0)))
 
 
-def _slopes(prompts: Sequence[Any], lengths: Sequence[int]) -> list[float]:
-    """From 0.5 for the shortest to -0.5 for the longest completion of each run of equal prompts."""
-    slopes: list[float] = []
-    for _, run in groupby(zip(prompts, lengths, strict=True), key=lambda pair: pair[0]):
-        group = [length for _, length in run]
+def _slopes(groups: Sequence[int], lengths: Sequence[int]) -> list[float]:
+    """From 0.5 for the shortest to -0.5 for the longest completion of each group."""
+    slopes = [0.0] * len(lengths)
+    for rows in members(groups):
+        group = [lengths[row] for row in rows]
         shortest, spread = min(group), max(group) - min(group)
-        slopes += [0.5 - (length - shortest) / spread if spread else 0.0 for length in group]
+        for row in rows if spread else ():
+            slopes[row] = 0.5 - (lengths[row] - shortest) / spread
     return slopes
 
 
