@@ -293,6 +293,7 @@ from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
 from groupwise.training.replay import Replay
@@ -352,6 +353,8 @@ def train(lab):
         ("gdpo", GDPO(GDPO.Config(refill=True)), balanced(lab),
          {"groups_per_step": 5, "max_refills": 3, "ahead": 1, "steps": 4}),
         ("constraint", GRPO(), balanced(lab), {"groups_per_step": 3, "steps": 4}),
+        ("whitened", ReinforcePP(ReinforcePP.Config(refill=True)), half_dead,
+         {"groups_per_step": 2, "max_refills": 3, "steps": 4}),
     ]:
         policy = lab.Tabular(symbols=4)
         if name == "engine":
@@ -440,7 +443,7 @@ def by_count(lab, tmp_path_factory):
     "case",
     [
         *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
-        *("constraint", "replay"),
+        *("constraint", "replay", "whitened"),
     ],
 )
 def test_two_processes_train_as_one(by_count, case):

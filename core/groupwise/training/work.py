@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise.algorithm import Algorithm
@@ -36,11 +37,25 @@ class TrainingBatch:
         return TrainingBatch(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
 
     def dead(self, algorithm: Algorithm) -> Tensor:
-        """[B] bool: rollouts whose group, with those `beside`, has no training signal."""
+        """[B] bool: rollouts whose group, with those `beside`, has no training signal.
+
+        A collective: it is decided over the rollouts of all processes, since an algorithm may
+        compare a group with the rest of them.
+        """
         parts = [self] if self.beside is None else [self, self.beside]
-        rollouts = Rollouts.concat([skeleton(part.rollouts) for part in parts])
-        scores = Scores.concat([part.scores for part in parts])
-        return algorithm.dead(scores, rollouts)[: len(self.rollouts)]
+        every_row = [torch.arange(len(part.rollouts)) for part in parts]
+        ours = [
+            (skeleton(part.rollouts), part.scores.select(rows))
+            for part, rows in zip(parts, every_row, strict=True)
+        ]
+        shared = gather_object(ours)
+        rollouts = Rollouts.concat([rollouts for rollouts, _ in shared])
+        scores = Scores.concat([scores for _, scores in shared])
+        # In the order that one process would have, so that sums are rounded alike.
+        order = rollouts.groups.argsort(stable=True)
+        rollouts, scores = rollouts.select(order), scores.select(order)
+        dead = rollouts.groups[algorithm.dead(scores, rollouts)]
+        return torch.isin(self.rollouts.groups.cpu(), dead)
 
 
 def skeleton(rollouts: Rollouts) -> Rollouts:
