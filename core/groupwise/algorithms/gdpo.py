@@ -48,4 +48,5 @@ class GDPO(GRPO):
             weights=scores.outcomes.new_tensor(scores.weights),
             scale=config.scale,
             epsilon=config.epsilon,
+            least_std=config.least_std,
         )

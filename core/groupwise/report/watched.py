@@ -52,10 +52,12 @@ def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
 
 def _change(run: Record, key: str, step: float, since: float = 0) -> str:
     """The value at step `since`, or the first one, and that at `step`, where they are known."""
-    points = run.points(f"evaluation/{key}")
-    now = number(dict(points).get(step))
-    before = dict(points).get(since, points[0][1]) if points else None
-    return f" ({display(before)} → {display(now)})" if now is not None else ""
+    values = dict(run.points(f"evaluation/{key}"))
+    now = values.get(step)
+    if now is None:
+        return ""
+    before = values.get(since, next(iter(values.values())))
+    return f" ({display(before)} → {display(now)})"
 
 
 def _chart(title: str, series: Sequence[Series], note: str) -> Chart:
