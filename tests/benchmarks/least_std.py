@@ -1,8 +1,9 @@
-"""The std of the rewards of every group of a run, and what a floor for it would leave out.
+"""Which stds of a group's rewards are noise: what a floor (`algorithm.least_std`) would leave out.
 
-`record` trains a configuration and writes, for every group, the std of its rewards and, if a reward
-of the run learns from a verifier, how many of its completions that verifier accepts. `table` counts
-what each floor (`algorithm.least_std`) would leave out. One thread, a few minutes each:
+`record` trains a configuration and writes a line for every group: the std of its rewards and, if a
+reward of the run learns from a verifier, how the rewards rank the completions that the verifier
+accepts. `table` prints, for several floors and each quarter of the run, which share of the squared
+advantages comes from groups below the floor, and how well the rewards of these groups rank.
 
     python tests/benchmarks/least_std.py record examples/arithmetic.yaml runs/std/arithmetic.jsonl
     python tests/benchmarks/least_std.py record examples/iterative/run.yaml runs/std/judge.jsonl \\
@@ -18,7 +19,8 @@ from typing import Any, TextIO
 
 import torch
 
-FLOORS = (0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+FLOORS = (0.0001, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2)
+QUARTERS = 4
 EPSILON = 1e-4
 """`algorithm.epsilon`, by which a std of nearly 0 is damped."""
 
@@ -36,8 +38,7 @@ def record(config: Path, out: Path, overrides: Sequence[str]) -> None:
         recorder = Recorder(lines)
         recorder.follow(GRPO, "targets", recorder.rewards)
         recorder.follow(Learned, "refresh", recorder.labels)
-        loaded = load_config(config, ["algorithm.least_std=0", *overrides])
-        train_from_config(loaded, overwrite=True)
+        train_from_config(load_config(config, overrides), overwrite=True)
         recorder.flush()
 
 
@@ -47,6 +48,7 @@ class Recorder:
     def __init__(self, lines: TextIO) -> None:
         self.lines, self.update = lines, 0
         self.groups: dict[int, dict[str, Any]] = {}
+        self.values: dict[int, torch.Tensor] = {}
 
     def follow(self, owner: type, name: str, before: Callable[..., None]) -> None:
         """Call `before` with the arguments of a method at each call of it."""
@@ -61,7 +63,7 @@ class Recorder:
     def rewards(self, scores: Any, rollouts: Any, _: Any) -> None:
         self.flush()
         for number in rollouts.groups.unique().tolist():
-            values = scores.outcome[rollouts.groups == number]
+            values = self.values[number] = scores.outcome[rollouts.groups == number]
             known = values[~values.isnan()]
             self.groups[number] = {
                 "update": self.update,
@@ -73,8 +75,12 @@ class Recorder:
 
     def labels(self, rollouts: Any, scores: Any) -> None:
         for number in rollouts.groups.unique().tolist():
-            labels = scores.values[rollouts.groups.cpu() == number, 0]
-            self.groups[number]["right"] = int((labels == 1).sum())
+            right = scores.values[rollouts.groups.cpu() == number, 0] == 1
+            values = self.values[number]
+            margins = values[right].unsqueeze(1) - values[~right]
+            better = (margins > 0).sum() + (margins == 0).sum() / 2
+            pairs = {"right": int(right.sum()), "pairs": margins.numel(), "better": float(better)}
+            self.groups[number] |= pairs
 
     def flush(self) -> None:
         for group in self.groups.values():
@@ -84,49 +90,41 @@ class Recorder:
 
 
 def table(paths: Iterable[Path]) -> None:
-    """Print quantiles of the stds above 0, and what each floor leaves out."""
+    """Print quantiles of the stds above 0 and, by floor, what is below it."""
     for path in paths:
         groups = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        by_kind = kinds(groups)
-        print(f"\n{path.stem}: {len(groups)} groups\n")
-        print("| groups | number | equal rewards | 1%, 10%, 50%, 90% of the stds above 0 |")
-        print("|---|---|---|---|")
-        for name, members in by_kind.items():
-            above = torch.tensor([g["std"] for g in members if g["std"]])
-            at = above.quantile(torch.tensor([0.01, 0.1, 0.5, 0.9])).tolist() if len(above) else []
-            shown = ", ".join(f"{value:.4f}" for value in at)
-            print(f"| {name} | {len(members)} | {len(members) - len(above)} | {shown} |")
-        print(f"\n| floor | squared advantages: {', '.join(by_kind)} | groups below it |")
+        if not groups:
+            continue
+        updates = 1 + max(group["update"] for group in groups)
+        stds = torch.tensor([group["std"] for group in groups if group["std"]])
+        low = [f"{value:.4f}" for value in stds.quantile(torch.tensor([0.0, 0.1, 0.5])).tolist()]
+        print(f"\n{path.stem}: {len(groups)} groups of {updates} updates, {len(stds)} with a std")
+        print(f"above 0, of which the least, a tenth and half are at most {', '.join(low)}\n")
+        print("| floor | squared advantages below it, by quarter | ranked right below, above it |")
         print("|---|---|---|")
         for floor in FLOORS:
-            squares = {n: sum(square(g, floor) for g in members) for n, members in by_kind.items()}
-            shares = [value / max(1e-9, sum(squares.values())) for value in squares.values()]
-            below = [
-                sum(0 < g["std"] < floor for g in members) / max(1, len(members))
-                for members in by_kind.values()
+            shares = [
+                share_below(floor, [g for g in groups if g["update"] * QUARTERS // updates == n])
+                for n in range(QUARTERS)
             ]
-            print(f"| {floor} | {percent(shares)} | {percent(below)} |")
+            below = [group for group in groups if 0 < group["std"] < floor]
+            above = [group for group in groups if group["std"] >= floor]
+            ranked = f"{ranking(below)}, {ranking(above)}"
+            print(f"| {floor} | {', '.join(f'{share:.0%}' for share in shares)} | {ranked} |")
 
 
-def kinds(groups: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """The groups by what the verifier says of them; all in one if there is no verifier."""
-    if "right" not in groups[0]:
-        return {"all": [*groups]}
-    return {
-        "all right": [g for g in groups if g["right"] == g["size"]],
-        "all wrong": [g for g in groups if not g["right"]],
-        "mixed": [g for g in groups if 0 < g["right"] < g["size"]],
-    }
+def share_below(floor: float, groups: Sequence[Mapping[str, Any]]) -> float:
+    """The share of the squared advantages that comes from groups whose std is below the floor."""
+    squares = [(g["size"] - 1) * (g["std"] / (g["std"] + EPSILON)) ** 2 for g in groups]
+    below = sum(x for x, g in zip(squares, groups, strict=True) if g["std"] < floor)
+    return below / max(1e-9, sum(squares))
 
 
-def square(group: Mapping[str, Any], floor: float) -> float:
-    """The sum of A^2 over a group, with A = (r - mean) / (std + epsilon), 0 below the floor."""
-    std, size = group["std"], group["size"]
-    return 0.0 if std < floor else float((size - 1) * (std / (std + EPSILON)) ** 2)
-
-
-def percent(shares: Iterable[float]) -> str:
-    return ", ".join(f"{share:.0%}" for share in shares)
+def ranking(groups: Sequence[Mapping[str, Any]]) -> str:
+    """The share of pairs, one right and one wrong of a group, in which the reward of the right one
+    is higher; a dash without a verifier or such pairs."""
+    pairs = sum(group.get("pairs", 0) for group in groups)
+    return f"{sum(group['better'] for group in groups) / pairs:.2f} ({pairs})" if pairs else "-"
 
 
 def main() -> None:

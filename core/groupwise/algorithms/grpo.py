@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class GRPO(Algorithm):
     """GRPO, arXiv:2402.03300: no critic, the group is the baseline; the one to begin with.
 
-        A = (r - mean of the group) / (std of the group + epsilon), 0 if the std < least_std
+        A = (r - mean of the group) / (std of the group + epsilon)
         loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
 
-    plus beta times a KL to the reference, minus an entropy bonus; DeepSeekMath, eq. 3. rho is
+    plus beta times a KL to the reference, minus an entropy bonus; DeepSeekMath, eq. 3. A is 0 in
+    groups whose std is below `least_std`: their rewards differ by noise. rho is
     exp(log_prob - log_prob before the step's first update). Defaults are TRL's, with two
     exceptions: TRL's `normalize` is DAPO's `token`, and TRL multiplies the KL by the ratio.
     `ratio_cap` is TRL's `delta` and verl's `clip_ratio_c`: see `objective.clipped`.
