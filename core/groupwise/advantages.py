@@ -9,7 +9,12 @@ Scale = Literal["group", "batch", "none"]
 
 
 def group_relative(
-    rewards: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
+    rewards: Tensor,
+    groups: Tensor,
+    *,
+    scale: Scale = "group",
+    epsilon: float = 1e-4,
+    least_std: float = 0.0,
 ) -> Tensor:
     """A = (r - mean of its group) / (std + epsilon); DeepSeekMath, arXiv:2402.03300, section 4.1.2.
 
@@ -19,6 +24,8 @@ def group_relative(
     scale: divide by the std of the "group" (GRPO), of the whole "batch" (as in REINFORCE++), or by
         "none" (Dr. GRPO, arXiv:2503.20783). The std is the unbiased one, as in TRL, and 0 for a
         single rollout.
+    least_std: A is 0 in groups whose std is below this, with any `scale`: their rewards differ by
+        noise, which the division would make as large as any other difference.
     Returns [B], in the rewards' dtype.
     """
     if rewards.ndim != 1 or rewards.shape != groups.shape:
@@ -32,10 +39,12 @@ def group_relative(
     # would cost a backward pass.
     learnable = valid & ~zero_variance(rewards, groups)
     centred = torch.where(learnable, values - _group_mean(values, groups, valid), 0.0)
+    stds = _group_std(centred, groups, valid)
+    centred = centred.masked_fill(stds < least_std, 0.0)
     if scale == "none":
         return centred
     if scale == "group":
-        return centred / (_group_std(centred, groups, valid) + epsilon)
+        return centred / (stds + epsilon)
     if scale == "batch":
         std = rewards[valid].std() if int(valid.sum()) > 1 else rewards.new_zeros(())
         return centred / (std + epsilon)
@@ -51,32 +60,36 @@ def normalise_then_sum(
     weights: Tensor,
     scale: Scale = "group",
     epsilon: float = 1e-4,
+    least_std: float = 0.0,
 ) -> Tensor:
     """A = S / (std of S over the batch + epsilon), S = sum_k w_k A_k; GDPO, arXiv:2601.05242.
 
     rewards: [B, K] float, NaN where a reward does not apply: its A_k is 0 there. Rollouts to which
         none applies are left out of the std.
-    weights: [K] float. A_k is `group_relative` of reward k alone, with the same `scale`.
+    weights: [K] float. A_k is `group_relative` of reward k alone, with the same `scale` and
+        `least_std`, a std of each reward before its weight.
     The paper also subtracts the mean of S over the batch. It is 0 here, since each A_k sums to 0 in
     each group.
     Returns [B], in the rewards' dtype.
     """
     relative = torch.zeros_like(rewards)
     for k, column in enumerate(rewards.unbind(dim=1)):
-        relative[:, k] = group_relative(column, groups, scale=scale, epsilon=epsilon)
+        relative[:, k] = group_relative(
+            column, groups, scale=scale, epsilon=epsilon, least_std=least_std
+        )
     summed = relative @ weights.to(rewards.dtype)
     scored = summed[~rewards.isnan().all(dim=1)]
     std = scored.std() if len(scored) > 1 else summed.new_zeros(())
     return summed / (std + epsilon)
 
 
-def leave_one_out(rewards: Tensor, groups: Tensor) -> Tensor:
+def leave_one_out(rewards: Tensor, groups: Tensor, *, least_std: float = 0.0) -> Tensor:
     """A = r - mean of the others in its group; RLOO, arXiv:2402.14740.
 
-    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 for a rollout without a reward, or alone
-    in its group.
+    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 for a rollout without a reward, alone in
+    its group, or in a group whose std is below `least_std`.
     """
-    centred = group_relative(rewards, groups, scale="none")
+    centred = group_relative(rewards, groups, scale="none", least_std=least_std)
     # r - mean of the n - 1 others = n / (n - 1) x (r - mean of all n)
     n = _group_size(groups, ~rewards.isnan())
     return centred * n / (n - 1).clamp(min=1)
@@ -137,7 +150,12 @@ def by_difficulty(
 
 
 def process_supervision(
-    steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
+    steps: Tensor,
+    groups: Tensor,
+    *,
+    scale: Scale = "group",
+    epsilon: float = 1e-4,
+    least_std: float = 0.0,
 ) -> Tensor:
     """Process supervision, DeepSeekMath, arXiv:2402.03300, section 4.1.3.
 
@@ -149,13 +167,18 @@ def process_supervision(
     rows, ends = (~steps.isnan()).nonzero(as_tuple=True)
     relative = torch.zeros_like(steps)
     relative[rows, ends] = group_relative(
-        steps[rows, ends], groups[rows], scale=scale, epsilon=epsilon
+        steps[rows, ends], groups[rows], scale=scale, epsilon=epsilon, least_std=least_std
     )
     return to_go(relative)
 
 
 def process_returns(
-    steps: Tensor, groups: Tensor, *, scale: Scale = "group", epsilon: float = 1e-4
+    steps: Tensor,
+    groups: Tensor,
+    *,
+    scale: Scale = "group",
+    epsilon: float = 1e-4,
+    least_std: float = 0.0,
 ) -> Tensor:
     """Reward-to-go, with the group's mean reward-to-go from the same step on as the baseline.
 
@@ -170,6 +193,7 @@ def process_returns(
         without any step is left out of the mean, and its advantage is 0.
     scale: the std of all R - mean of the "group", over all k together, so that late steps, in which
         few completions differ, are not blown up; or of all R of the "batch".
+    least_std: A is 0 in groups in which the former std is below this.
     Returns [B, T].
     """
     ended = ~steps.isnan()
@@ -186,9 +210,10 @@ def process_returns(
     returns = returns.masked_fill(~valid, torch.nan).flatten()
     same_step = (index.unsqueeze(1) * most + orders).flatten()
     relative = group_relative(returns, same_step, scale="none")
+    stds = _group_std(relative, index.repeat_interleave(most), valid.flatten())
+    relative = relative.masked_fill(stds < least_std, 0.0)
     if scale == "group":
-        whole = index.repeat_interleave(most)
-        relative = relative / (_group_std(relative, whole, valid.flatten()) + epsilon)
+        relative = relative / (stds + epsilon)
     elif scale == "batch":
         known = returns[valid.flatten()]
         relative = relative / ((known.std() if len(known) > 1 else 0.0) + epsilon)

@@ -81,8 +81,8 @@ class Algorithm(ABC):
         """[B] bool: True where the rollout's group teaches this algorithm nothing.
 
         `refills` replaces such groups, and the metric `zero_variance` counts them. By default they
-        are the groups in which all rewards are equal. rollouts: as in `targets`, but only those of
-        this process.
+        are the groups in which all rewards are equal. rollouts: as in `targets`, of one round of
+        sampling on all processes.
         """
         return scores.dead(rollouts.groups)
 

@@ -2,12 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 Sample = Mapping[str, Any]
 """An evaluated completion, with its prompt, its rewards and whether it is right."""
 BEYOND_NOISE = 2.0
-"""How many standard errors a change must exceed to count."""
+"""How many standard errors a change must exceed to count: by noise 2.3% do."""
+
+
+def beyond_noise(tests: int = 1) -> float:
+    """The standard errors that a change must exceed if it is one of several that are tested.
+
+    z with 1 - Phi(z) = (1 - Phi(2)) / tests, so that the chance that any of them exceeds it by
+    noise is at most 2.3%: Bonferroni's inequality, as in Dunn, "Multiple comparisons among means",
+    Journal of the American Statistical Association 56, 1961.
+    """
+    return -NormalDist().inv_cdf(NormalDist().cdf(-BEYOND_NOISE) / tests)
 
 
 @dataclass(frozen=True)
@@ -17,12 +28,12 @@ class Change:
     mean: float
     error: float
 
-    def rose(self, margin: float = 0.0) -> bool:
-        """mean > margin + 2 standard errors; False where the error is NaN."""
-        return self.mean > margin + BEYOND_NOISE * self.error
+    def rose(self, margin: float = 0.0, *, tests: int = 1) -> bool:
+        """mean > margin + `beyond_noise(tests)` standard errors; False where the error is NaN."""
+        return self.mean > margin + beyond_noise(tests) * self.error
 
-    def fell(self, margin: float = 0.0) -> bool:
-        return Change(-self.mean, self.error).rose(margin)
+    def fell(self, margin: float = 0.0, *, tests: int = 1) -> bool:
+        return Change(-self.mean, self.error).rose(margin, tests=tests)
 
     def __str__(self) -> str:
         return f"{'rose' if self.mean > 0 else 'fell'} by {abs(self.mean):.3g} ± {self.error:.2g}"
@@ -30,16 +41,22 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """How the trained reward and one watched reward changed since the first evaluation."""
+    """The trained reward rose since the first evaluation, and a watched one worsened.
+
+    watched: its change since the evaluation at step `since`: 0 for the first one, else that at
+        which it was best.
+    """
 
     name: str
     trained: Change
     watched: Change
+    since: int = 0
 
     def __str__(self) -> str:
+        best = f" since its best evaluation, at step {self.since}" if self.since else ""
         return (
             f"alarm: since the first evaluation the trained reward {self.trained} while the "
-            f"watched {self.name!r} {self.watched} (± one standard error): "
+            f"watched {self.name!r} {self.watched}{best} (± one standard error): "
             f"is the reward being gamed?"
         )
 
@@ -62,6 +79,9 @@ class Evaluation:
     @property
     def logged(self) -> dict[str, float]:
         """This evaluation's metrics and alarms, as a line of metrics.jsonl has them."""
-        return {f"evaluation/{name}": value for name, value in self.metrics.items()} | {
-            f"alarm/{name}": float(alarm is not None) for name, alarm in self.alarms.items()
+        raised = {name: alarm for name, alarm in self.alarms.items() if alarm is not None}
+        return {
+            **{f"evaluation/{name}": value for name, value in self.metrics.items()},
+            **{f"alarm/{name}": float(name in raised) for name in self.alarms},
+            **{f"alarm_since/{name}": float(alarm.since) for name, alarm in raised.items()},
         }

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from groupwise.advantages import group_relative, zero_variance
+from groupwise.advantages import group_relative, group_std, zero_variance
 
 NAN = math.nan
 
@@ -64,6 +64,21 @@ def test_the_default_divisor_is_the_unbiased_std_of_the_group_plus_epsilon():
     rewards = torch.tensor([0.0, 1.0], dtype=torch.float64)
     advantages = group_relative(rewards, torch.tensor([0, 0]))
     assert advantages.tolist() == pytest.approx([-0.5 / (0.5**0.5 + 1e-4), 0.5 / (0.5**0.5 + 1e-4)])
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_a_group_whose_std_is_below_the_floor_has_no_advantages(scale):
+    """Group 0 differs by noise. The other groups, and a std equal to the floor, are unaffected."""
+    values = torch.tensor([0.970, 0.971, 0.969, 0.0, 1.0, 1.0, 0.3, 0.5], dtype=torch.float64)
+    groups = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
+    without = group_relative(values, groups, scale=scale)
+    with_floor = group_relative(values, groups, scale=scale, least_std=0.01)
+    assert without[:3].any()
+    assert not with_floor[:3].any()
+    assert torch.equal(with_floor[3:], without[3:])
+    at_the_floor = float(group_std(values, groups)[6])
+    assert group_relative(values, groups, scale=scale, least_std=at_the_floor)[6:].all()
+    assert not group_relative(values, groups, scale=scale, least_std=at_the_floor + 1e-9)[6:].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

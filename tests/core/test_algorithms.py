@@ -9,6 +9,9 @@ from pydantic import ValidationError
 
 from groupwise import LogProbs, Rollouts, advantages, objective
 from groupwise.algorithms.cispo import CISPO
+from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.guard import Guard
 from groupwise.algorithms.lead import LEAD
@@ -227,6 +230,66 @@ def test_reinforce_pp_learns_from_groups_without_variance_that_differ_from_the_b
     assert algorithm.dead(scores([0.3] * 6), rollouts()).all()
     unscored = scores([1.0, NAN, 0.0, NAN, NAN, 1.0])
     assert algorithm.dead(unscored, rollouts()).tolist() == (GROUPS == 1).tolist()
+
+
+NOISE = [0.970, 0.0, 0.971, 0.5, 1.0, 0.969]
+"""Rewards that differ by noise in group 0, and by more in group 1."""
+
+
+@pytest.mark.parametrize("kind", [GRPO, DrGRPO, RLOO, DAPO, GDPO, ReinforcePPBaseline])
+def test_a_group_that_differs_by_noise_is_dead(kind):
+    """As if its rewards were equal: it is refilled, counted, and has no advantage."""
+    equal = [0.970 if group == 0 else value for value, group in zip(NOISE, GROUPS, strict=True)]
+    for least, values in ((0.0, equal), (0.01, NOISE)):
+        algorithm = kind(kind.Config(least_std=least))
+        assert algorithm.dead(scores(values), rollouts()).tolist() == (GROUPS == 0).tolist()
+    assert not kind(kind.Config(least_std=0.0)).dead(scores(NOISE), rollouts()).any()
+    estimated = [
+        kind(kind.Config(least_std=least)).estimate(scores(values), rollouts(), {})
+        for least, values in ((0.0, equal), (0.01, NOISE))
+    ]
+    assert torch.equal(*estimated)
+
+
+@pytest.mark.parametrize("supervision", ["rewards", "returns"])
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_the_floor_holds_for_step_rewards(supervision, scale):
+    steps = torch.full(MASK.shape, NAN, dtype=torch.float64)
+    steps[:, 0] = torch.tensor(NOISE, dtype=torch.float64)
+    values = scores([NAN] * 6, steps=steps)
+    options = {"steps": supervision, "scale": scale}
+    without, with_floor = (GRPO(GRPO.Config(**options, least_std=least)) for least in (0.0, 0.01))
+    assert not without.dead(values, rollouts()).any()
+    assert with_floor.dead(values, rollouts()).tolist() == (GROUPS == 0).tolist()
+
+
+def test_gdpo_compares_the_std_of_each_reward_with_the_floor():
+    """Noise of one reward is left out, whatever its weight, and the other reward still teaches."""
+    both = torch.tensor([NOISE, [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]], dtype=torch.float64).T
+    values = Scores(
+        names=("noisy", "clear"),
+        weights=(100.0, 1.0),
+        values=both,
+        failed=torch.zeros(6, dtype=torch.bool),
+    )
+    algorithm = GDPO(GDPO.Config(least_std=0.01))
+    first = algorithm.relative(values, rollouts())[GROUPS == 0]
+    clear = torch.tensor([-1.0, 0.5, 0.5], dtype=torch.float64)
+    assert torch.allclose(first / first[1], clear / clear[1])
+
+
+def test_the_floor_leaves_verifiable_rewards_as_they_are():
+    """The smallest std above 0 of rewards of 0 and 1 is 1 / sqrt(G)."""
+    default = GRPO.Config().least_std
+    for size in (2, 16, 1024):
+        one_right = torch.eye(size, dtype=torch.float64)[0]
+        groups = torch.zeros(size, dtype=torch.int64)
+        assert float(advantages.group_std(one_right, groups)[0]) == pytest.approx(size**-0.5)
+        left, right = (
+            advantages.group_relative(one_right, groups, least_std=least)
+            for least in (0.0, default)
+        )
+        assert torch.equal(left, right)
 
 
 def test_returns_differ_if_the_number_of_equal_steps_differs():

@@ -293,6 +293,7 @@ from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
 from groupwise.training.replay import Replay
@@ -364,6 +365,8 @@ def train(lab):
         ("constraint", GRPO(), balanced(lab), {"groups_per_step": 3, "steps": 4}),
         ("failed", DAPO(DAPO.Config(beta=0.05)), lab.ones,
          {"groups_per_step": 2, "updates_per_rollout": 2, "max_refills": 1, "steps": 5}),
+        ("whitened", ReinforcePP(ReinforcePP.Config(refill=True)), half_dead,
+         {"groups_per_step": 2, "max_refills": 3, "steps": 4}),
     ]:
         policy = breaking(lab.Tabular) if name == "failed" else lab.Tabular(symbols=4)
         if name == "engine":
@@ -452,7 +455,7 @@ def by_count(lab, tmp_path_factory):
     "case",
     [
         *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
-        *("constraint", "replay", "failed"),
+        *("constraint", "replay", "failed", "whitened"),
     ],
 )
 def test_two_processes_train_as_one(by_count, case):

@@ -12,6 +12,7 @@ from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.config.sections import EvaluationSection
 from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
+from groupwise.prompts.identity import identity
 from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge
@@ -31,9 +32,9 @@ def replay_of(**settings):
     return Replay(ReplaySection(**settings), judge)
 
 
-def rollouts_of(lab, policy, chosen, *, version=0, size=None, prompt=0):
+def rollouts_of(lab, policy, chosen, *, version=0, size=None, prompt=0, **columns):
     """Rollouts of these completions in groups of `size`, with log-probs of this policy."""
-    rows = [lab.rows()[prompt]] * len(chosen)
+    rows = [{**lab.rows()[prompt], **columns}] * len(chosen)
     rollouts = lab.build(rows, chosen, group_size=size or len(chosen))
     with torch.no_grad():
         log_probs = policy(rollouts).log_probs
@@ -70,8 +71,8 @@ def test_replay_scales_the_expected_gradient_by_a_known_factor(lab, size):
         for earlier in right_indices:
             replay = replay_of()
             older_group = rollouts_of(lab, older, [chosen[earlier], chosen[0]])
-            replay.fill(older_group, lab.scores_of(torch.tensor([1.0, 0.0])))
-            filled = replay.fill(group, scores)
+            replay.fill(older_group, lab.scores_of(torch.tensor([1.0, 0.0])), 0)
+            filled = replay.fill(group, scores, 1)
             assert int(filled.replayed.sum()) == (right[index].sum() == 0)
             with torch.no_grad():
                 old = policy(filled.rollouts).log_probs
@@ -99,11 +100,11 @@ def test_replay_scales_the_expected_gradient_by_a_known_factor(lab, size):
 WRONG, RIGHT, OTHER = [1, 0], [2, 1, 0], [2, 0]
 
 
-def fill(lab, replay, chosen, *, policy=None, prompt=0, version=0):
+def fill(lab, replay, chosen, *, policy=None, prompt=0, version=0, **columns):
     policy = policy or lab.Tabular()
-    rollouts = rollouts_of(lab, policy, chosen, version=version, prompt=prompt)
+    rollouts = rollouts_of(lab, policy, chosen, version=version, prompt=prompt, **columns)
     values = torch.tensor([float(symbols[0] == 2) for symbols in chosen])
-    return replay.fill(rollouts, lab.scores_of(values))
+    return replay.fill(rollouts, lab.scores_of(values), version)
 
 
 def test_a_wrong_completion_is_replaced_by_an_earlier_right_one(lab):
@@ -134,6 +135,25 @@ def test_nothing_is_replayed_into_a_group_with_a_right_completion_or_of_another_
     assert fill(lab, replay, [WRONG] * 3).replayed.any()
 
 
+def test_rows_with_the_same_prompt_keep_their_own_completions(lab):
+    """The score of a kept completion is for the gold answer of its own row."""
+    replay = replay_of()
+    fill(lab, replay, [WRONG, RIGHT, WRONG], answer="4")
+    assert not fill(lab, replay, [WRONG] * 3, answer="5").replayed.any()
+    assert fill(lab, replay, [WRONG] * 3, answer="4").replayed.any()
+
+
+def test_kept_completions_have_an_age_limit(lab):
+    replay, patient = replay_of(age=10), replay_of(age=None)
+    for each in (replay, patient):
+        fill(lab, each, [WRONG, RIGHT, WRONG], version=5)
+        assert fill(lab, each, [WRONG] * 3, version=15).replayed.any()
+    expired = fill(lab, replay, [WRONG] * 3, version=16)
+    assert not expired.replayed.any()
+    assert (expired.metrics["replay/kept"], expired.metrics["replay/bytes"]) == (0, 0)
+    assert fill(lab, patient, [WRONG] * 3, version=1000).replayed.any()
+
+
 def test_at_least_completions_are_filled_with_different_ones_the_newest_first(lab):
     replay = replay_of(at_least=2)
     fill(lab, replay, [WRONG, WRONG, RIGHT])
@@ -157,7 +177,7 @@ def test_the_size_is_bounded_and_the_oldest_prompt_is_dropped(lab):
     for prompt in (0, 1, 2, 0, 3):
         filled = fill(lab, replay, [WRONG, RIGHT, WRONG], prompt=prompt)
     assert filled.metrics["replay/kept"] == 3
-    assert [json.loads(text) for text in replay.kept] == [f"question {n}" for n in (2, 0, 3)]
+    assert [*replay.kept] == [identity(lab.rows()[n]) for n in (2, 0, 3)]
 
 
 def test_a_restored_buffer_replays_the_same(lab):
@@ -177,6 +197,17 @@ def test_a_restored_buffer_replays_the_same(lab):
             assert torch.equal(*columns)
     restored.load_state_dict(None)
     assert restored.state_dict() is None
+
+
+def test_completions_kept_by_prompt_in_an_earlier_version_are_refused(lab):
+    replay = replay_of()
+    fill(lab, replay, [WRONG, RIGHT, WRONG])
+    state = replay.state_dict()
+    state["prompts"] = state.pop("rows")
+    with pytest.raises(
+        UserError, match=r"train\.replay: .* are by prompt, .* without train\.replay"
+    ):
+        replay.load_state_dict(state)
 
 
 # ---- a run
@@ -268,7 +299,8 @@ def graded(completions, **_):
         (rare, {"train.replay": {"at_least": 4}}, r"replay\.at_least: 4 right .* no wrong one in"),
         (rare, {"algorithm": {"importance": "none"}}, r"replay: learns .* set algorithm\.importan"),
         (rare, {"algorithm": {"name": "dapo"}}, r"train\.replay: fills .* algorithm\.refill: fal"),
-        (graded, {}, r"train\.replay: the first reward gives values other than 0 and 1"),
+        (graded, {}, r"train\.replay: needs .* set evaluation\.threshold .* `judges = True`"),
+        (graded, {"train.replay": {"age": 0}}, r"train\.replay\.age: expected at least 1, found 0"),
         (rare, {"train.replay": {"at_least": 3, "size": 2}}, r"size: 2 kept .* fewer than the 3"),
         (graded, {"train.replay": {"size": 0}}, r"train\.replay\.size: expected at least 1, fou"),
     ],
@@ -290,7 +322,7 @@ def test_a_sampler_without_log_probs_is_refused(lab):
     replay, rollouts = replay_of(), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
     with pytest.raises(UserError, match=r"train\.replay: the sampler gives no log-probs"):
         replay.fill(
-            replace(rollouts, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1]))
+            replace(rollouts, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1])), 0
         )
 
 
@@ -299,4 +331,60 @@ def test_completions_scored_by_other_rewards_are_not_replayed(lab):
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     rollouts = rollouts_of(lab, lab.Tabular(), [WRONG] * 3)
     scores = replace(lab.scores_of(torch.zeros(3)), names=("another",))
-    assert not replay.fill(rollouts, scores).replayed.any()
+    assert not replay.fill(rollouts, scores, 0).replayed.any()
+
+
+# ---- what is right
+
+
+def late_graded(completions, trainer_state, **_):
+    """0 or 1 in the first three steps, then also values between."""
+    late = trainer_state.global_step >= 3
+    return [
+        float(text[0] == "2") or (0.5 if late and text[0] == "1" else 0) for text in completions
+    ]
+
+
+late_graded.judges = True
+
+
+@pytest.mark.parametrize("sections", [{}, {"prompts.weighting": {}, "train.replay": None}])
+def test_a_graded_value_in_the_middle_does_not_end_the_run(lab, tmp_path, sections):
+    settings = {"steps": 6, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.02}
+    result = train(
+        policy=policy_rarely_right(lab),
+        prompts=lab.rows(4),
+        rewards=[late_graded],
+        train={**settings, "replay": {}},
+        evaluation={"prompts": 0},
+        output=tmp_path / "run",
+        quiet=True,
+        **{"prompts.held_out": 0.0, **sections},
+    )
+    assert result.steps == 6
+    last = lines(tmp_path / "run")[-1]
+    assert 0 <= last["accuracy"] < last["reward"]  # 0.5 is wrong
+
+
+def test_whether_the_reward_judges_is_known_at_the_start(lab, tmp_path):
+    """Also if its first values are 0 and 1."""
+
+    def undeclared(completions, trainer_state, **_):
+        return late_graded(completions, trainer_state)
+
+    def started(**sections):
+        return train(
+            policy=policy_rarely_right(lab),
+            prompts=lab.rows(4),
+            rewards=[undeclared],
+            train={"steps": 5, "groups_per_step": 2, "group_size": 4, "replay": {}},
+            evaluation={"prompts": 0, **sections},
+            output=tmp_path / "run",
+            quiet=True,
+            **{"prompts.held_out": 0.0},
+        )
+
+    with pytest.raises(UserError, match=r"train\.replay: .* 'undeclared' does not say whether"):
+        started()
+    assert not (tmp_path / "run").exists()
+    assert started(threshold=1.0).steps == 5

@@ -50,6 +50,15 @@ def test_a_process_reward_without_steps_gives_a_warning():
     assert "chain/steps in metrics.jsonl" in by_step[5][0]
 
 
+def test_rewards_in_small_units_that_are_all_below_the_floor_give_a_warning_of_their_own():
+    symptoms = Symptoms(GRPO(GRPO.Config(least_std=0.01)))
+    by_step = [warnings(symptoms, zero_variance=1.0, reward_std=0.0042) for _ in range(10)]
+    assert "a std below algorithm.least_std, 0.01 (now 0.0042 on average)" in by_step[9][0]
+    rounded = Symptoms(GRPO(GRPO.Config(least_std=0.01)))
+    by_step = [warnings(rounded, zero_variance=1.0, reward_std=1e-17) for _ in range(10)]
+    assert "had the same reward" in by_step[9][0]
+
+
 def test_only_consecutive_steps_without_variance_give_a_warning():
     symptoms = Symptoms(GRPO())
     no_variance = {"zero_variance": 1.0}
@@ -57,5 +66,6 @@ def test_only_consecutive_steps_without_variance_give_a_warning():
     assert not warnings(symptoms)
     by_step = [warnings(symptoms, **no_variance) for _ in range(12)]
     assert [len(texts) for texts in by_step] == [0] * 9 + [1] + [0] * 2
+    assert "had the same reward (now 0.5 on average)" in by_step[9][0]
     replayed = Symptoms(GRPO())
     assert not any(warnings(replayed, **no_variance, **{"replay/share": 0.1}) for _ in range(12))

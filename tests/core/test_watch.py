@@ -34,7 +34,7 @@ def train(lab, folder, *, policy=None, prompts=8, **sections):
     return groupwise.train(
         policy=policy or lab.Tabular(),
         prompts={"name": "rows", "rows": rows, "held_out": 0.0},
-        rewards=[lab.ones],
+        rewards=sections.pop("rewards", [lab.ones]),
         train={**settings, **sections.pop("settings", {})},
         evaluation=evaluation,
         output=folder / "run",
@@ -108,6 +108,33 @@ def test_a_resumed_run_compares_with_its_first_evaluation(hacked_run, lab, tmp_p
     train(lab, tmp_path, watch=[length, brevity], settings={"steps": 5})
     resumed = train(lab, tmp_path, watch=[length, brevity], resume=True)
     assert resumed.alarms == hacked_run.alarms
+
+
+def by_step(completions, trainer_state):
+    """A check that passes most often after 5 steps."""
+    level = {0: 0.3, 5: 0.7}.get(trainer_state.global_step, 0.35)
+    return [level + 0.01 * (number % 3) for number in range(len(completions))]
+
+
+def steps_done(completions, trainer_state):
+    return [float(trainer_state.global_step + number % 2) for number in range(len(completions))]
+
+
+@pytest.mark.parametrize("cut", [5, 7])
+def test_a_fall_since_the_best_evaluation_is_an_alarm_also_in_a_resumed_run(lab, tmp_path, cut):
+    """A run that ended after 5 steps had its evaluation there after its last checkpoint."""
+    sections = {"watch": [by_step], "rewards": [steps_done]}
+    through = train(lab, tmp_path / "through", **sections)
+    alarm = through.alarms["by_step"]
+    assert alarm.since == 5
+    assert alarm.watched.mean == pytest.approx(-0.35, abs=0.01)
+    logged = [row["alarm_since/by_step"] for row in lines(through) if "alarm_since/by_step" in row]
+    assert logged == [5]
+    page = (through.folder / "report.html").read_text()
+    assert "had worsened since its best evaluation, at step 5 (" in page
+    train(lab, tmp_path / "cut", settings={"steps": cut, "checkpoint_every": 5}, **sections)
+    resumed = train(lab, tmp_path / "cut", resume=True, **sections)
+    assert resumed.alarms == through.alarms
 
 
 def test_accuracy_may_be_a_watched_reward(lab, tmp_path, capsys):

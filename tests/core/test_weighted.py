@@ -122,6 +122,14 @@ def test_rows_with_the_same_key_share_their_outcomes():
     assert len(prompts.outcomes) == 30
 
 
+def test_without_a_key_each_row_has_its_own_outcomes():
+    """Rows may have the same prompt, and different pictures or gold answers."""
+    source = [{"prompt": "How many?", "id": number} for number in range(30)]
+    prompts = weighted(source)
+    steps(prompts, thirds, 30)
+    assert len(prompts.outcomes) == 30
+
+
 def test_a_draw_without_an_outcome_is_dropped():
     """As in a chain, if a policy skips all completions of the one before."""
     prompts = weighted(rows(20))
@@ -295,8 +303,8 @@ class NotJudging:
             {"prompts.shuffle": False},
             r"prompts\.shuffle: false keeps the source's order, but prompts\.weighting changes",
         ),
-        (NotJudging(), {}, r"prompts\.weighting: needs to know which completions are right, but r"),
-        (graded, {}, r"prompts\.weighting: the first reward gives values other than 0 and 1"),
+        (NotJudging(), {}, r"prompts\.weighting: needs .* reward .NotJudging. measures"),
+        (graded, {}, r"prompts\.weighting: needs .* 'graded' does not say whether it tells right"),
         (
             some_right,
             {"watch": [{"name": graded, "label": "w"}], "evaluation.accuracy": "w"},

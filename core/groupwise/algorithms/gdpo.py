@@ -38,6 +38,12 @@ class GDPO(GRPO):
         scale: advantages.Scale = Field(
             "group", description="the std that each reward is divided by before the sum"
         )
+        least_std: float = Field(
+            0.0,
+            ge=0,
+            description="a reward with a smaller std in a group teaches nothing there; it is in "
+            "that reward's units, and the same for all rewards",
+        )
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions."""
@@ -48,4 +54,5 @@ class GDPO(GRPO):
             weights=scores.outcomes.new_tensor(scores.weights),
             scale=config.scale,
             epsilon=config.epsilon,
+            least_std=config.least_std,
         )

@@ -28,7 +28,8 @@ class GRPO(Algorithm):
         A = (r - mean of the group) / (std of the group + epsilon)
         loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
 
-    plus beta times a KL to the reference, minus an entropy bonus; DeepSeekMath, eq. 3. rho is
+    plus beta times a KL to the reference, minus an entropy bonus; DeepSeekMath, eq. 3. A is 0 in
+    groups whose std is below `least_std`: their rewards differ by noise. rho is
     exp(log_prob - log_prob before the step's first update). Defaults are TRL's, with two
     exceptions: TRL's `normalize` is DAPO's `token`, and TRL multiplies the KL by the ratio.
     `ratio_cap` is TRL's `delta` and verl's `clip_ratio_c`: see `objective.clipped`.
@@ -84,13 +85,19 @@ class GRPO(Algorithm):
             description="divisor of normalize: constant; the longest completion allowed if unset",
         )
         epsilon: float = Field(1e-4, gt=0, description="added to the std")
+        least_std: float = Field(
+            1e-3,
+            ge=0,
+            description="a group whose rewards have a smaller std teaches nothing, as if they were "
+            "equal: set it above the noise of a reward model, in units of the total reward",
+        )
         advantage_clip: float | None = Field(
             None, gt=0, description="clip advantages to [-this, this], as usual for images"
         )
         refill: bool = Field(
             False,
-            description="dynamic sampling: replace groups of equal reward by groups of other "
-            "prompts",
+            description="dynamic sampling: replace groups of equal reward, or of a std below "
+            "least_std, by groups of other prompts",
         )
         mask_truncated: bool = Field(False, description="learn nothing from truncated completions")
         importance: objective.Level | Literal["none"] = Field(
@@ -204,7 +211,7 @@ class GRPO(Algorithm):
         return self._compared(scores, rollouts)
 
     def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        """[B] bool: all advantages in the rollout's group are 0."""
+        """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
         compared = objective.per_decision(self._compared(scores, rollouts))
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
@@ -219,7 +226,11 @@ class GRPO(Algorithm):
         """[B]: the advantages of whole completions; variants override this."""
         config = self.config
         return advantages.group_relative(
-            scores.outcome, rollouts.groups, scale=config.scale, epsilon=config.epsilon
+            scores.outcome,
+            rollouts.groups,
+            scale=config.scale,
+            epsilon=config.epsilon,
+            least_std=config.least_std,
         )
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
@@ -227,7 +238,11 @@ class GRPO(Algorithm):
         config = self.config
         by = {"rewards": advantages.process_supervision, "returns": advantages.process_returns}
         relative = by[config.steps](
-            steps, rollouts.groups, scale=config.scale, epsilon=config.epsilon
+            steps,
+            rollouts.groups,
+            scale=config.scale,
+            epsilon=config.epsilon,
+            least_std=config.least_std,
         )
         missing = rollouts.mask.shape[1] - relative.shape[1]
         return torch.nn.functional.pad(relative, (0, missing))

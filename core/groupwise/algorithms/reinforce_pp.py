@@ -43,6 +43,7 @@ class ReinforcePP(GRPO):
         steps: ClassVar[Literal["rewards", "returns"]] = "returns"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
+        least_std: ClassVar[float] = 0.0  # type: ignore[misc]
 
     config: Config
     smallest_group = 1

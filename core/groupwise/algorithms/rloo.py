@@ -32,4 +32,6 @@ class RLOO(DrGRPO):
         scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
-        return advantages.leave_one_out(scores.outcome, rollouts.groups)
+        return advantages.leave_one_out(
+            scores.outcome, rollouts.groups, least_std=self.config.least_std
+        )

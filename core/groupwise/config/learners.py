@@ -20,8 +20,8 @@ KINDS: Mapping[str, str] = {"policy": "policies", "sampler": "samplers", "algori
 RESERVED_LABELS = frozenset(
     {
         # Metrics: `time/sample`.
-        *("alarm", "evaluation", "failed", "mismatch", "multipliers", "prompts", "reference"),
-        *("replay", "reward_time", "rewards", "time", "watch", "weights"),
+        *("alarm", "alarm_since", "evaluation", "failed", "mismatch", "multipliers", "prompts"),
+        *("reference", "replay", "reward_time", "rewards", "time", "watch", "weights"),
         # Arguments of rewards: a chain passes the text of its policies to rewards by their labels.
         *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
         "trainer_state",

@@ -14,7 +14,12 @@ class ReplaySection(Section):
         default=1,
         ge=1,
         description="right completions that a group should have; if it has fewer, earlier right "
-        "ones of the same prompt replace wrong ones",
+        "ones of the same row replace wrong ones",
+    )
+    age: int | None = Field(
+        default=100,
+        ge=1,
+        description="steps after which a kept completion is dropped; null: no limit",
     )
     size: int = Field(
         default=256,

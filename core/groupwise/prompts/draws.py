@@ -29,7 +29,7 @@ class Prompts:
     """Draws training prompts in a seeded order, epoch after epoch, without the held-out ones.
 
     key: the column with the question, for sources in which several prompts ask the same; if unset,
-        the source's own key, else the prompt.
+        the source's own key, else the prompt. has_key: whether one of the first two is set.
     skips: rows for which this is true are never drawn, neither for training nor for evaluation.
 
     Its whole state is `position`, the number of rows passed, `drawn`, the number of draws, and
@@ -48,7 +48,8 @@ class Prompts:
         if len(source) == 0:
             raise UserError("the prompts are empty: the source has no rows")
         self.source, self.seed, self.fraction, self.shuffle = source, seed, fraction, shuffle
-        self.key: str = key or getattr(source, "key", None) or "prompt"
+        named: str | None = key or getattr(source, "key", None)
+        self.key, self.has_key = named or "prompt", named is not None
         self.skips: Callable[[Row], bool] = lambda _: False
         self.position = self.drawn = self.skipped = 0
         self._epoch, self._order = -1, torch.empty(0)

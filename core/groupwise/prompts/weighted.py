@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.identity import identity
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
 from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.source import PromptSource, Row
@@ -30,6 +31,8 @@ class Weighted(Prompts):
     completions were right, or all wrong) until that result has faded. Otherwise it repeats a known
     question that is worth more than a new one, with probability proportional to its worth; one
     whose last outcome is still pending is left out, and if there is none, the next row is drawn.
+    Rows with the same `key` are one question; without a key each row is one, since a prompt may
+    have rows with different gold answers.
 
     half_life: draws after which an outcome counts half; size: questions to remember.
 
@@ -132,7 +135,8 @@ class Weighted(Prompts):
 
     def _key_of(self, row: Row) -> int:
         """A 63-bit hash of the row's question."""
-        digest = hashlib.blake2b(self.question(row).encode(errors="surrogatepass"), digest_size=8)
+        question = self.question(row) if self.has_key else identity(row)
+        digest = hashlib.blake2b(question.encode(errors="surrogatepass"), digest_size=8)
         return int.from_bytes(digest.digest(), "big") >> 1
 
     def _generator(self, space: str) -> torch.Generator:

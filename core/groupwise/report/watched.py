@@ -38,20 +38,26 @@ def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
     last = steps[-1]
     earlier = f" Earlier alarms: {_steps(steps[:-1])}." if steps[:-1] else ""
     measured = [step for step, _ in run.points(f"alarm/{reward}")]
+    since = number(dict(run.points(f"alarm_since/{reward}")).get(last)) or 0
+    best = f" since its best evaluation, at step {since:.0f}" if since else ""
     over = f" At step {measured[-1]:.0f} there was none." if measured[-1] > last else ""
     return (
         f"<b>Alarm at step {last:.0f}.</b> On held-out prompts the trained reward had risen"
         f"{_change(run, 'reward', last)} while <b>{brief(reward)}</b>, which is watched and not "
-        f"trained on, had worsened{_change(run, f'watch/{reward}', last)}, both beyond noise. "
+        f"trained on, had worsened{best}{_change(run, f'watch/{reward}', last, since)}, both "
+        f"beyond noise. "
         f"The policy may exploit the trained reward: read the completions.{earlier}{over}"
     )
 
 
-def _change(run: Record, key: str, step: float) -> str:
-    """The first value and the one at a step, in brackets, where they are known."""
-    points = run.points(f"evaluation/{key}")
-    now = number(dict(points).get(step))
-    return f" ({display(points[0][1])} → {display(now)})" if now is not None else ""
+def _change(run: Record, key: str, step: float, since: float = 0) -> str:
+    """The value at step `since`, or the first one, and that at `step`, where they are known."""
+    values = dict(run.points(f"evaluation/{key}"))
+    now = values.get(step)
+    if now is None:
+        return ""
+    before = values.get(since, next(iter(values.values())))
+    return f" ({display(before)} → {display(now)})"
 
 
 def _chart(title: str, series: Sequence[Series], note: str) -> Chart:

@@ -107,14 +107,25 @@ class Record:
                 )
 
     def known_before(self) -> Mapping[str, float]:
-        """The first evaluation of a resumed run; {} and a note if its file is missing."""
+        """The first evaluation of a resumed run; {} and a note if its file is missing.
+
+        The alarms know it then, and that after the last step of the run so far, if the run would
+        have had an evaluation there anyway: it is later than the checkpoint.
+        """
         try:
             metrics: Mapping[str, float] = disk.read_record(self._first_metrics)
             samples = read_samples(self._first_metrics.with_suffix(".jsonl"))
-            self.trainer.evaluator.remember(samples)
+            self.trainer.evaluator.alarms.remember(samples)
         except ValueError as error:
             self.display.say(f"note: there is no first evaluation to compare with: {error}")
             return {}
+        step, every = self.trainer.step, self.loaded.config.evaluation.every
+        with suppress(ValueError):  # the run ended without a result
+            result = disk.read_record(self.run_folder.folder / RESULT)
+            ended = not result.get("interrupted") and result.get("steps") == step
+            if ended and every and step % every == 0:
+                samples = read_samples(self.run_folder.folder / "samples" / "after.jsonl")
+                self.trainer.evaluator.alarms.observe(samples, step)
         return metrics
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -204,7 +215,7 @@ class Record:
     @property
     def alarms(self) -> dict[str, Alarm]:
         """By watched reward, the alarms of the last evaluation."""
-        alarms = self.trainer.evaluator.alarms
+        alarms = self.trainer.evaluator.alarms.raised
         return {name: alarm for name, alarm in alarms.items() if alarm is not None}
 
     def _print_alarms(self) -> None:

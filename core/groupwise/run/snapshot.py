@@ -53,6 +53,7 @@ class _State(BaseModel, strict=True):
     prompts: _Prompts
     learners: dict[str, _Learner]
     judge: _Judge
+    alarms: dict[str, dict[str, Any]] = {}
     rewards: dict[str, Any]
 
 
@@ -85,6 +86,7 @@ def take(trainer: Trainer) -> Checkpoint:
             "rows": len(trainer.experience.prompts.source),
             "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
             "judge": trainer.evaluator.judge.state_dict(),
+            "alarms": trainer.evaluator.alarms.state_dict(),
             "rewards": trainer.scorer.state_dict(),
         },
     )
@@ -123,6 +125,7 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
     for label, learner in trainer.learners.items():
         _restore(learner, of_learner(checkpoint, label), state["learners"][label])
     trainer.evaluator.judge.load_state_dict(state["judge"])
+    trainer.evaluator.alarms.load_state_dict(state.get("alarms", {}))
     trainer.scorer.load_state_dict(state["rewards"])
     trainer.go_on(step=state["step"], seconds=state["seconds"], prompts_state=state["prompts"])
 

@@ -12,6 +12,8 @@ STEPS_WITHOUT_VARIANCE = 10
 """Warn after so many steps in a row from which nothing was learned."""
 STEPS_UNJUDGED = 3
 """Warn after so many steps in a row in which a process reward had nothing to judge."""
+ROUNDING = 1e-9
+"""The computed std of equal rewards may be above 0, but not above this."""
 
 
 class Symptoms:
@@ -104,6 +106,14 @@ class Symptoms:
         self.without_variance = 0 if learned else self.without_variance + 1
         if self.without_variance < STEPS_WITHOUT_VARIANCE:
             return None
+        spread, floor = metrics.get("reward_std", 0.0), self._floor
+        if floor and spread > ROUNDING:
+            return (
+                f"in the last {self.without_variance} steps the rewards of every prompt's "
+                f"completions had a std below algorithm.least_std, {floor:g} (now {spread:.2g} on "
+                f"average), so nothing was learned. If such differences are no noise, set "
+                f"algorithm.least_std: 0, or weight the rewards higher"
+            )
         return (
             f"in the last {self.without_variance} steps all completions of every prompt had the "
             f"same reward (now {metrics['reward']:.3g} on average), so nothing was learned. Look "
@@ -111,6 +121,12 @@ class Symptoms:
             f"easier or harder prompts, a reward with partial credit, a higher temperature or a "
             f"larger group_size may help"
         )
+
+    @property
+    def _floor(self) -> float:
+        """`least_std` of the algorithm; 0 if it has none."""
+        floor: float = getattr(getattr(self.algorithm, "config", None), "least_std", 0.0)
+        return floor
 
     def _skipped(self, metrics: Mapping[str, Any], culprit: str) -> str | None:
         if not metrics.get("skipped_updates"):

@@ -41,11 +41,16 @@ def check_weighting(
     }
     for path in (path for path, is_set in enabled.items() if is_set):
         judge = Judge(config.evaluation, first)
-        if judge.measures:
+        if judge.measures or not judge.is_stated:
+            what = (
+                "measures" if judge.measures else "does not say whether it tells right from wrong"
+            )
+            declared = "" if judge.measures else ", or give it an attribute `judges = True`"
             problem = (
-                f"needs to know which completions are right, but reward {first.name!r} measures; "
-                f"set evaluation.accuracy to a reward that tells right from wrong, or set "
-                f"evaluation.threshold"
+                f"needs to know from the start which completions are right, but reward "
+                f"{first.name!r} {what}; set evaluation.threshold (a completion is right at this "
+                f"value or above: 1 for a reward of 0 and 1), set evaluation.accuracy to a reward "
+                f"that tells right from wrong{declared}"
             )
             raise UserError(message(path, problem))
         if judge.name not in [section.title for section in config.rewards]:

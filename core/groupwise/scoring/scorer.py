@@ -17,8 +17,8 @@ from groupwise.scoring.weights import Weights
 from groupwise.scoring.worker import Worker
 
 FAMILIES = (
-    *("alarm", "evaluation", "failed", "mismatch", "multipliers", "prompts", "reference"),
-    *("replay", "reward_time", "rewards", "time", "watch", "weights"),
+    *("alarm", "alarm_since", "evaluation", "failed", "mismatch", "multipliers", "prompts"),
+    *("reference", "replay", "reward_time", "rewards", "time", "watch", "weights"),
 )
 """Prefixes of the run's own metrics, which no reward may be named by."""
 MULTIPLIERS = "multipliers"

@@ -10,14 +10,14 @@ from accelerate.utils import gather_object
 
 from groupwise import processes
 from groupwise.config.sections import EvaluationSection
-from groupwise.evaluation import Alarm, Evaluation, Sample
+from groupwise.evaluation import Evaluation, Sample
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
 from groupwise.rewards import SAMPLER, RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
-from groupwise.training.alarm import Watch, alarms
+from groupwise.training.alarm import Alarms, Watch
 from groupwise.training.evaluation_subject import EvaluationBatch, Refusal
 from groupwise.training.judge import Judge
 from groupwise.training.summary import mean, summarise
@@ -53,9 +53,8 @@ class Evaluator:
         self.distinct = len(draws) if distinct is None else distinct
         self.judge = Judge(settings, rewards.rewards[0])
         self.team, self.rewards, self.settings = team, rewards, settings
-        self.watched, self.watches = watched, watches or {}
-        self.first: Sequence[Sample] | None = None
-        self.alarms: Mapping[str, Alarm | None] = {}
+        self.watched = watched
+        self.alarms = Alarms(watches or {})
         self.failures: dict[str, str] = {}
 
     def __call__(
@@ -78,8 +77,8 @@ class Evaluator:
         metrics = self._summary(samples, watched)
         if metrics and self.distinct != self.count:
             metrics["distinct_prompts"] = float(self.distinct)
-        self._compare(samples)
-        return Evaluation(metrics, samples, self.alarms)
+        self.alarms.observe(samples, state.global_step)
+        return Evaluation(metrics, samples, self.alarms.raised)
 
     def _summary(self, samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, float]:
         """The metrics; of several policies the means over them, and some metrics of each, such as
@@ -106,17 +105,6 @@ class Evaluator:
             if metric in metrics
         }
         return means | own
-
-    def remember(self, samples: Sequence[Sample]) -> None:
-        """Set the first evaluation, which later ones are compared with."""
-        kept = ("learner", "draw", "index", "greedy", "total", "watched")
-        self.first = [{name: sample.get(name) for name in kept} for sample in samples]
-
-    def _compare(self, samples: Sequence[Sample]) -> None:
-        if self.first is None:
-            self.remember(samples)
-        elif samples:
-            self.alarms = alarms(self.first, samples, self.watches)
 
     def samples(
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool

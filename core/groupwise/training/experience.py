@@ -217,7 +217,8 @@ class Experience:
             logged=self.team.logged,
         )
         if isinstance(self.prompts, Weighted):
-            metrics |= self.prompts.observe(step_metrics.outcomes(work.judged, right))
+            outcomes = step_metrics.outcomes(work.judged, self.judge.right(scores))
+            metrics |= self.prompts.observe(outcomes)
         batches = work.training_batches(scores)
         if len(batches) == 1:
             return metrics

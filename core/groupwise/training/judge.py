@@ -19,7 +19,9 @@ class Judge:
     `evaluation.accuracy` or `evaluation.threshold` is set, or its attribute `judges` is True.
     Without such an attribute it does so as long as it gives only 0 and 1: any other value shows
     that it measures something (a length, a similarity), and from then on no completion is right or
-    wrong.
+    wrong. Weighted prompts and replay could not go on then, so they need a reward of which this
+    `is_stated`, by the configuration or the attribute: no value changes it, and one below the
+    threshold is wrong.
     """
 
     def __init__(self, settings: EvaluationSection, first: Reward) -> None:

@@ -82,7 +82,9 @@ class Learner:
         """
         replayed, further = None, dict[str, float]()
         if self.replay is not None:
-            rollouts, scores, replayed, further = self.replay.fill(batch.rollouts, batch.scores)
+            rollouts, scores, replayed, further = self.replay.fill(
+                batch.rollouts, batch.scores, step
+            )
             batch = TrainingBatch(rollouts=rollouts, scores=scores)
         rollouts = batch.rollouts
         plan = self._updates(rollouts) * self.settings.epochs

@@ -29,7 +29,7 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
-from groupwise.prompts.split import as_text
+from groupwise.prompts.identity import identity
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.judge import Judge
@@ -50,38 +50,49 @@ class Kept(NamedTuple):
     rollout: Rollouts
     scores: Scores
 
+    @property
+    def version(self) -> int:
+        """Training steps of the oldest weights that sampled a part of it."""
+        assert self.rollout.versions is not None
+        return int(self.rollout.versions)
+
 
 class Replay:
-    """Right completions by prompt: the last `at_least` of each prompt, `size` in all.
+    """Right completions by row, the last `at_least` of each; `size` in all, for `age` steps.
 
-    Kept are those of groups in which some, but at most half, of the completions were right. All
-    processes keep the same ones, since any process may draw a prompt later.
+    Kept are those of groups in which some, but at most half, of the completions were right. They
+    belong to a row and not to its prompt: their score is for the row's other columns, such as a
+    gold answer. All processes keep the same ones, since any process may draw a row later.
     """
 
     def __init__(self, settings: ReplaySection, judge: Judge) -> None:
         self.settings, self.judge = settings, judge
         self.kept: dict[str, list[Kept]] = {}
 
-    def fill(self, rollouts: Rollouts, scores: Scores) -> Filled:
+    def fill(self, rollouts: Rollouts, scores: Scores, step: int) -> Filled:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
 
-        They replace the last wrong completions of the group. A collective.
+        They replace the last wrong completions of the group. step: training steps done so far, from
+        which the age of kept completions is counted. A collective.
         """
         self._check(rollouts)
+        self._expire(step)
         right, groups = self.judge.right(scores), rollouts.groups.cpu()
         order, earlier = torch.arange(len(rollouts)), list[Kept]()
         fresh: list[tuple[int, str, list[Kept]]] = []
         for number in groups.unique().tolist():
             rows = (groups == number).nonzero().flatten()
-            text = as_text(rollouts.prompts[int(rows[0])]["prompt"])
+            row_of_group = identity(rollouts.prompts[int(rows[0])])
             missing = self.settings.at_least - int((right[rows] == 1).sum())
             wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
             # A resumed run may have other rewards.
-            usable = [k for k in self.kept.get(text, []) if k.scores.names == scores.names]
+            usable = [k for k in self.kept.get(row_of_group, []) if k.scores.names == scores.names]
             for row, kept in zip(wrong, usable, strict=False):
                 order[row] = len(rollouts) + len(earlier)
                 earlier.append(_in_place_of(rollouts, row, kept))
-            fresh += [(number, text, new) for new in self._new(rows, right, rollouts, scores)]
+            fresh += [
+                (number, row_of_group, new) for new in self._new(rows, right, rollouts, scores)
+            ]
         self._keep(sorted(gather_object(fresh), key=lambda new: new[0]))
         replayed = order >= len(rollouts)
         metrics = self._metrics(len(earlier), len(rollouts))
@@ -92,12 +103,6 @@ class Replay:
         return Filled(rollouts, scores, replayed, metrics)
 
     def _check(self, rollouts: Rollouts) -> None:
-        if self.judge.measures:
-            raise UserError(
-                "train.replay: the first reward gives values other than 0 and 1, so it does not "
-                "tell right from wrong; set evaluation.accuracy to a reward that does, or set "
-                "evaluation.threshold"
-            )
         if rollouts.sampler_log_probs is None:
             raise UserError(
                 "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
@@ -109,7 +114,7 @@ class Replay:
     ) -> list[list[Kept]]:
         """The completions of a group to keep, as a list of one list; [] to change nothing.
 
-        [[]], so that the prompt's kept ones are dropped, if most of the group is right.
+        [[]], so that the row's kept ones are dropped, if most of the group is right.
         """
         good = rows[(right[rows] == 1) & ~scores.total[rows].isnan()]
         if 2 * len(good) > len(rows):
@@ -118,12 +123,20 @@ class Replay:
         return [[_light(rollouts, scores, row) for row in chosen]] if len(chosen) else []
 
     def _keep(self, fresh: list[tuple[int, str, list[Kept]]]) -> None:
-        """Keep the newest of each prompt; over `size`, drop the prompts not updated for longest."""
-        for _, text, kept in fresh:
-            before = self.kept.pop(text, [])
+        """Keep the newest of each row; over `size`, drop the rows not updated for longest."""
+        for _, row, kept in fresh:
+            before = self.kept.pop(row, [])
             if kept:
-                self.kept[text] = [*kept, *before][: self.settings.at_least]
+                self.kept[row] = [*kept, *before][: self.settings.at_least]
         self._drop()
+
+    def _expire(self, step: int) -> None:
+        """Drop the completions that weights of more than `age` steps ago sampled."""
+        if self.settings.age is None:
+            return
+        oldest = step - self.settings.age
+        young = {row: [k for k in kept if k.version >= oldest] for row, kept in self.kept.items()}
+        self.kept = {row: kept for row, kept in young.items() if kept}
 
     def _drop(self) -> None:
         while len(self._all) > self.settings.size:
@@ -131,7 +144,7 @@ class Replay:
 
     @property
     def _all(self) -> list[Kept]:
-        return [kept for of_prompt in self.kept.values() for kept in of_prompt]
+        return [kept for of_row in self.kept.values() for kept in of_row]
 
     def _metrics(self, replayed: int, count: int) -> dict[str, float]:
         return {
@@ -149,7 +162,7 @@ class Replay:
         rollouts = Rollouts.concat([kept.rollout for kept in self._all])
         scores = Scores.concat([kept.scores for kept in self._all])
         return {
-            "prompts": [text for text, of_prompt in self.kept.items() for _ in of_prompt],
+            "rows": [row for row, of_row in self.kept.items() for _ in of_row],
             "mask": rollouts.mask,
             "truncated": rollouts.truncated,
             "sampler_log_probs": rollouts.sampler_log_probs,
@@ -166,6 +179,12 @@ class Replay:
         self.kept = {}
         if state is None:
             return
+        if "rows" not in state:
+            raise UserError(
+                "train.replay: the checkpoint's kept completions are by prompt, as an earlier "
+                "version of groupwise wrote them, and this one needs them by row; resume without "
+                "train.replay, or start the run anew"
+            )
         rollouts = _bare(
             mask=state["mask"],
             truncated=state["truncated"],
@@ -181,9 +200,9 @@ class Replay:
             steps=state["steps"],
             judges_steps=frozenset(state["judges_steps"]),
         )
-        for row, text in enumerate(state["prompts"]):
-            kept = Kept(rollouts.select([row]), scores.select(torch.tensor([row])))
-            self.kept.setdefault(text, []).append(kept)
+        for place, row in enumerate(state["rows"]):
+            kept = Kept(rollouts.select([place]), scores.select(torch.tensor([place])))
+            self.kept.setdefault(row, []).append(kept)
         self._drop()
 
 

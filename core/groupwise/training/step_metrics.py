@@ -72,17 +72,11 @@ def _without(failed: Tensor, columns: Mapping[str, Tensor]) -> dict[str, Tensor]
     return {n: v.cpu().double().masked_fill(failed, math.nan) for n, v in columns.items()}
 
 
-def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
+def outcomes(rollouts: Rollouts, right: Tensor) -> dict[int, Outcome]:
     """The outcome of each draw, by its number, over all processes.
 
-    right: [B] as for `describe`, NaN if not judged. Raises UserError for None.
+    right: [B], 1 for right completions, 0 for wrong ones, NaN if not judged.
     """
-    if right is None:
-        raise UserError(
-            "prompts.weighting: the first reward gives values other than 0 and 1, so it does not "
-            "tell right from wrong; set evaluation.accuracy to a reward that does, or set "
-            "evaluation.threshold"
-        )
     numbers, index = rollouts.groups.cpu().unique(return_inverse=True)
     sums = torch.zeros(len(numbers), 2, dtype=torch.float64)
     sums.index_add_(0, index, torch.stack([right.nan_to_num(), (~right.isnan()).double()], dim=1))

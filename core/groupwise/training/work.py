@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise.algorithm import Algorithm
@@ -48,12 +49,22 @@ class TrainingBatch:
     def dead(self, algorithm: Algorithm) -> Tensor:
         """[B] bool: rollouts whose group, with those `beside`, has no training signal.
 
-        A group whose rollouts all failed has none.
+        A group whose rollouts all failed has none. A collective: it is decided over the rollouts of
+        all processes, since an algorithm may compare a group with the rest of them.
         """
         usable = self.without_failed()
         parts = [usable] if usable.beside is None else [usable, usable.beside]
-        rollouts = Rollouts.concat([skeleton(part.rollouts) for part in parts])
-        scores = Scores.concat([part.scores for part in parts])
+        # Scores without what rewards logged, which is not compared.
+        ours = [
+            (skeleton(part.rollouts), part.scores.select(torch.arange(len(part.rollouts))))
+            for part in parts
+        ]
+        shared = gather_object(ours)
+        rollouts = Rollouts.concat([rollouts for rollouts, _ in shared])
+        scores = Scores.concat([scores for _, scores in shared])
+        # In the order that one process would have, so that sums are rounded alike.
+        order = rollouts.groups.argsort(stable=True)
+        rollouts, scores = rollouts.select(order), scores.select(order)
         alive = rollouts.groups[~algorithm.dead(scores, rollouts)]
         return ~torch.isin(self.rollouts.groups.cpu(), alive)
 

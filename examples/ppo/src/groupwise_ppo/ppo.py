@@ -5,6 +5,7 @@ decision of a completion was good. It costs a second model, which has to be trai
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -38,6 +39,7 @@ class PPO(GRPO):
             "batch, or of each group, or none",
         )
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
+        least_std: ClassVar[float] = 0.0  # type: ignore[misc]  # no group is left out
         gamma: float = Field(1.0, gt=0, le=1, description="discount per decision")
         gae_lambda: float = Field(
             1.0,
