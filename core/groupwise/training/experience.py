@@ -206,18 +206,16 @@ class Experience:
         self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of(scores.failures)
-        right = None
-        if not self.judge.measures:
-            right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
+        right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
             work.judged,
             scores,
             dead=self._dead(work, scores),
-            right=right,
+            right=None if self.judge.measures else right,
             logged=self.team.logged,
         )
         if isinstance(self.prompts, Weighted):
-            outcomes = step_metrics.outcomes(work.judged, self.judge.right(scores))
+            outcomes = step_metrics.outcomes(work.judged, right)
             metrics |= self.prompts.observe(outcomes)
         batches = work.training_batches(scores)
         if len(batches) == 1:
