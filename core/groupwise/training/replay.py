@@ -29,7 +29,7 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
-from groupwise.prompts.split import as_text
+from groupwise.prompts.identity import identity
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.judge import Judge
@@ -73,7 +73,7 @@ class Replay:
         fresh: list[tuple[int, str, list[Kept]]] = []
         for number in groups.unique().tolist():
             rows = (groups == number).nonzero().flatten()
-            text = as_text(rollouts.prompts[int(rows[0])]["prompt"])
+            text = identity(rollouts.prompts[int(rows[0])]["prompt"])
             missing = self.settings.at_least - int((right[rows] == 1).sum())
             wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
             # A resumed run may have other rewards.
