@@ -7,12 +7,12 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from groupwise import processes
 from groupwise.advantages import group_std
 from groupwise.errors import UserError
 from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.training.tally import Tally
 from groupwise.training.work import TrainingBatch
 
 UNDEFINED = "nan_rewards/"
@@ -32,33 +32,42 @@ def describe(
 
     dead: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
     completions, None if no reward tells right from wrong; logged: the policy's facts whose means
-    are metrics.
+    over decisions are metrics.
     """
-    total, groups = scores.total, rollouts.groups.cpu()
-    lengths = rollouts.lengths.cpu().double()
-    of_rollouts = {
-        "reward": total,
-        "reward_std": group_std(total, groups),
-        **({} if right is None else {"accuracy": right}),
-        "zero_variance": dead,
-        "length": lengths,
-        "truncated": rollouts.truncated,
-        **{f"rewards/{name}": scores.column(name) for name in scores.names},
-    }
+    tally = _of_rollouts(rollouts, scores, dead, logged)
+    lengths = rollouts.lengths
+    if right is not None:
+        tally.means_of("accuracy", right)
+    for name in scores.names:
+        tally.means_of(f"rewards/{name}", scores.column(name))
+        if count := scores.undefined.get(name, 0):
+            tally.total(f"{UNDEFINED}{name}", count)
+    for name, (total, count) in scores.metrics.items():  # named REWARD/..., so no name is the same
+        tally.mean(name, total, count)
+    tally.total("failed_rewards", int(scores.failed.sum()))
+    tally.total("unscored", int(scores.total.isnan().sum()))
+    tally.total("sampled_decisions", int(lengths.sum()))
+    tally.largest("length_max", float(lengths.max()) if len(lengths) else 0.0)
+    seconds = {f"reward_time/{name}": spent for name, spent in scores.seconds.items()}
+    return {**tally.of_all_processes().result(), **seconds}
+
+
+def _of_rollouts(
+    rollouts: Rollouts, scores: Scores, dead: Tensor | None, logged: Collection[str]
+) -> Tally:
+    """Means over rollouts, and over their decisions for the facts in `logged`."""
+    tally, lengths = Tally(), rollouts.lengths.cpu().double()
+    tally.means_of("reward", scores.total)
+    tally.means_of("reward_std", group_std(scores.total, rollouts.groups.cpu()))
+    if dead is not None:
+        tally.means_of("zero_variance", dead.double())
+    tally.means_of("length", lengths)
+    tally.means_of("truncated", rollouts.truncated.cpu().double())
     for name in sorted(logged & rollouts.facts.keys()):
-        of_rollouts[name] = torch.tensor(rollouts.facts[name])
-    longest = int(lengths.max()) if len(lengths) else 0
-    metrics = {
-        **processes.means(of_rollouts),
-        "failed_rewards": processes.total(int(scores.failed.sum())),
-        "unscored": processes.total(int(total.isnan().sum())),
-        "sampled_decisions": processes.total(int(lengths.sum())),
-        "length_max": float(processes.largest(longest)),
-        **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
-    }
-    undefined = {name: processes.total(scores.undefined.get(name, 0)) for name in scores.names}
-    metrics |= {f"{UNDEFINED}{name}": count for name, count in undefined.items() if count}
-    return {**metrics, **scores.metrics}  # named REWARD/..., so they cannot collide
+        # A mean over the decisions of each rollout: weighted by their number, one over all.
+        values = torch.tensor(rollouts.facts[name], dtype=torch.float64)
+        tally.means_of(name, values, weights=lengths)
+    return tally
 
 
 def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
@@ -81,25 +90,23 @@ def outcomes(rollouts: Rollouts, right: Tensor | None) -> dict[int, Outcome]:
 
 
 def of_learners(
-    batches: Mapping[str, TrainingBatch], dead: Mapping[str, Tensor]
+    batches: Mapping[str, TrainingBatch],
+    dead: Mapping[str, Tensor],
+    logged: Mapping[str, Collection[str]],
 ) -> dict[str, float]:
     """Metrics of each learner's rollouts, as `LABEL/metric`, and the decisions of all.
 
-    dead: [B] bool for each that learns: rollouts of groups that teach it nothing.
+    dead: [B] bool for each that learns: rollouts of groups that teach it nothing; logged: as for
+    `describe`, of each policy.
     """
     metrics: dict[str, float] = {}
+    decisions = Tally()
     for label, batch in batches.items():
-        total, groups = batch.scores.total, batch.rollouts.groups.cpu()
-        means = {
-            "reward": total,
-            "reward_std": group_std(total, groups),
-            **({"zero_variance": dead[label]} if label in dead else {}),
-            "length": batch.rollouts.lengths.cpu().double(),
-            "truncated": batch.rollouts.truncated,
-        }
-        metrics |= {f"{label}/{name}": value for name, value in processes.means(means).items()}
-    decisions = sum(int(batch.rollouts.lengths.sum()) for batch in batches.values())
-    return {**metrics, "sampled_decisions": processes.total(decisions)}
+        tally = _of_rollouts(batch.rollouts, batch.scores, dead.get(label), logged.get(label, ()))
+        own = tally.of_all_processes().result()
+        metrics |= {f"{label}/{name}": value for name, value in own.items()}
+        decisions.total("sampled_decisions", int(batch.rollouts.lengths.sum()))
+    return {**metrics, **decisions.of_all_processes().result()}
 
 
 def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
