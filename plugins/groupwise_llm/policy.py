@@ -55,14 +55,15 @@ class LanguageModel(Policy):
         sampled: only these are trained on, the others are context.
 
     facts: `completion_ids`, the tokens of each completion; `sampled_mass`, the mass of the softmax
-        that top_k, top_p and the like left to sample from; `character_ends`, only for rewards that
+        that top_k, top_p and the like left to sample from; `entropy`, that of the softmax, in
+        nats, mean over the tokens of each completion; `character_ends`, only for rewards that
         have it in their signature: the character of the completion's text at which each token ends.
     """
 
     provides = frozenset({"log_probs", "entropy"})
-    facts = frozenset({"completion_ids", "sampled_mass"})
+    facts = frozenset({"completion_ids", "sampled_mass", "entropy"})
     optional_facts = frozenset({"character_ends"})
-    logged = frozenset({"sampled_mass"})
+    logged = frozenset({"sampled_mass", "entropy"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
 
@@ -199,6 +200,7 @@ class LanguageModel(Policy):
         ]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
         completions, facts = self.completions_and_facts(tokens, rows)
+        kept, entropy = torch.stack([sampled.kept, sampled.entropy]).tolist()
         return Rollouts(
             prompts=rows,
             completions=completions,
@@ -206,7 +208,7 @@ class LanguageModel(Policy):
             mask=sampled.mask,
             truncated=sampled.truncated,
             sampler_log_probs=sampled.log_probs,
-            facts={**facts, "sampled_mass": sampled.kept.tolist()},
+            facts={**facts, "sampled_mass": kept, "entropy": entropy},
             trajectory={
                 "prompt_ids": [ids[group] for group in groups.tolist()],
                 "completion_ids": sampled.ids,

@@ -88,13 +88,13 @@ def test_with_a_learning_rate_of_zero_the_weights_stay(lab):
 def test_a_step_makes_updates_per_rollout_times_epochs_updates(lab, updates, epochs):
     trainer = lab.trainer(updates_per_rollout=updates, epochs=epochs, steps=3)
     update_groups = []
-    backward = type(trainer.learner.updater).backward
+    accumulate = type(trainer.learner.updater).accumulate
 
-    def recording_backward(rollouts, *args, **options):
-        update_groups.append(rollouts.groups.unique().tolist())
-        return backward(trainer.learner.updater, rollouts, *args, **options)
+    def recording(update):
+        update_groups.append(update.rollouts.groups.unique().tolist())
+        return accumulate(trainer.learner.updater, update)
 
-    object.__setattr__(trainer.learner.updater, "backward", recording_backward)
+    object.__setattr__(trainer.learner.updater, "accumulate", recording)
     finished, steps = fit(lab, trainer)
     assert finished
     assert [step for step, _ in steps] == [1, 2, 3]

@@ -32,15 +32,16 @@ def check_interval(device: torch.device) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N] and
-    kept [N], the mean over tokens of `drawing.overlap` of the softmax and the distribution sampled
-    from."""
+    """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N]; and
+    means over the tokens of each: kept [N], `drawing.overlap` of the softmax and the distribution
+    sampled from, and entropy [N], of the softmax."""
 
     ids: Tensor
     log_probs: Tensor
     mask: Tensor
     truncated: Tensor
     kept: Tensor
+    entropy: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def decode(
         ]
         return torch.cat(padded)[places]
 
-    names = ("ids", "log_probs", "mask", "truncated", "kept")
+    names = ("ids", "log_probs", "mask", "truncated", "kept", "entropy")
     return Sampled(**{name: joined(name) for name in names})
 
 
@@ -148,7 +149,7 @@ class _Batch:
         self.ids = torch.zeros(size, limit, dtype=torch.int64, device=device)
         self.log_probs = torch.zeros(size, limit, dtype=torch.float32, device=device)
         self.length = torch.zeros(size, dtype=torch.int64, device=device)
-        self.kept = torch.zeros(size, dtype=torch.float32, device=device)
+        self.kept, self.entropy = torch.zeros(2, size, dtype=torch.float32, device=device)
 
     def run(self) -> Sampled:
         logits = self.rows.start()
@@ -171,6 +172,7 @@ class _Batch:
             mask=mask,
             truncated=~self.ended,
             kept=self.kept / self.length.clamp(min=1),
+            entropy=self.entropy / self.length.clamp(min=1),
         )
 
     def _choose(self, raw: Tensor, step: int) -> Tensor:
@@ -195,6 +197,8 @@ class _Batch:
         self.ids[alive, step] = tokens.where(living, 0)
         self.log_probs[alive, step] = chosen.where(living, 0.0)
         self.kept[alive] += kept.where(living, 0.0)
+        entropy = drawing.entropy(logits, powers, sums, normaliser)
+        self.entropy[alive] += entropy.where(living, 0.0)
         self.length[alive] += living
         self.ended[alive] |= self._over(tokens, step)
         if decoder.filters:
