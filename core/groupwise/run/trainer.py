@@ -90,7 +90,7 @@ class Trainer:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         learned = {
             label: learner.learn(
-                scored.batches[label], self.step, scored.spares[label], seconds=self.elapsed
+                scored.batches[label], self.step, scored.spares[label], self.elapsed
             )
             for label, learner in self.learners.items()
         }

@@ -76,7 +76,6 @@ class Learner:
         batch: TrainingBatch,
         step: int,
         spare: Rollouts | None = None,
-        *,
         seconds: float = 0.0,
     ) -> dict[str, Any]:
         """Make all updates of a step; returns metrics.
