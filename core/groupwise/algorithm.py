@@ -119,7 +119,8 @@ class Algorithm(ABC):
         return (targets["weights"] != 0).any(dim=1)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """Quantities to log, [b, t] each; the metric is their mean over decisions."""
+        """Quantities to log, [b, t] each; the metric is their mean over the decisions that are
+        trained, those of rollouts with a backward pass, in all updates of a step."""
         return {}
 
     def warning(self, metrics: Mapping[str, Any]) -> str | None:

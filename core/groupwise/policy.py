@@ -34,7 +34,8 @@ class Policy(nn.Module, Sampler):
     greedy: whether "greedy" sampling differs from "evaluate". For a flow model it does not:
         evaluation has no noise to leave out.
     facts: the names of `Rollouts.facts`; a reward can take them as arguments, like columns.
-    logged: numeric `facts` whose mean is a metric of every step.
+    logged: numeric `facts`, each a mean over the decisions of its rollout; the mean over all
+        decisions is a metric of every step. By convention `entropy` is that of the policy.
     optional_facts: further facts that cost time or memory: `sample` returns those in `requested`.
     requested: the `optional_facts` that some reward has in its signature by name; set by the core
         before anything is sampled.

@@ -5,7 +5,6 @@ them, so all processes must call them in the same order. Samplers and policies m
 what one process does for all.
 """
 
-import math
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
@@ -177,17 +176,6 @@ def share(tensors: Iterable[Tensor]) -> None:
         value = tensor.detach().to(state.device)  # the device of collectives
         distributed.broadcast(value, 0)
         tensor.copy_(value)
-
-
-def means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """The mean of each over all processes, ignoring NaN."""
-    sums = {k: (float(v.nansum()), int((~v.isnan()).sum())) for k, v in values.items()}
-    parts = gather_object([sums])
-    averages = {}
-    for name in values:
-        count = sum(part[name][1] for part in parts)
-        averages[name] = math.fsum(part[name][0] for part in parts) / count if count else math.nan
-    return averages
 
 
 def total(count: int) -> int:

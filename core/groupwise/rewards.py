@@ -174,7 +174,8 @@ class Scores:
     steps: [B, T] float64, the weighted sum of process rewards at the decision where a step ends,
         NaN elsewhere; None if no reward judges steps.
     judges_steps: the names of process rewards.
-    seconds, metrics, extra: by name, how long rewards took and what they logged.
+    seconds, extra: by name, how long rewards took and the columns that they logged.
+    metrics: by name, what they logged as numbers: the sum over completions, and their number.
     failures: by reward, a sentence on why it failed first; under `SAMPLER`, why a completion did.
     failure_counts: by the same names, on how many completions.
     reasons: why each failed completion failed, None for others; None if none failed.
@@ -186,7 +187,7 @@ class Scores:
     failed: Tensor
     seconds: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     failure_counts: Mapping[str, int] = field(default_factory=dict)
     reasons: Sequence[str | None] | None = None
@@ -253,9 +254,8 @@ class Scores:
     def concat(parts: Sequence["Scores"]) -> "Scores":
         """One batch of all parts.
 
-        Seconds and counts are summed; a metric is averaged over the completions of the parts that
-        have it; the first failure of each reward is kept. Raises RewardError if a reward returned
-        step rewards for some completions and numbers for others.
+        Seconds, metrics and counts are summed; the first failure of each reward is kept. Raises
+        RewardError if a reward returned step rewards for some completions and numbers for others.
         """
         first = parts[0]
         if len(parts) == 1:
@@ -272,7 +272,7 @@ class Scores:
             scales=first.scales,
             seconds=_sums([part.seconds for part in parts]),
             extra=_columns([part.extra for part in parts]),
-            metrics=_means([part.metrics for part in parts], [len(part.values) for part in parts]),
+            metrics=_pairs([part.metrics for part in parts]),
             failures={n: why for part in reversed(parts) for n, why in part.failures.items()},
             failure_counts=_sums([part.failure_counts for part in parts]),
             reasons=_joined_reasons(parts),
@@ -303,13 +303,10 @@ def _sums(parts: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
     return {name: sum(part.get(name, 0) for part in parts) for name in names}
 
 
-def _means(parts: Sequence[Mapping[str, float]], sizes: Sequence[int]) -> dict[str, float]:
-    """The mean of each metric over the completions of the parts that have it."""
-    sums = _sums(
-        [{n: value * size for n, value in p.items()} for p, size in zip(parts, sizes, strict=True)]
-    )
-    counts = _sums([dict.fromkeys(p, size) for p, size in zip(parts, sizes, strict=True)])
-    return {name: value / max(1, counts[name]) for name, value in sums.items()}
+def _pairs(parts: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, tuple[float, int]]:
+    sums = _sums([{name: total for name, (total, _) in part.items()} for part in parts])
+    counts = _sums([{name: count for name, (_, count) in part.items()} for part in parts])
+    return {name: (sums[name], counts[name]) for name in sums}
 
 
 def _columns(parts: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:

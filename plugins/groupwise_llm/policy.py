@@ -59,15 +59,16 @@ class LanguageModel(Policy):
     facts: `completion_ids`, the tokens of each completion, those of a tool's answer included, which
         decode to its text; `thinking_prefix`, the text from the tag on with which the prompt has
         begun the completion's thinking, "" if it has not; `sampled_mass`, the mass of the softmax
-        that top_k, top_p and the like left to sample from. Only for rewards that have them in their
-        signature: `character_ends`, the character of the text at which each sampled token ends;
+        that top_k, top_p and the like left to sample from; `entropy`, that of the softmax, in
+        nats, mean over the sampled tokens. Only for rewards that have them in their signature:
+        `character_ends`, the character of the text at which each sampled token ends;
         `completion_mask`, for each of `completion_ids` whether the model sampled it.
     """
 
     provides = frozenset({"log_probs", "entropy"})
-    facts = frozenset({"completion_ids", "sampled_mass", "thinking_prefix"})
+    facts = frozenset({"completion_ids", "sampled_mass", "entropy", "thinking_prefix"})
     optional_facts = frozenset({"character_ends", "completion_mask"})
-    logged = frozenset({"sampled_mass"})
+    logged = frozenset({"sampled_mass", "entropy"})
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
 
@@ -223,6 +224,7 @@ class LanguageModel(Policy):
         ]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
         completions, facts = self.completions_and_facts(tokens, rows)
+        kept, entropy = torch.stack([sampled.kept, sampled.entropy]).tolist()
         return Rollouts(
             prompts=rows,
             completions=completions,
@@ -231,7 +233,7 @@ class LanguageModel(Policy):
             truncated=sampled.truncated,
             sampler_log_probs=sampled.log_probs,
             failures=_failures(sampled.broken.tolist()),
-            facts={**facts, "sampled_mass": sampled.kept.tolist()},
+            facts={**facts, "sampled_mass": kept, "entropy": entropy},
             trajectory={
                 "prompt_ids": [ids[group] for group in groups.tolist()],
                 "completion_ids": sampled.ids,

@@ -229,20 +229,20 @@ def test_the_size_of_batches_changes_neither_weights_nor_metrics(lab):
                 assert other_line[key] == pytest.approx(line[key], nan_ok=True)
 
 
-def test_joined_scores_have_sums_and_means_of_their_batches(lab):
+def test_joined_scores_have_the_sums_of_their_batches(lab):
     scores = lab.scores_of(torch.tensor([1.0, 3.0]))
-    first = replace(scores, seconds={"a": 1.0}, failure_counts={"a": 1}, metrics={"a/x": 1.0})
+    first = replace(scores, seconds={"a": 1.0}, failure_counts={"a": 1}, metrics={"a/x": (2.0, 2)})
     second = replace(
         lab.scores_of(torch.tensor([2.0] * 6)),
         seconds={"a": 0.5},
-        metrics={"a/x": 2.0, "a/y": 7.0},
+        metrics={"a/x": (12.0, 6), "a/y": (42.0, 6)},
         extra={"z": [0] * 6},
         failures={"a": "raised"},
     )
     both = Scores.concat([first, second])
     assert both.seconds == {"a": 1.5}
     assert both.failure_counts == {"a": 1}
-    assert both.metrics == {"a/x": 1.75, "a/y": 7.0}
+    assert both.metrics == {"a/x": (14.0, 8), "a/y": (42.0, 6)}
     assert both.extra == {}
     assert both.failures == {"a": "raised"}
 

@@ -183,9 +183,9 @@ def test_the_number_of_judged_steps_is_a_metric(lab):
     ]
     ones = sum(symbol == 1 for ids in rollouts.facts["completion_ids"] for symbol in ids)
     assert Scorer(rewards)(rollouts).metrics == {
-        "per_symbol/steps": ones / len(rollouts),
-        "none/steps": 0.0,
-        "logs_steps/steps": 7.0,
+        "per_symbol/steps": (ones, len(rollouts)),
+        "none/steps": (0.0, len(rollouts)),
+        "logs_steps/steps": (7.0 * len(rollouts), len(rollouts)),
     }
 
 

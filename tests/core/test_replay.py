@@ -12,7 +12,7 @@ from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.config.sections import EvaluationSection
 from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
-from groupwise.prompts.identity import identity
+from groupwise.prompts.identity import fingerprint
 from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge
@@ -177,7 +177,7 @@ def test_the_size_is_bounded_and_the_oldest_prompt_is_dropped(lab):
     for prompt in (0, 1, 2, 0, 3):
         filled = fill(lab, replay, [WRONG, RIGHT, WRONG], prompt=prompt)
     assert filled.metrics["replay/kept"] == 3
-    assert [*replay.kept] == [identity(lab.rows()[n]) for n in (2, 0, 3)]
+    assert [*replay.kept] == [fingerprint(lab.rows()[n]) for n in (2, 0, 3)]
 
 
 def test_a_restored_buffer_replays_the_same(lab):

@@ -214,7 +214,7 @@ def test_log_extra_and_log_metric_are_in_the_scores(rollouts):
 
     scores = score(rollouts, reward)
     assert scores.extra == {"letters": ["a", "b", "g", "d"]}
-    assert scores.metrics == {"reward 0/longest": 5.0}
+    assert scores.metrics == {"reward 0/longest": (20.0, 4)}  # of each of four completions
 
 
 def test_log_extra_needs_a_value_for_each_completion(rollouts):
@@ -246,7 +246,7 @@ def test_a_logged_metric_is_the_mean_under_the_name_of_the_reward(rollouts):
         log_metric("step", 1)
         return [0.0] * 4
 
-    expected = {"reward 0/accuracy": 0.5, "reward 0/step": 1.0}
+    expected = {"reward 0/accuracy": (4 * 0.5, 4), "reward 0/step": (4 * 1.0, 4)}
     assert score(rollouts, reward).metrics == expected
     with pytest.raises(UserError, match=r"cannot be named 'time'.*`time/\.\.\.`.*label"):
         Scorer([Reward(name="time", function=reward)])

@@ -112,6 +112,35 @@ def test_callbacks_receive_every_evaluation_once(lab, tmp_path):
     )
 
 
+def rates(folder):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["learning_rate"] for line in lines if "learning_rate" in line]
+
+
+def test_a_resumed_run_says_where_the_learning_rate_jumps(lab, tmp_path, capsys):
+    cosine = {"schedule": "cosine", "steps": 4}
+    result = train(lab, tmp_path, settings=cosine)
+    train(lab, tmp_path, settings={**cosine, "steps": 8}, resume=True, quiet=False)
+    output = " ".join(capsys.readouterr().err.split())
+    assert (
+        "note: the learning rate goes from 0.0146 in step 4 to 0.05 in step 5: as planned before, "
+        "it would be 0. Its schedule is as long as train.steps and train.minutes say; to plan a "
+        "longer run from its start, set train.schedule_steps"
+    ) in output
+    assert rates(result.folder)[3:5] == pytest.approx([0.0146447, 0.05])
+
+
+def test_a_schedule_of_its_own_length_goes_on_where_the_run_ended(lab, tmp_path, capsys):
+    planned = {"schedule": "cosine", "steps": 4, "schedule_steps": 8}
+    train(lab, tmp_path / "two", settings=planned)
+    two = train(lab, tmp_path / "two", settings={**planned, "steps": 8}, resume=True, quiet=False)
+    assert "the learning rate goes" not in capsys.readouterr().err
+    one = train(lab, tmp_path / "one", settings={"schedule": "cosine", "steps": 8})
+
+    assert rates(one.folder) == rates(two.folder)
+    assert len(rates(two.folder)) == 8
+
+
 def test_a_resumed_run_prints_what_changed_in_its_configuration(lab, tmp_path, capsys):
     first = train(lab, tmp_path)
     (state,) = (first.folder / "checkpoints").glob("*/state.json")

@@ -62,6 +62,41 @@ def test_schedules_match_their_formulas():
     assert rates(steps=3, schedule="cosine", warmup_steps=5) == pytest.approx([0.2, 0.4, 0.6])
 
 
+def test_a_limit_in_minutes_drives_the_schedule():
+    def rate(step, minutes, **settings):
+        return schedule(TrainSection(steps=100, minutes=10, **settings), step, 60 * minutes)
+
+    assert [rate(0, minutes, schedule="linear") for minutes in (0, 5, 10, 11)] == [1, 0.5, 0, 0]
+    assert rate(50, 5, schedule="cosine") == pytest.approx(0.5)
+    assert rate(75, 5, schedule="linear") == 0.25  # steps or minutes, whichever is further
+    assert rate(25, 5, schedule="linear") == 0.5
+    assert rate(25, 5) == 1.0
+    # The warm-up is of steps, and a schedule of its own length counts only steps.
+    assert rate(1, 9, schedule="linear", warmup_steps=4) == 0.5
+    assert rate(50, 9, schedule="linear", schedule_steps=200) == 0.75
+
+
+def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
+    trainer = lab.trainer(schedule="linear", steps=10**6, minutes=10.0, learning_rate=0.01)
+    trainer.go_on(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
+    rates = []
+
+    def on_step(step, metrics):
+        rates.append(metrics["learning_rate"])
+        trainer.started -= 120  # as if the step had taken two minutes
+
+    assert lab.fit(trainer, on_step, lambda: None)
+    assert rates == pytest.approx([0.005, 0.003, 0.001], abs=1e-4)
+
+
+def test_a_schedule_may_be_longer_than_the_run_but_not_shorter():
+    longer = rates(steps=2, schedule="linear", schedule_steps=4)
+    assert longer == rates(steps=4, schedule="linear")[:2] == [1.0, 0.75]
+    with pytest.raises(ValueError, match=r"would be 0 after step 3, and train.steps is 4"):
+        TrainSection(steps=4, schedule="cosine", schedule_steps=3)
+    assert TrainSection(steps=4, schedule_steps=3).schedule == "constant"
+
+
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 def test_the_optimizer_uses_the_scheduled_learning_rate(lab, kind):
     trainer = lab.trainer(schedule=kind, warmup_steps=2, steps=5, learning_rate=0.01, epochs=2)
@@ -88,13 +123,13 @@ def test_with_a_learning_rate_of_zero_the_weights_stay(lab):
 def test_a_step_makes_updates_per_rollout_times_epochs_updates(lab, updates, epochs):
     trainer = lab.trainer(updates_per_rollout=updates, epochs=epochs, steps=3)
     update_groups = []
-    backward = type(trainer.learner.updater).backward
+    accumulate = type(trainer.learner.updater).accumulate
 
-    def recording_backward(rollouts, *args, **options):
-        update_groups.append(rollouts.groups.unique().tolist())
-        return backward(trainer.learner.updater, rollouts, *args, **options)
+    def recording(update):
+        update_groups.append(update.rollouts.groups.unique().tolist())
+        return accumulate(trainer.learner.updater, update)
 
-    object.__setattr__(trainer.learner.updater, "backward", recording_backward)
+    object.__setattr__(trainer.learner.updater, "accumulate", recording)
     finished, steps = fit(lab, trainer)
     assert finished
     assert [step for step, _ in steps] == [1, 2, 3]
@@ -332,34 +367,6 @@ def test_more_than_max_skipped_updates_in_a_row_end_the_run(lab):
         lab.step(trainer)
     with pytest.raises(UserError, match=r"(?s)step 4: .* is nan, and 3 updates in a row .*log_pro"):
         lab.step(trainer)
-
-
-def test_a_scaled_loss_gives_the_same_steps_and_overflow_is_skipped(lab):
-    class Half(lab.Tabular):
-        scale_loss = True
-
-    plain, scaled = lab.trainer(steps=3), lab.trainer(Half(), steps=3)
-    assert scaled.learner.optimizer.scaler.get_scale() == 2**16
-    for _ in range(3):
-        one, other = lab.step(plain), lab.step(scaled)
-        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-6)
-    torch.testing.assert_close(plain.policy.table, scaled.policy.table)
-    table = scaled.policy.table.detach().clone()
-    table_grad = torch.full_like(table, math.inf)
-    scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
-    metrics = scaled.learner.optimizer.step(0.1, number=4)
-    assert (metrics["skipped_updates"], metrics["updated"]) == (0.0, 0.0)
-    assert torch.equal(scaled.policy.table, table)
-    assert scaled.learner.optimizer.scaler.get_scale() == 2**15
-    restored = lab.trainer(Half(), steps=3).learner.optimizer
-    restored.load_state_dict(scaled.learner.optimizer.state_dict())
-    assert (restored.scaler.get_scale(), restored.skipped) == (2**15, 0)
-    # Values that were not finite before the backward pass do not count as overflow of the scale.
-    scaled.learner.optimizer.backward((scaled.policy.table * table_grad).sum())
-    assert (
-        scaled.learner.optimizer.step(0.1, number=5, suspect="'log_probs'")["skipped_updates"]
-        == 1.0
-    )
 
 
 def test_idle_passes_are_as_small_as_the_micro_batches_of_the_policy(lab, monkeypatch):

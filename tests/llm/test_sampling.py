@@ -253,6 +253,24 @@ def test_sampled_mass_counts_the_probability_moved_by_a_penalty(make, rows, sett
         assert mass < 0.999
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.6, "top_k": 3}], ids=str)
+def test_the_entropy_of_a_completion_is_that_of_its_forward_pass(make, rows, settings):
+    policy = make(**settings)
+    rollouts = sample(policy, rows)
+    with torch.no_grad():
+        entropy = policy(rollouts).entropy.masked_fill(~rollouts.mask, 0.0)
+    expected = entropy.sum(dim=1) / rollouts.lengths
+    assert rollouts.facts["entropy"] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_the_entropy_of_logits_with_excluded_tokens():
+    logits = torch.randn(3, 700, generator=torch.Generator().manual_seed(0)) * 5
+    logits[:, 3] = -torch.inf
+    expected = torch.distributions.Categorical(logits=logits[:, logits[0].isfinite()]).entropy()
+    entropy = drawing.entropy(logits, *drawing.softmax(logits))
+    torch.testing.assert_close(entropy, expected, rtol=1e-5, atol=1e-5)
+
+
 # ---- evaluation
 
 

@@ -268,14 +268,15 @@ class GRPO(Algorithm):
         return torch.where(batch["mask"], loss * batch["weights"], 0.0)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """`damping`, and importance weights, KL and entropy if they are in the loss."""
+        """`damping`; importance weights and KL if they are in the loss; `trained_entropy` if the
+        policy provides the entropy."""
         measured, importance = dict(self.damping(current, batch)), self.importance(batch)
         if importance is not None:
             measured["importance"] = importance
         if self.reference:
             measured["kl"] = self.kl(current, batch)
         if current.entropy is not None:
-            measured["entropy"] = current.entropy
+            measured["trained_entropy"] = current.entropy
         return measured
 
     @property

@@ -45,7 +45,8 @@ class TrainSection(Section):
     minutes: float | None = Field(
         default=None,
         gt=0,
-        description="stop training after this time, which includes evaluations between steps",
+        description="stop training after this time, which includes evaluations between steps; the "
+        "learning rate's decay then follows steps or time, whichever is further",
     )
     groups_per_step: int = Field(default=8, ge=1, description="prompts per step")
     group_size: int = Field(
@@ -69,7 +70,14 @@ class TrainSection(Section):
     learning_rate: float = Field(default=1e-6, ge=0, description="of AdamW, after the warmup")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
-        description="decay of the learning rate; linear and cosine reach 0 after `steps`",
+        description="decay of the learning rate; linear and cosine reach 0 at the end of the run: "
+        "after `steps`, or `minutes` if those are over first",
+    )
+    schedule_steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps after which the decay reaches 0, whatever `steps` and `minutes` are; at "
+        "least `steps`. Set it if you may resume the run for longer",
     )
     warmup_steps: int = Field(
         default=0, ge=0, description="steps over which the learning rate rises"
@@ -158,6 +166,17 @@ class TrainSection(Section):
                 ("updates_per_rollout",),
                 f"{self.updates_per_rollout} updates cannot share {self.groups_per_step} groups "
                 "evenly: updates_per_rollout must divide groups_per_step",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _decays_no_earlier_than_it_ends(self) -> Self:
+        planned = self.schedule_steps
+        if planned is not None and planned < self.steps and self.schedule != "constant":
+            raise mistake_at(
+                ("schedule_steps",),
+                f"the learning rate would be 0 after step {planned}, and train.steps is "
+                f"{self.steps}: schedule_steps must be at least train.steps",
             )
         return self
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from groupwise.errors import UserError
+from groupwise.prompts.identity import identity
 from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.source import PromptSource, Row, check_row
-from groupwise.prompts.split import as_text, held_out
+from groupwise.prompts.split import held_out
 
 SCAN = 200_000
 """Rows to search for held-out prompts before giving up; a generated source may be endless."""
@@ -57,7 +58,7 @@ class Prompts:
 
     def question(self, row: Row) -> str:
         """The question of a row as text, equal for rows that ask the same."""
-        return as_text(self._key(row))
+        return identity(self._key(row))
 
     def is_held_out(self, row: Row) -> bool:
         return held_out(self._key(row), self.fraction)

@@ -1,15 +1,110 @@
-"""Identity: which row a completion answers, for what a run remembers of its prompts."""
+"""Identity: a prompt or a whole row as text that depends on its content alone."""
 
+import datetime as dt
 import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import singledispatch
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
 
-from groupwise.prompts.source import Row
-from groupwise.prompts.split import as_text
+import numpy as np
+import torch
+from torch import Tensor
+
+from groupwise.errors import UserError
 
 
-def identity(row: Row) -> str:
+def identity(value: Any) -> str:
+    """A value of a row, or a whole row, as text: equal for equal contents, in every process.
+
+    JSON with sorted keys. Pictures (PIL), tensors, arrays and bytes are written as the SHA-256 of
+    their content. Raises UserError for an object whose content is not known, since its text could
+    differ between processes.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, default=_content)
+    except TypeError as error:  # keys of a mapping that JSON cannot write or sort
+        raise _unknown(f"a mapping with such keys: {error}") from error
+
+
+def fingerprint(row: Mapping[str, Any]) -> str:
     """A hash of all columns of a row: rows with one prompt and different gold answers differ.
 
     It is the same in all processes and in a resumed run, wherever the row is in its source.
     """
-    text = as_text(dict(row))
+    text = identity(dict(row))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+@singledispatch
+def _content(value: Any) -> Any:
+    """What JSON writes for a value that it does not know."""
+    pillow = sys.modules.get("PIL.Image")  # without it there are no pictures
+    if pillow is not None and isinstance(value, pillow.Image):
+        return _hashed(f"{value.mode} {value.size} {value.getpalette()}", value.tobytes())
+    raise _unknown(f"an object of type {type(value).__module__}.{type(value).__qualname__}")
+
+
+@_content.register(dt.date)
+@_content.register(dt.time)
+@_content.register(dt.timedelta)
+@_content.register(Decimal)
+@_content.register(PurePath)
+@_content.register(UUID)
+def _(value: Any) -> str:
+    return str(value)
+
+
+@_content.register(Mapping)
+def _(value: Mapping[Any, Any]) -> dict[Any, Any]:
+    return dict(value)
+
+
+@_content.register(Sequence)
+def _(value: Sequence[Any]) -> list[Any]:
+    return list(value)
+
+
+@_content.register(set)
+@_content.register(frozenset)
+def _(value: set[Any] | frozenset[Any]) -> list[str]:
+    return sorted(map(identity, value))
+
+
+@_content.register(bytes)
+@_content.register(bytearray)
+def _(value: bytes | bytearray) -> str:
+    return _hashed("bytes", value)
+
+
+@_content.register(np.generic)
+def _(value: np.generic) -> Any:
+    return value.item()
+
+
+@_content.register(np.ndarray)
+def _(value: np.ndarray) -> Any:
+    if value.dtype.hasobject:  # its buffer holds addresses
+        return value.tolist()
+    return _hashed(f"{value.dtype.str} {list(value.shape)}", value.tobytes())
+
+
+@_content.register(Tensor)
+def _(value: Tensor) -> str:
+    data = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return _hashed(f"{value.dtype} {list(value.shape)}", data)
+
+
+def _hashed(kind: str, data: bytes | bytearray) -> str:
+    return f"{kind} sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _unknown(what: str) -> UserError:
+    return UserError(
+        f"prompts.key: a row is identified by its content, and it holds {what}; set prompts.key to "
+        f"a column of text or numbers that is the same for rows that ask the same"
+    )

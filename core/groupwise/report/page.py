@@ -42,9 +42,10 @@ _LOSS = (
 )
 _PHASES = ("sample", "reward", "update", "evaluate")  # first, to have the same colours in each run
 CHARTS = (  # title, unit, key, name, percent, note
-    ("KL", "nats", "kl", "KL", False, "Distance from the reference policy: mean over decisions."),
+    ("KL", "nats", "kl", "KL", False,
+     "Distance from the reference policy: mean over trained decisions."),
     ("Entropy", "nats", "entropy", "entropy", False,
-     "Of the policy, mean over decisions. Near 0 all samples of a prompt are alike."),
+     "Of the policy, mean over all decisions. Near 0 all samples of a prompt are alike."),
     ("Truncated", "", "truncated", "truncated", True, "Completions cut off by the length limit."),
     ("Clipped ratios", "", "clip_fraction", "clipped", True,
      "Decisions whose gradient the clip removed."),
@@ -53,6 +54,8 @@ CHARTS = (  # title, unit, key, name, percent, note
     ("Mismatch", "nats", "mismatch/mean", "mismatch", False,
      "Mean |policy's log-prob \N{MINUS SIGN} sampler's| before the first update: near 0 is right."),
     ("Gradient norm", "", "grad_norm", "norm", False, "Before clipping."),
+    ("Gradient entries that are 0", "", "zero_gradients", "share", True,
+     "With a scaled loss: if many, gradients underflow in float16."),
     ("Learning rate", "", "learning_rate", "rate", False, ""),
 )  # fmt: skip
 

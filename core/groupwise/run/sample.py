@@ -15,9 +15,9 @@ from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.evaluation import Sample
 from groupwise.prompts.draws import SCAN, Draw, Prompts
+from groupwise.prompts.identity import identity
 from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.source import Row, check_row
-from groupwise.prompts.split import as_text
 from groupwise.run.parts import Parts
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.selection import Selection, Split
@@ -128,7 +128,7 @@ def _draws(parts: Parts, selection: Selection) -> Iterator[Draw]:
         )
     drawn: set[tuple[str, str]] = set()
     for row in prompts.rows() if held else _shuffled(prompts):
-        name = (as_text(row["prompt"]), prompts.question(row))
+        name = (identity(row["prompt"]), prompts.question(row))
         if name in drawn or prompts.is_held_out(row) != held or prompts.skips(row):
             continue
         yield Draw(len(drawn), row)

@@ -1,6 +1,6 @@
 """Snapshot: from the whole state of a trainer to a checkpoint, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -21,6 +21,8 @@ from groupwise.storage.checkpoint import (
 from groupwise.storage.state import encode
 from groupwise.training.learner import AVERAGE, Learner
 
+SMALL = 0.05
+"""The largest difference from the planned learning rate, as a share of the peak, not noted."""
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -85,11 +87,36 @@ def take(trainer: Trainer) -> Checkpoint:
             "prompts": dict(trainer.prompts_state),
             "rows": len(trainer.experience.prompts.source),
             "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
+            "rates": {n: _rates(trainer, learner) for n, learner in trainer.learners.items()},
             "judge": trainer.evaluator.judge.state_dict(),
             "alarms": trainer.evaluator.alarms.state_dict(),
             "rewards": trainer.scorer.state_dict(),
         },
     )
+
+
+def _rates(trainer: Trainer, learner: Learner) -> dict[str, float]:
+    """The learning rates of the last step and of the next one."""
+    steps = {"last": max(0, trainer.step - 1), "next": trainer.step}
+    return {name: learner.rate(step, trainer.seconds) for name, step in steps.items()}
+
+
+def jumps(trainer: Trainer, state: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on learning rates that are now others than was planned when the checkpoint was made.
+
+    trainer: after `restore`; differences of less than `SMALL` of the peak are not noted.
+    """
+    for label, planned in state.get("rates", {}).items():
+        learner = trainer.learners[label]
+        rate = learner.rate(trainer.step, trainer.seconds)
+        if abs(rate - planned["next"]) > SMALL * learner.settings.learning_rate:
+            of = "" if label == SOLE else f" of {label}"
+            yield (
+                f"the learning rate{of} goes from {planned['last']:.3g} in step {trainer.step} to "
+                f"{rate:.3g} in step {trainer.step + 1}: as planned before, it would be "
+                f"{planned['next']:.3g}. Its schedule is as long as train.steps and train.minutes "
+                f"say; to plan a longer run from its start, set train.schedule_steps"
+            )
 
 
 def prefix(label: str) -> str:

@@ -190,3 +190,5 @@ def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -
             f"{trainer.step} steps are done, and train.steps is {steps}: nothing is left to train; "
             f"set a higher train.steps to continue"
         )
+        return
+    yield from snapshot.jumps(trainer, checkpoint.state)

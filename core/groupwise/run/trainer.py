@@ -44,7 +44,8 @@ class Trainer:
     """The state of a run and its operations for the loop; it touches no files and no terminal.
 
     learners: by label, in the order of the configuration; step: steps done; seconds: the time of
-    these steps, with evaluations between them, also of runs that this one resumed; prompts_state:
+    these steps, with evaluations between them, also of runs that this one resumed; elapsed: the
+    same at the start of the current step, if there is a limit in minutes; prompts_state:
     of the prompts, after the last step; saved: when the last checkpoint was written, or the loop
     began.
     """
@@ -57,6 +58,7 @@ class Trainer:
     threads: Threads
     step: int = 0
     seconds: float = 0.0
+    elapsed: float = 0.0
 
     def __post_init__(self) -> None:
         self.prompts_state: Mapping[str, Any] = self.experience.state_dict()
@@ -94,7 +96,9 @@ class Trainer:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         self.threads.adapt()
         learned = {
-            label: learner.learn(scored.batches[label], self.step, scored.spares[label])
+            label: learner.learn(
+                scored.batches[label], self.step, scored.spares[label], self.elapsed
+            )
             for label, learner in self.learners.items()
         }
         return flat(learned)
@@ -136,6 +140,8 @@ class Trainer:
         now = time.monotonic()
         self.last_took, self.began = now - self.began, now
         settings, step = self.config.train, self.step + 1
+        if settings.minutes is not None:  # by one clock, since all processes must learn alike
+            self.elapsed = processes.first(lambda: now - self.started)
         every, minutes = self.config.evaluation.every, settings.checkpoint_minutes
         end = self.began + self.last_took
         late = processes.any_process(minutes is not None and end - self.saved >= 60 * minutes)
@@ -195,7 +201,7 @@ class Trainer:
 
     def go_on(self, *, step: int, seconds: float, prompts_state: Mapping[str, Any]) -> None:
         """Continue from the position of an earlier run."""
-        self.step, self.seconds = step, seconds
+        self.step, self.seconds, self.elapsed = step, seconds, seconds
         self.experience.load_state_dict(prompts_state)
         self.prompts_state = self.experience.state_dict()
 

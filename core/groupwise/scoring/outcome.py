@@ -36,8 +36,9 @@ class Outcome:
             self._fail_all(failure.reason, failure.__cause__, is_final=failure.is_final)
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """What the reward logged, as REWARD/name; the mean if it logged a name several times.
+    def metrics(self) -> dict[str, tuple[float, int]]:
+        """What the reward logged, as REWARD/name: for all completions the mean of what it logged
+        under that name; the sum over them, and their number.
 
         A process reward always has the metric `steps`: the mean number of steps per completion.
         """
@@ -45,7 +46,11 @@ class Outcome:
         if self.steps and STEPS not in logged:
             judged = sum(value is not None for row in self.steps.values() for value in row)
             logged = {**logged, STEPS: [judged / len(self.rollouts)]}
-        return {f"{self.reward.name}/{name}": sum(v) / len(v) for name, v in logged.items()}
+        size = len(self.rollouts)
+        return {
+            f"{self.reward.name}/{name}": (size * sum(values) / len(values), size)
+            for name, values in logged.items()
+        }
 
     def _accept(
         self,

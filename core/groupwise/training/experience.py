@@ -221,7 +221,8 @@ class Experience:
         if len(batches) == 1:
             return metrics
         dead = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
-        return metrics | step_metrics.of_learners(batches, dead)
+        logged = {label: s.policy.logged for label, s in self.team.samplings.items()}
+        return metrics | step_metrics.of_learners(batches, dead, logged)
 
 
 class Ahead(Experience):

@@ -1,6 +1,5 @@
 """Learner: a policy with its algorithm and optimizer; turns scored rollouts into updates."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,8 @@ from groupwise.storage.state import HasState
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
 from groupwise.training.schedule import schedule
-from groupwise.training.update import Updater
+from groupwise.training.tally import Tally
+from groupwise.training.update import Update, Updater
 from groupwise.training.work import TrainingBatch
 
 AVERAGE = "average"
@@ -72,13 +72,16 @@ class Learner:
         return None if self.settings.ema is None else AVERAGE
 
     def learn(
-        self, batch: TrainingBatch, step: int, spare: Rollouts | None = None
+        self,
+        batch: TrainingBatch,
+        step: int,
+        spare: Rollouts | None = None,
+        seconds: float = 0.0,
     ) -> dict[str, Any]:
-        """Make all updates of a step.
+        """Make all updates of a step; returns metrics.
 
         step: training steps done so far; spare: a rollout for dummy passes while other processes
-        have more micro-batches. Returns metrics: means over the updates, except `skipped_updates`,
-        a count, and mismatch, which is of the first update, before any weight has changed.
+        have more micro-batches; seconds: of the run before the step, for the learning rate.
         """
         replayed, further = None, dict[str, float]()
         if self.replay is not None:
@@ -89,8 +92,9 @@ class Learner:
         rollouts = batch.rollouts
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
-        exact = self.sampler.exact and not others
-        answers = self._answers(rollouts, plan, exact=exact, spare=spare)
+        # The sampler's log-probs stand for the policy's own where both are the same function.
+        own = rollouts.sampler_log_probs if self.sampler.exact and not others else None
+        answers = self._answers(rollouts, plan, own=own, spare=spare)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
@@ -98,27 +102,29 @@ class Learner:
         # taken before the end of the step would be inconsistent.
         stateless = self.replay is None and not isinstance(self.algorithm, HasState)
         self.whole = self.whole and stateless
-        measured: list[dict[str, float]] = []
+        rate = self.rate(step, seconds)
+        tally = Tally()
+        tally.total("skipped_updates", 0)
         for number, rows in enumerate(plan):
             part = batch.select(rows)
             width = part.rollouts.mask.shape[1]
-            cut = {name: value[rows, :width] for name, value in answers.items()}
-            metrics = self.updater.backward(
+            update = self.updater.prepare(
                 part.rollouts,
                 part.scores,
-                cut,
+                {name: value[rows, :width] for name, value in answers.items()},
                 beside=part.beside,
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
+                compared=own is None,
                 replayed=None if replayed is None else replayed[rows],
             )
-            measured.append(metrics | self._apply(step))
-        by_name = {name: [m[name] for m in measured if name in m] for m in measured for name in m}
-        means = {name: _mean(values) for name, values in by_name.items()}
-        # Empty if a policy of a chain received no prompt that it could take.
-        skipped = math.fsum(by_name.get("skipped_updates", ()))
-        return {**means, "skipped_updates": skipped, **further}
+            tally.add(self._make(update, rate, step).finite())
+        return {**tally.result(), "learning_rate": rate, **further}
+
+    def rate(self, step: int, seconds: float) -> float:
+        """The learning rate after `step` steps and so many seconds of the run."""
+        return self.settings.learning_rate * schedule(self.settings, step, seconds)
 
     def end_step(self, step: int) -> Mapping[str, float]:
         """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
@@ -134,7 +140,7 @@ class Learner:
         rollouts: Rollouts,
         plan: Sequence[Tensor],
         *,
-        exact: bool,
+        own: Tensor | None,
         spare: Rollouts | None,
     ) -> dict[str, Tensor]:
         """`reference_*` and `old_*` tensors [B, T, ...] on the CPU, computed before the updates.
@@ -142,7 +148,7 @@ class Learner:
         Old ones are computed only for rollouts of later updates, or for all if `targets` needs
         them.
 
-        exact: whether the sampler's log-probs are the policy's own; spare: for dummy passes.
+        own: [B, T], the policy's log-probs if they are known already; spare: for dummy passes.
         """
         algorithm = self.algorithm
         answers: dict[str, Tensor] = {}
@@ -154,8 +160,8 @@ class Learner:
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | for_targets if len(plan) > 1 else for_targets
         rows = torch.arange(len(rollouts)) if for_targets else later
-        if exact and "log_probs" in names and rollouts.sampler_log_probs is not None:
-            answers["old_log_probs"] = rollouts.sampler_log_probs.cpu()
+        if own is not None and "log_probs" in names:
+            answers["old_log_probs"] = own.cpu()
             names = names - {"log_probs"}
         chosen = rollouts.select(rows)
         parts = self.updater.answers(chosen, names, spare=spare) if names else {}
@@ -194,17 +200,31 @@ class Learner:
         parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 
-    def _apply(self, step: int) -> dict[str, float]:
-        """One optimizer step; returns metrics of gradient and learning rate."""
-        settings = self.settings
-        rate = settings.learning_rate * schedule(settings, step)
-        metrics = self.optimizer.step(rate, number=step + 1, suspect=self.updater.suspect)
-        if metrics.pop("updated"):
+    def _make(self, update: Update, rate: float, step: int) -> Tally:
+        """One optimizer step; returns metrics.
+
+        After an overflow of the scaled loss the gradient is computed again, with half the scale.
+        """
+        overflows = 0
+        while True:
+            tally = self.updater.accumulate(update)
+            outcome = self.optimizer.step(rate, number=step + 1, suspect=self.updater.suspect)
+            if not outcome.overflow:
+                break
+            overflows += 1
+        if outcome.updated:
             self.whole = False
             self.updates += 1
-            if settings.ema is not None and self.updates % settings.ema_every == 0:
-                self.policy.blend(AVERAGE, settings.ema)
-        return metrics
+            if self.settings.ema is not None and self.updates % self.settings.ema_every == 0:
+                self.policy.blend(AVERAGE, self.settings.ema)
+        tally.total("skipped_updates", int(outcome.skipped))
+        if outcome.norm is not None:
+            tally.mean("grad_norm", outcome.norm)
+        if outcome.scale is not None:
+            tally.mean("loss_scale", outcome.scale)
+            tally.mean("zero_gradients", *outcome.zeros)
+            tally.total("overflows", overflows)
+        return tally
 
     def state_dict(self) -> dict[str, Any]:
         algorithm, replay = self.algorithm, self.replay
@@ -226,9 +246,3 @@ class Learner:
 
 def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}_{name}": value for name, value in answers.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    """The mean of the finite values: the norm of a skipped gradient is not finite."""
-    finite = [value for value in values if math.isfinite(value)]
-    return math.fsum(finite) / len(finite) if finite else math.nan

@@ -1,81 +1,88 @@
 """Measured: sums over the micro-batches of an update, read from the device once."""
 
-import math
 from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 import torch
-from accelerate.utils import gather_object
+from accelerate import PartialState
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.rollouts import LogProbs
+from groupwise.training.tally import Tally
+
+Population = Literal["trained", "compared"]
+Key = TypeVar("Key")
 
 
 class Sums:
-    """Sums over decisions of the algorithm's metrics, and the largest gap to the sampler.
+    """Sums over the decisions of an update, and how many decisions they are over.
 
-    They stay on the device, in float64 if it supports that, and are read once per update, since
-    every read waits until the device has finished its queue.
+    Two populations: decisions that are trained, those with a backward pass; and among them those
+    whose log-probs are compared with the sampler's. The sums stay on the device, in float64 if it
+    supports that, and are read once per update, since every read waits until the device has
+    finished its queue.
     """
 
     def __init__(self) -> None:
-        self.measured: dict[str, Tensor] = {}
-        self.totals: dict[str, Tensor] = {}
+        self._counts: dict[Population, Tensor] = {}
+        self._sums: dict[tuple[Population, str], Tensor] = {}
+        self._losses: dict[str, Tensor] = {}
+        self._largest: dict[str, Tensor] = {}
 
     def add(
-        self,
-        measured: Mapping[str, Tensor],
-        gap: tuple[Tensor, Tensor] | None,
-        batch: Mapping[str, Tensor],
-        loss: Tensor,
+        self, measured: Mapping[str, Tensor], batch: Mapping[str, Tensor], loss: Tensor
     ) -> None:
-        """gap: log-probs of policy and sampler, [b, t] each; None if they are not compared."""
-        mask = batch["mask"]
-        _join(self.totals, "loss", loss, torch.add)
-        _join(self.totals, "trained_decisions", mask.sum(), torch.add)
-        if gap is not None:
-            ours, theirs = (values.masked_fill(~mask, 0.0) for values in gap)
-            difference = (ours - theirs).abs().nan_to_num(nan=math.inf)
-            # KL(sampler || policy), since the samples are the sampler's.
-            measured = {
-                **measured,
-                "mismatch/mean": difference,
-                "mismatch/kl": objective.kl(theirs, ours),
-            }
-            if difference.numel():
-                _join(self.totals, "mismatch/max", difference.max(), torch.maximum)
+        """measured: [b, t] each, over the trained decisions of a micro-batch."""
+        _join(self._losses, "loss", loss, torch.add)
+        self._over("trained", batch["mask"], measured)
+
+    def compare(self, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:
+        """Add the difference of the policy's log-probs [b, t] from the sampler's.
+
+        mask: [b, t] bool, the decisions to compare.
+        """
+        ours, sampler = ours.masked_fill(~mask, 0.0), sampler.masked_fill(~mask, 0.0)
+        difference = (ours - sampler).abs().nan_to_num(nan=torch.inf)
+        # KL(sampler || policy), since the samples are the sampler's.
+        gaps = {"mismatch/mean": difference, "mismatch/kl": objective.kl(sampler, ours)}
+        self._over("compared", mask, gaps)
+        if difference.numel():
+            _join(self._largest, "mismatch/max", difference.max(), torch.maximum)
+
+    def _over(self, population: Population, mask: Tensor, measured: Mapping[str, Tensor]) -> None:
+        _join(self._counts, population, mask.sum(), torch.add)
         for name, values in measured.items():
-            _join(self.measured, name, values.detach().masked_fill(~mask, 0.0).sum(), torch.add)
+            total = values.masked_fill(~mask, 0.0).sum()
+            _join(self._sums, (population, name), total, torch.add)
 
-    def result(self) -> dict[str, float]:
-        parts = gather_object([self._numbers()])
-        loss, decisions = (
-            sum(totals.get(name, 0.0) for _, totals in parts)
-            for name in ("loss", "trained_decisions")
-        )
-        names = dict.fromkeys(name for measured, _ in parts for name in measured)
-        means = {
-            name: sum(measured.get(name, 0.0) for measured, _ in parts) / max(1.0, decisions)
-            for name in names
-        }
-        sums = {"loss": loss, "trained_decisions": decisions}
-        worst = [totals["mismatch/max"] for _, totals in parts if "mismatch/max" in totals]
-        return means | sums | ({"mismatch/max": max(worst)} if worst else {})
+    def tally(self) -> Tally:
+        """The metrics of the update, over all processes. A collective."""
+        counts, sums, losses, largest = _read(self._counts, self._sums, self._losses, self._largest)
+        tally = Tally()
+        # The loss of an update is one sum over all processes, so it counts once.
+        tally.mean("loss", losses.get("loss", 0.0), int(PartialState().is_main_process))
+        tally.total("trained_decisions", counts.get("trained", 0.0))
+        for (population, name), total in sums.items():
+            tally.mean(name, total, counts[population])
+        for name, value in largest.items():
+            tally.largest(name, value)
+        return tally.of_all_processes()
 
-    def _numbers(self) -> tuple[dict[str, float], dict[str, float]]:
-        """This process's sums and totals, in one read; empty without micro-batches."""
-        tensors = [*self.measured.values(), *self.totals.values()]
-        numbers = iter(torch.stack(tensors).tolist() if tensors else [])
-        measured = {name: next(numbers) for name in self.measured}
-        return measured, {name: next(numbers) for name in self.totals}
+
+def _read(*groups: Mapping[Any, Tensor]) -> list[dict[Any, float]]:
+    """The numbers of all tensors, in one read."""
+    tensors = [tensor for group in groups for tensor in group.values()]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [{key: next(numbers) for key in group} for group in groups]
 
 
 def _join(
-    sums: dict[str, Tensor], name: str, value: Tensor, join: Callable[[Tensor, Tensor], Tensor]
+    sums: dict[Key, Tensor], key: Key, value: Tensor, join: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
-    """Join a scalar to the sum under a name, in the best precision of its device."""
+    """Join a scalar to the one under a key, in the best precision of its device."""
     value = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
-    sums[name] = join(sums[name], value) if name in sums else value
+    sums[key] = join(sums[key], value) if key in sums else value
 
 
 class Checks:

@@ -1,7 +1,8 @@
 """Optimizer: clips the gradient and makes a step of AdamW; skips gradients that are not finite."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +16,31 @@ from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.storage.tensors import Stored
 from groupwise.training.adamw import make_adamw
+from groupwise.training.loss_scale import LossScale
 
 SHAPED = {"exp_avg", "exp_avg_sq"}
 """State of AdamW in the shape of the parameter."""
 MOMENTS = {"step", *SHAPED}
 """All state of AdamW per parameter; in 8 bits there are scales, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of the gradient of an update.
+
+    norm: before clipping; None if there was no gradient.
+    updated: whether weights changed; skipped: whether not, since the gradient was not finite.
+    overflow: whether only the scaled loss made the gradient overflow. The update is to be repeated.
+    scale: that of the loss, None without one; zeros: the entries of all gradients that are 0, and
+        all entries, counted if the loss is scaled.
+    """
+
+    norm: float | None = None
+    updated: bool = False
+    skipped: bool = False
+    overflow: bool = False
+    scale: float | None = None
+    zeros: tuple[float, float] = (0, 0)
 
 
 class Optimizer:
@@ -28,6 +49,7 @@ class Optimizer:
     For gradients in float16 (`Policy.scale_loss`) the loss is scaled, so that small gradients do
     not become 0; they are unscaled before they are clipped.
 
+    scale: that of the loss, None if it is not scaled.
     skipped: updates skipped in a row; culprit: the first tensor that was not finite in the last of
         them.
     """
@@ -50,63 +72,74 @@ class Optimizer:
             ],
             settings,
         )
-        self.scaler: torch.amp.GradScaler | None = None
-        if policy.scale_loss:
-            self.scaler = torch.amp.GradScaler(accelerator.device.type)
+        self.scale = LossScale(accelerator.device) if policy.scale_loss else None
         self.skipped, self.culprit = 0, ""
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to the parameters' own."""
-        self.accelerator.backward(loss if self.scaler is None else self.scaler.scale(loss))
+        self.accelerator.backward(loss if self.scale is None else self.scale(loss))
 
-    def step(self, rate: float, *, number: int, suspect: str | None = None) -> dict[str, float]:
-        """Clip, make a step with this learning rate and clear the gradient; returns metrics.
+    def step(self, rate: float, *, number: int, suspect: str | None = None) -> Outcome:
+        """Clip, make a step with this learning rate and clear the gradient.
 
-        `updated` is 1 if weights changed. A gradient that is not finite changes none, and counts in
-        `skipped_updates`; UserError after more than `max_skipped_updates` in a row. An overflow due
-        to the scaled loss is not counted: the scaler halves its scale until it fits.
+        A gradient that is not finite changes no weight and is counted; UserError after more than
+        `max_skipped_updates` in a row. If only the scaled loss made it overflow, it is not counted:
+        the scale is halved, and the update is to be repeated.
 
         number: the training step, for that message; suspect: the first tensor in the forward pass
         that was not finite, if any.
         """
         for group in self.adamw.param_groups:
             group["lr"] = rate * group["share"]
-        metrics = {"grad_norm": 0.0, "learning_rate": rate, "skipped_updates": 0.0, "updated": 0.0}
-        parameters = [p for _, p in self.trained if p.grad is not None]
-        if parameters:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.adamw)
-            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-            if isinstance(norm, DTensor):
-                norm = norm.full_tensor()
-            metrics["grad_norm"] = float(norm)
-            if math.isfinite(metrics["grad_norm"]):
-                limit = self.settings.max_grad_norm
-                torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-                self.adamw.step() if self.scaler is None else self.scaler.step(self.adamw)
-                self.skipped, metrics["updated"] = 0, 1.0
-            else:
-                metrics["skipped_updates"] = self._skip(suspect)
-            if self.scaler is not None:
-                self.scaler.update()
+        gradients = [p.grad for _, p in self.trained if p.grad is not None]
+        if not gradients:
+            return Outcome()
+        scale = None if self.scale is None else self.scale.value
+        if self.scale is not None:
+            self.scale.unscale(self.adamw)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        length, zeros = float(norm), _zeros(gradients) if self.scale is not None else (0, 0)
+        finite = math.isfinite(length)
+        overflow = not finite and self._overflows(suspect)
+        if finite:
+            self._step(norm)
         self.adamw.zero_grad(set_to_none=True)
         if self.skipped > self.settings.max_skipped_updates:
-            self._end(metrics["grad_norm"], number)
-        return metrics
+            self._end(length, number)
+        skipped = not finite and not overflow
+        return Outcome(
+            norm=length,
+            updated=finite,
+            skipped=skipped,
+            overflow=overflow,
+            scale=scale,
+            zeros=zeros,
+        )
 
-    def _skip(self, suspect: str | None) -> float:
-        """1 for a gradient that is not finite, 0 if only the scale of the loss made it overflow.
+    def _step(self, norm: Tensor) -> None:
+        """Clip and make a step; norm: of the whole gradient."""
+        parameters = [p for _, p in self.trained if p.grad is not None]
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.max_grad_norm, norm)
+        self.adamw.step() if self.scale is None else self.scale.step(self.adamw)
+        self.skipped = 0
+
+    def _overflows(self, suspect: str | None) -> bool:
+        """Whether only the scaled loss made the gradient overflow; if not, the update is counted.
 
         A collective: all processes have the same norm, so all call it.
         """
         suspects = [name for name in gather_object([suspect]) if name]
         gradients = [name for name in gather_object([self._first_gradient()]) if name]
-        overflow = "the norm itself: the gradients' squares overflow"
-        self.culprit = [*suspects, *gradients, overflow][0]
-        if not suspects and self.scaler is not None and self.scaler.get_scale() > 1:
-            return 0.0
+        norm = "the norm itself: the gradients' squares overflow"
+        self.culprit = [*suspects, *gradients, norm][0]
+        if self.scale is not None and self.scale.halve():
+            if not suspects:
+                return True
+            self.scale.restore()
         self.skipped += 1
-        return 1.0
+        return False
 
     def _end(self, norm: float, number: int) -> None:
         skipped, self.skipped = self.skipped, 0  # a resumed run counts anew
@@ -172,10 +205,19 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state without tensors."""
-        scaler = None if self.scaler is None else self.scaler.state_dict()
+        scaler = None if self.scale is None else self.scale.state_dict()
         return {"skipped": self.skipped, "scaler": scaler}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.skipped = state["skipped"]
-        if self.scaler is not None and state["scaler"] is not None:
-            self.scaler.load_state_dict(state["scaler"])
+        if self.scale is not None and state["scaler"] is not None:
+            self.scale.load_state_dict(state["scaler"])
+
+
+def _zeros(gradients: Sequence[Tensor]) -> tuple[float, float]:
+    """The entries that are 0 and all entries, of all processes' shards. A collective."""
+    local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+    others = int(torch.stack([gradient.count_nonzero() for gradient in local]).sum())
+    entries = sum(gradient.numel() for gradient in local)
+    parts = gather_object([(entries - others, entries)])
+    return sum(zeros for zeros, _ in parts), sum(count for _, count in parts)

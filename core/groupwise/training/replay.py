@@ -29,7 +29,7 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
-from groupwise.prompts.identity import identity
+from groupwise.prompts.identity import fingerprint
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.judge import Judge
@@ -82,7 +82,7 @@ class Replay:
         fresh: list[tuple[int, str, list[Kept]]] = []
         for number in groups.unique().tolist():
             rows = (groups == number).nonzero().flatten()
-            row_of_group = identity(rollouts.prompts[int(rows[0])])
+            row_of_group = fingerprint(rollouts.prompts[int(rows[0])])
             missing = self.settings.at_least - int((right[rows] == 1).sum())
             wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
             # A resumed run may have other rewards.

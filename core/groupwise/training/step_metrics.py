@@ -8,12 +8,12 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from groupwise import processes
 from groupwise.advantages import group_std
 from groupwise.errors import UserError
 from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.training.tally import Tally
 from groupwise.training.work import TrainingBatch
 
 FAILED = "failed"
@@ -37,39 +37,56 @@ def describe(
 
     dead: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
     completions, None if no reward tells right from wrong; logged: the policy's facts whose means
-    are metrics.
+    over decisions are metrics.
     """
-    total, groups, failed = scores.total, rollouts.groups.cpu(), scores.failed
-    lengths = rollouts.lengths.cpu()
-    of_rollouts = {
-        "reward": total,
-        "reward_std": group_std(total, groups),
-        **({} if right is None else {"accuracy": right}),
-        "zero_variance": dead,
-        "length": lengths,
-        "truncated": rollouts.truncated,
-        **{f"rewards/{name}": scores.column(name) for name in scores.names},
-    }
+    failed = scores.failed
+    tally = _of_rollouts(rollouts, scores, dead, logged)
+    if right is not None:
+        tally.means_of("accuracy", _known(right, failed))
+    for name in scores.names:
+        tally.means_of(f"rewards/{name}", _known(scores.column(name), failed))
+        if count := scores.failure_counts.get(name, 0):
+            tally.total(f"{FAILED}/{name}", count)
+    for name, (total, count) in scores.metrics.items():  # named REWARD/..., so no name is the same
+        tally.mean(name, total, count)
+    tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
+    tally.add(_sampled(rollouts))
+    longest = rollouts.lengths.cpu()[~failed]
+    tally.largest("length_max", float(longest.max()) if len(longest) else 0.0)
+    seconds = {f"reward_time/{name}": spent for name, spent in scores.seconds.items()}
+    return {**tally.of_all_processes().result(), **seconds}
+
+
+def _of_rollouts(
+    rollouts: Rollouts, scores: Scores, dead: Tensor | None, logged: Collection[str]
+) -> Tally:
+    """Means over rollouts, and over their decisions for the facts in `logged`."""
+    tally, lengths, failed = Tally(), rollouts.lengths.cpu().double(), scores.failed
+    tally.total(FAILED, int(failed.sum()))
+    tally.means_of("reward", scores.total)
+    tally.means_of("reward_std", _known(group_std(scores.total, rollouts.groups.cpu()), failed))
+    if dead is not None:
+        tally.means_of("zero_variance", _known(dead, failed))
+    tally.means_of("length", _known(lengths, failed))
+    tally.means_of("truncated", _known(rollouts.truncated, failed))
     for name in sorted(logged & rollouts.facts.keys()):
-        of_rollouts[name] = torch.tensor(rollouts.facts[name])
-    longest = int(lengths[~failed].max()) if bool((~failed).any()) else 0
-    metrics = {
-        **processes.means(_without(failed, of_rollouts)),
-        FAILED: processes.total(int(failed.sum())),
-        "unscored": processes.total(int((total.isnan() & ~failed).sum())),
-        "sampled": processes.total(len(rollouts)),
-        "sampled_decisions": processes.total(int(lengths.sum())),
-        "length_max": float(processes.largest(longest)),
-        **{f"reward_time/{name}": spent for name, spent in scores.seconds.items()},
-    }
-    by_reward = {n: processes.total(scores.failure_counts.get(n, 0)) for n in scores.names}
-    metrics |= {f"{FAILED}/{name}": count for name, count in by_reward.items() if count}
-    return {**metrics, **scores.metrics}  # named REWARD/..., so they cannot collide
+        # A mean over the decisions of each rollout: weighted by their number, one over all.
+        values = torch.tensor(rollouts.facts[name], dtype=torch.float64)
+        tally.means_of(name, _known(values, failed), weights=lengths)
+    return tally
 
 
-def _without(failed: Tensor, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The columns [B] with NaN, which means leave out, at failed rollouts."""
-    return {n: v.cpu().double().masked_fill(failed, math.nan) for n, v in columns.items()}
+def _sampled(rollouts: Rollouts) -> Tally:
+    """How many rollouts and decisions were sampled."""
+    tally = Tally()
+    tally.total("sampled", len(rollouts))
+    tally.total("sampled_decisions", int(rollouts.lengths.sum()))
+    return tally
+
+
+def _known(values: Tensor, failed: Tensor) -> Tensor:
+    """Values [B] with NaN, which a mean leaves out, at failed rollouts."""
+    return values.cpu().double().masked_fill(failed, math.nan)
 
 
 def outcomes(rollouts: Rollouts, right: Tensor) -> dict[int, Outcome]:
@@ -86,32 +103,24 @@ def outcomes(rollouts: Rollouts, right: Tensor) -> dict[int, Outcome]:
 
 
 def of_learners(
-    batches: Mapping[str, TrainingBatch], dead: Mapping[str, Tensor]
+    batches: Mapping[str, TrainingBatch],
+    dead: Mapping[str, Tensor],
+    logged: Mapping[str, Collection[str]],
 ) -> dict[str, float]:
     """Metrics of each learner's rollouts, as `LABEL/metric`, and counts over all learners.
 
-    dead: [B] bool for each that learns: rollouts of groups that teach it nothing.
+    dead: [B] bool for each that learns: rollouts of groups that teach it nothing; logged: as for
+    `describe`, of each policy.
     """
     metrics: dict[str, float] = {}
+    counts = Tally()
     for label, batch in batches.items():
-        total, groups = batch.scores.total, batch.rollouts.groups.cpu()
-        columns = {
-            "reward": total,
-            "reward_std": group_std(total, groups),
-            **({"zero_variance": dead[label]} if label in dead else {}),
-            "length": batch.rollouts.lengths,
-            "truncated": batch.rollouts.truncated,
-        }
-        means = processes.means(_without(batch.scores.failed, columns))
-        metrics |= {f"{label}/{name}": value for name, value in means.items()}
-        metrics[f"{label}/{FAILED}"] = processes.total(int(batch.scores.failed.sum()))
-    decisions = sum(int(batch.rollouts.lengths.sum()) for batch in batches.values())
-    return {
-        **metrics,
-        FAILED: sum(int(metrics[f"{label}/{FAILED}"]) for label in batches),
-        "sampled": processes.total(sum(len(batch.rollouts) for batch in batches.values())),
-        "sampled_decisions": processes.total(decisions),
-    }
+        tally = _of_rollouts(batch.rollouts, batch.scores, dead.get(label), logged.get(label, ()))
+        own = tally.of_all_processes().result()
+        metrics |= {f"{label}/{name}": value for name, value in own.items()}
+        counts.add(_sampled(batch.rollouts))
+        counts.total(FAILED, int(batch.scores.failed.sum()))
+    return {**metrics, **counts.of_all_processes().result()}
 
 
 def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:

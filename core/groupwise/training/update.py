@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -15,7 +16,25 @@ from groupwise.policy import Decisions, Microbatch, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.measured import Checks, Sums
+from groupwise.training.tally import Tally
 from groupwise.training.work import TrainingBatch, skeleton
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """Rollouts of an update with their targets, and the micro-batches of those with a gradient.
+
+    tensors: [B, ...], on the CPU; the other fields are as for `Updater.prepare`, with `compared`
+    true in the first update.
+    """
+
+    rollouts: Rollouts
+    tensors: Mapping[str, Tensor]
+    parts: Sequence[Microbatch]
+    spare: Rollouts | None
+    first: bool
+    corrected: bool
+    compared: bool
 
 
 @dataclass(kw_only=True)
@@ -25,7 +44,7 @@ class Updater:
     policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
     budget: the most decisions in a micro-batch.
     backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
-    suspect: the first tensor that was not finite in the last `backward`, None if all were finite.
+    suspect: the first tensor that was not finite in the last passes, None if all were finite.
     """
 
     policy: Policy
@@ -37,6 +56,12 @@ class Updater:
     suspect: str | None = field(default=None, init=False)
 
     def backward(
+        self, rollouts: Rollouts, scores: Scores, answers: Mapping[str, Tensor], **options: Any
+    ) -> dict[str, float]:
+        """Accumulate the gradient of an update's loss; returns metrics. Arguments: `prepare`'s."""
+        return self.accumulate(self.prepare(rollouts, scores, answers, **options)).result()
+
+    def prepare(
         self,
         rollouts: Rollouts,
         scores: Scores,
@@ -46,9 +71,10 @@ class Updater:
         spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
+        compared: bool = False,
         replayed: Tensor | None = None,
-    ) -> dict[str, float]:
-        """Accumulate the gradient of the update's loss; returns metrics.
+    ) -> Update:
+        """The targets of an update, and its micro-batches. A collective.
 
         answers: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
             updates `old_*`. They stay on the CPU, since a mean may be as large as a latent; a
@@ -57,55 +83,68 @@ class Updater:
             except the weights: the denominators are those of the learner's own rollouts.
         spare: rollouts for dummy passes while other processes have more micro-batches; if unset,
             the longest of `rollouts`, which must then not be empty.
-        first: whether this is the step's first update: then the old outputs are the current ones,
-            and the sampler's log-probs are compared with them.
+        first: whether this is the step's first update: then the old outputs are the current ones.
         corrected: whether the loss receives the sampler's log-probs, for importance weights.
+        compared: whether the old log-probs in `answers` are the policy's own, not the sampler's, so
+            that a later update compares them with the sampler's, too; the first one always does.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
         targets = self.targets(scores, rollouts, answers, beside=beside)
-        everything = {**targets, "mask": rollouts.mask, **answers}
+        tensors = {**targets, "mask": rollouts.mask, **answers}
         if rollouts.sampler_log_probs is not None:
-            everything["sampler_log_probs"] = rollouts.sampler_log_probs
+            tensors["sampler_log_probs"] = rollouts.sampler_log_probs
         if replayed is not None:
-            everything["replayed"] = replayed
-        everything = {name: value.cpu() for name, value in everything.items()}
+            tensors["replayed"] = replayed
         active = self.algorithm.active(targets).nonzero().flatten()
-        parts = self._parts(rollouts, active)
-        sums, checks = Sums(), Checks()
+        return Update(
+            rollouts=rollouts,
+            tensors={name: value.cpu() for name, value in tensors.items()},
+            parts=self._parts(rollouts, active),
+            spare=spare,
+            first=first,
+            corrected=corrected,
+            compared=first or compared,
+        )
+
+    def accumulate(self, update: Update) -> Tally:
+        """Add the gradient of the update's loss to the parameters'; returns metrics."""
+        parts, sums, checks = update.parts, Sums(), Checks()
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         for number in range(passes):
             last = number == passes - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 if number >= len(parts):
-                    backpropagate(_nothing(self.model(*self._idle(spare, rollouts))))
+                    idle = self._idle(update.spare, update.rollouts)
+                    backpropagate(_nothing(self.model(*idle)))
                     continue
                 rows, decisions = parts[number]
-                piece = rollouts.select(rows)
+                piece = update.rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions)
-                batch = self._batch(everything, rows, _within(decisions, piece))
-                if first:
+                batch = self._batch(update.tensors, rows, _within(decisions, piece))
+                if update.first:
                     batch |= {f"old_{name}": _of(current, name) for name in self.algorithm.old}
-                sampled, older = batch.get("sampler_log_probs"), batch.pop("replayed", None)
-                if not corrected:
+                sampled, replayed = batch.get("sampler_log_probs"), batch.pop("replayed", None)
+                if not update.corrected:
                     batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 backpropagate(loss * self.accelerator.num_processes)
-            gap = None
-            if first and sampled is not None and current.log_probs is not None:
-                ours = current.log_probs.detach()
-                gap = ours, sampled if older is None else sampled.where(~older[:, None], ours)
-            sums.add(self.algorithm.measure(current, batch), gap, batch, loss)
+            sums.add(self.algorithm.measure(current, batch), batch, loss)
             checks.add(current, batch)
+            old = current.log_probs if update.first else batch.get("old_log_probs")
+            if update.compared and sampled is not None and old is not None:
+                mask = batch["mask"]
+                mask = mask if replayed is None else mask & ~replayed[:, None]
+                sums.compare(old.detach(), sampled, mask)
         self.suspect = checks.first()
-        return sums.result()
+        return sums.tally()
 
     def _batch(
-        self, everything: Mapping[str, Tensor], rows: Tensor, decisions: slice
+        self, tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice
     ) -> dict[str, Tensor]:
         """These rows and decisions of all tensors, on the device."""
-        cut = _cut(everything, rows, decisions)
+        cut = _cut(tensors, rows, decisions)
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
     def targets(
@@ -149,7 +188,7 @@ class Updater:
         """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
         names: "log_probs" or names of the policy's extras. Empty for no rollouts.
-        spare: as for `backward`; the processes of a sharded policy make equally many passes.
+        spare: as for `prepare`; the processes of a sharded policy make equally many passes.
         """
         with _needing(self.policy, names):
             return self._answers(rollouts, names, spare=spare)

@@ -47,6 +47,15 @@ def block_sums(weights: Tensor) -> Tensor:
     return sums
 
 
+def entropy(logits: Tensor, powers: Tensor, sums: Tensor, normaliser: Tensor) -> Tensor:
+    """[n] entropy of the softmax of logits z [n, v], in nats: logsumexp(z) - sum_i p_i z_i.
+
+    powers, sums, normaliser: what `softmax` returned for them.
+    """
+    finite = logits.clamp(min=torch.finfo(logits.dtype).min)  # -inf times probability 0 is NaN
+    return normaliser - torch.linalg.vecdot(powers, finite) / sums.sum(dim=1)
+
+
 def overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """[n] sum_i min(p_i, q_i) = 1 - total variation distance, each given as (weights, block sums).
 

@@ -33,8 +33,9 @@ def check_interval(device: torch.device) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
     """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N], broken
-    [N], that end because the next token's logits are not finite, and kept [N], the mean over tokens
-    of `drawing.overlap` of the softmax and the distribution sampled from."""
+    [N], that end since the next token has logits that are not finite; and means over the tokens of
+    each: kept [N], `drawing.overlap` of the softmax and the distribution sampled from, and entropy
+    [N], of the softmax."""
 
     ids: Tensor
     log_probs: Tensor
@@ -42,6 +43,7 @@ class Sampled:
     truncated: Tensor
     broken: Tensor
     kept: Tensor
+    entropy: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def decode(
         ]
         return torch.cat(padded)[places]
 
-    names = ("ids", "log_probs", "mask", "truncated", "broken", "kept")
+    names = ("ids", "log_probs", "mask", "truncated", "broken", "kept", "entropy")
     return Sampled(**{name: joined(name) for name in names})
 
 
@@ -149,7 +151,7 @@ class _Batch:
         self.ids = torch.zeros(size, limit, dtype=torch.int64, device=device)
         self.log_probs = torch.zeros(size, limit, dtype=torch.float32, device=device)
         self.length = torch.zeros(size, dtype=torch.int64, device=device)
-        self.kept = torch.zeros(size, dtype=torch.float32, device=device)
+        self.kept, self.entropy = torch.zeros(2, size, dtype=torch.float32, device=device)
 
     def run(self) -> Sampled:
         logits = self.rows.start()
@@ -173,6 +175,7 @@ class _Batch:
             truncated=~self.ended,
             broken=self.broken,
             kept=self.kept / self.length.clamp(min=1),
+            entropy=self.entropy / self.length.clamp(min=1),
         )
 
     def _choose(self, raw: Tensor, step: int) -> Tensor:
@@ -200,6 +203,8 @@ class _Batch:
         self.ids[alive, step] = tokens.where(living, 0)
         self.log_probs[alive, step] = chosen.where(living, 0.0)
         self.kept[alive] += kept.where(living, 0.0)
+        entropy = drawing.entropy(logits, powers, sums, normaliser)
+        self.entropy[alive] += entropy.where(living, 0.0)
         self.length[alive] += living
         self.ended[alive] |= self._over(tokens, step)
         if decoder.filters:

@@ -260,7 +260,11 @@ class VLLM(Sampler):
             truncated=torch.tensor([completion.truncated for completion in drawn]).to(device),
             sampler_log_probs=_padded(log_probs).to(device) if training else None,
             versions=torch.full((len(rows),), self.version, dtype=torch.int64),
-            facts={**facts, "sampled_mass": [1.0 if whole else math.nan] * len(rows)},
+            facts={
+                **facts,
+                "sampled_mass": [1.0 if whole else math.nan] * len(rows),
+                "entropy": [_entropy(own) if training else math.nan for own in log_probs],
+            },
             trajectory={
                 "prompt_ids": [own for own in ids for _ in range(size)],
                 "completion_ids": _padded([torch.tensor(own) for own in tokens]).to(device),
@@ -277,6 +281,11 @@ class VLLM(Sampler):
     def _stop(self) -> None:
         if self._launch is not None:
             self._launch.close()
+
+
+def _entropy(log_probs: Tensor) -> float:
+    """An unbiased estimate, since an engine returns no distributions: E[-log p] is the entropy."""
+    return -float(log_probs.mean())
 
 
 def _padded(columns: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """Completions by a server are those of the policy in process, with the latest weights."""
 
 import json
+import math
 import string
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,6 +100,11 @@ def test_requests_state_every_sampling_parameter(make, engine, sampler, rows):
         training = purpose == "train"
         assert (rollouts.facts["sampled_mass"] == [1.0, 1.0]) == training
         assert (rollouts.sampler_log_probs is not None) == training
+        if training:
+            surprise = -rollouts.sampler_log_probs.sum(dim=1) / rollouts.lengths
+            assert rollouts.facts["entropy"] == pytest.approx(surprise.tolist())
+        else:
+            assert all(map(math.isnan, rollouts.facts["entropy"]))
     common = {
         "n": 2, "seed": 5, "max_tokens": 12, "ignore_eos": True, "stop_token_ids": [0],
         "stop": ["x"], "detokenize": True, "skip_special_tokens": False,

@@ -45,4 +45,4 @@ class Reinforce(Algorithm):
         current: LogProbs,
         batch: Mapping[str, Tensor],
     ) -> Mapping[str, Tensor]:
-        return {} if current.entropy is None else {"entropy": current.entropy}
+        return {} if current.entropy is None else {"trained_entropy": current.entropy}

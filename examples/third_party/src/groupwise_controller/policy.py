@@ -27,6 +27,8 @@ class Controller(Policy):
     """
 
     provides = frozenset({"log_probs", "entropy"})
+    facts = frozenset({"entropy"})
+    logged = frozenset({"entropy"})
     unit = "pushes"
     exact = True
 
@@ -61,6 +63,11 @@ class Controller(Policy):
         """
         z = (actions - mean) / self.log_std.exp()
         return -(z.square() / 2 + self.log_std + LOG_2PI / 2).sum(dim=-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """[] in nats; equal for all actions, since their std is."""
+        return (self.log_std + (1 + LOG_2PI) / 2).sum()
 
     def sample(
         self,
@@ -98,6 +105,7 @@ class Controller(Policy):
             mask=taken,
             truncated=running,
             sampler_log_probs=torch.stack(log_probs, dim=1),
+            facts={"entropy": [float(self.entropy)] * len(rows)},
             trajectory={"observations": torch.stack(observations, dim=1), "actions": pushes},
         )
 
@@ -107,8 +115,7 @@ class Controller(Policy):
             rollouts.tensor(name)[:, decisions] for name in ("observations", "actions")
         )
         log_probs = self.log_prob(self.network(observations), actions)
-        entropy = (self.log_std + (1 + LOG_2PI) / 2).sum()
-        return LogProbs(log_probs=log_probs, entropy=entropy.expand_as(log_probs))
+        return LogProbs(log_probs=log_probs, entropy=self.entropy.expand_as(log_probs))
 
 
 def _start(rows: Sequence[Mapping[str, Any]], *, like: Tensor) -> World:
