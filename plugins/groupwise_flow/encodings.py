@@ -14,7 +14,6 @@ from torch.nn.functional import pad
 from groupwise.errors import UserError
 from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
 
-ENCODED_AT_ONCE = 32
 BATCHES_ON_DEVICE = 2
 """Latest batches kept on the device: a step's conditional and its unconditional one."""
 
@@ -66,18 +65,10 @@ class Encodings:
         self, parts: Mapping[Hashable, Row], keys: Sequence[Hashable], device: torch.device
     ) -> Conditions:
         """[n, ...] on the device; parts: the distinct rows by key; keys: of the n rows."""
-        fresh = [key for key in parts if key not in self._kept]
-        for start in range(0, len(fresh), ENCODED_AT_ONCE):
-            some = fresh[start : start + ENCODED_AT_ONCE]
-            self.check([parts[key] for key in some])
-            # Not inference_mode: its tensors could not be saved for a backward pass later.
-            with torch.no_grad():
-                encoded = self._of_one_shape(self.adapter.encode([parts[key] for key in some]))
-            for row, key in enumerate(some):
-                # A copy: a view would keep the whole batch in memory.
-                self._kept[key] = {
-                    name: value[row].to("cpu", copy=True) for name, value in encoded.items()
-                }
+        fresh = {key: part for key, part in parts.items() if key not in self._kept}
+        self.check([*fresh.values()])
+        for key, part in fresh.items():
+            self._kept[key] = self._encoded(part)
         for key in parts:
             self._kept.move_to_end(key)
         kept = [self._kept[key] for key in parts]
@@ -91,6 +82,14 @@ class Encodings:
         place = {key: number for number, key in enumerate(parts)}
         places = torch.tensor([place[key] for key in keys]).to(device)
         return {name: value[places] for name, value in together.items()}
+
+    def _encoded(self, row: Row) -> Conditions:
+        """Conditions [...] of a row in CPU memory, encoded alone: in a batch their last digits
+        would depend on its size, and a resumed run has other rows to encode beside it."""
+        # Not inference_mode: its tensors could not be saved for a backward pass later.
+        with torch.no_grad():
+            encoded = self._of_one_shape(self.adapter.encode([row]))
+        return {name: value[0].to("cpu", copy=True) for name, value in encoded.items()}
 
     def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Conditions:
         """Conditions, padded where named in `by_token`. Raises UserError where names or shapes
