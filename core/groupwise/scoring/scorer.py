@@ -73,6 +73,9 @@ class Scorer:
     ) -> Scoring:
         """Begin to score a batch: starts the calls of async and of isolated rewards.
 
+        Plain rewards receive the facts' tensors on the device of the policy, in `Scoring.call`; the
+        others, which may hold theirs for long, and `Scoring.rollouts` have them in CPU memory.
+
         only: names of the rewards to call, all if unset; weights: of all rewards, if unset those of
         the step in `state`. Raises UserError if a reward does not fit the batch's columns.
         """
@@ -81,14 +84,18 @@ class Scorer:
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         for number in chosen if len(rollouts) else ():
             self.rewards[number].check_columns(columns, tuple(rollouts.facts))
-        calls = [(r, Call(r, rollouts, columns, state)) for r in (self.rewards[n] for n in chosen)]
-        outcomes = [Outcome(reward, call, rollouts) for reward, call in calls]
+        on_cpu = rollouts.with_facts_on_cpu()
+        sources = {True: rollouts, False: on_cpu}
+        outcomes = [
+            Outcome(reward, Call(reward, sources[self._is_here(reward)], columns, state), on_cpu)
+            for reward in (self.rewards[number] for number in chosen)
+        ]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
         for outcome in outcomes if len(rollouts) else ():  # a chain may have none to judge
             reward = outcome.reward
             places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
         return Scoring(
-            rollouts,
+            on_cpu,
             outcomes,
             weights=tuple(weights[n] for n in chosen),
             scales=tuple(self.weights.scales[n] for n in chosen),
@@ -99,8 +106,8 @@ class Scorer:
     def finish(self, scorings: Sequence[Scoring]) -> Scores:
         """The scores of batches that `start` began, joined in order.
 
-        Calls the plain rewards in this thread, and then waits for the others. Raises RewardError
-        for a failure that is not skipped.
+        Calls the plain rewards that are not called yet, and then waits for the others. Raises
+        RewardError for a failure that is not skipped.
         """
         for scoring in scorings:
             scoring.call()

@@ -17,8 +17,9 @@ Answer = Callable[[], Any]
 class Scoring:
     """The calls of rewards on one batch: some already run elsewhere, some wait for this thread.
 
-    outcomes: one for each reward; weights, scales: as in `Scores`; here: those whose call is made
-    in this thread, by `call`; elsewhere: those whose call already runs.
+    rollouts: the batch, with its facts in CPU memory; outcomes: one for each reward; weights,
+    scales: as in `Scores`; here: those whose call is made in this thread, by `call`; elsewhere:
+    those whose call already runs.
     """
 
     def __init__(
@@ -36,8 +37,12 @@ class Scoring:
         self._here, self._elsewhere = here, elsewhere
 
     def call(self) -> None:
-        """Make the calls of this thread. Raises RewardError for a failure that stops the run."""
-        for outcome, answer in self._here:
+        """Make the calls of this thread, once. Raises RewardError for a failure that stops the run.
+
+        The facts' tensors on the device are then freed.
+        """
+        calls, self._here = self._here, ()
+        for outcome, answer in calls:
             outcome.take(answer)
 
     def scores(self) -> Scores:

@@ -111,6 +111,7 @@ class Sampling:
             count = min(each, max(0, len(ours) - start)) * size
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
+            del rollouts  # else this frame holds them while the next ones are sampled
 
     def _filling(self, spare: Sequence[Draw], missing: int) -> Sequence[Draw]:
         """Draws to sample and drop: processes of a sharded policy must sample equally often."""
