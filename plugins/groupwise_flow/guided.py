@@ -101,15 +101,18 @@ class Guided:
     def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
         """Pictures of latents [B, ...] as rewards receive them, and as tensors [B, ...] in
         float32."""
-        pixels = self.adapter.height * self.adapter.width
-        size = max(1, min(self.config.batch, DECODED // pixels))
-        parts = [self.adapter.completions(some) for some in latents.split(size)]
+        parts = [self.adapter.completions(some) for some in latents.split(self.decoded_at_once)]
         return [one for some, _ in parts for one in some], torch.cat([part for _, part in parts])
 
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures of latents [n, ...] as CPU tensors: there may be more than a device holds."""
-        parts = latents.split(self.config.batch)
+        parts = latents.split(self.decoded_at_once)
         return torch.cat([self.adapter.decode(some).float().clamp(0, 1).cpu() for some in parts])
+
+    @property
+    def decoded_at_once(self) -> int:
+        """The most pictures that are decoded at once."""
+        return decoded_at_once(self.adapter, self.config)
 
     @contextmanager
     def in_float32(self) -> Iterator[None]:
@@ -119,6 +122,11 @@ class Guided:
             yield
         finally:
             self._exact = False
+
+
+def decoded_at_once(adapter: Adapter, config: Settings) -> int:
+    """The most pictures of this size that are decoded at once, in sampling as for predictions."""
+    return max(1, min(config.batch, DECODED // (adapter.height * adapter.width)))
 
 
 def select(conditions: Conditions, rows: Rows) -> Conditions:
