@@ -159,7 +159,8 @@ class Policy(nn.Module, Sampler):
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a row that this policy cannot answer; called once before a run.
 
-        rows: of training and evaluation, read lazily.
+        rows: of training and evaluation, read lazily; none for a later policy of a chain, whose
+            prompts are written during the run.
         """
 
     def skips(self, row: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """Guided: the model's velocities with guidance, computed in the configured precision."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Adapter, Conditions, Row
 from groupwise_flow.denoising import Rows
+from groupwise_flow.encoders import Encoders
 from groupwise_flow.encodings import Encodings
 from groupwise_flow.precision import InFloat32, computing
 from groupwise_flow.settings import Settings
@@ -37,11 +38,15 @@ class Guided:
         check_guidance(adapter, config)
         self.adapter, self.config = adapter, config
         self.limit = adapter.limit()
-        self.encodings = Encodings(adapter, most=config.keep_prompts, check=self._check)
+        self.encoders = Encoders(adapter, config)
+        self.encodings = Encodings(
+            adapter, most=config.keep_prompts, check=self._check, on=self.encoders.on
+        )
         self._exact = False
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Check lengths again: some sources create prompts only during the run."""
+        """Check rows again: some sources create prompts only during the run."""
+        self.encoders.check_present(rows[0])
         texts = [self.adapter.text(row) for row in rows]
         if self.limit is not None and self.config.long_prompts != "cut":
             self.limit.check(texts)
@@ -58,11 +63,28 @@ class Guided:
         """Conditions [n, ...] of the unconditional pass; None where there is none."""
         if guidance <= 1 or self.adapter.distilled_guidance:
             return None
-        others = {
-            id(row): self.adapter.unconditional_row(row, self.config.negative_prompt)
-            for row in rows
-        }
+        others = {id(row): self._unconditional(row) for row in rows}
         return self.conditions([others[id(row)] for row in rows])
+
+    def _unconditional(self, row: Row) -> Row:
+        return self.adapter.unconditional_row(row, self.config.negative_prompt)
+
+    def cached(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows that `encoders: cached` encodes before the first step: those that are drawn, and
+        the unconditional ones."""
+        drawn, limit = list(rows), self.limit
+        if limit is not None and self.config.long_prompts == "skip":
+            long = limit.too_long([self.adapter.text(row) for row in drawn])
+            drawn = [row for row in drawn if self.adapter.text(row) not in long]
+        scales = (self.config.guidance, self.config.guidance_in_training)
+        if max(scales) <= 1 or self.adapter.distilled_guidance:
+            return drawn
+        return [*drawn, *map(self._unconditional, drawn)]
+
+    def cache(self, rows: Iterable[Row]) -> None:
+        """Encode all rows that will be drawn, and drop the encoders."""
+        self.encodings.cache(self.cached(rows), self.device)
+        self.encoders.drop()
 
     def velocity(
         self,

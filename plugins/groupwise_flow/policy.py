@@ -5,7 +5,7 @@ marginals, so that each step is drawn from a Gaussian and has a log-prob.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -91,9 +91,10 @@ class FlowPolicy(Policy):
     def _load(self) -> None:
         self.adapter = load(self.config, self.mesh)
         self.guided = Guided(self.adapter, self.config)
+        away = self.guided.encoders.away
         for name, module in self.adapter.pipeline.components.items():
-            if isinstance(module, nn.Module):
-                self.add_module(name, module)  # so that all components move to the device together
+            if isinstance(module, nn.Module) and name not in away:
+                self.add_module(name, module)  # so that all of them move to the device together
         self.sigmas = levels(self.adapter, self.config.steps)
         self._weights_now = Weights(self.adapter.model)
         self._loaded = True
@@ -121,8 +122,14 @@ class FlowPolicy(Policy):
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a prompt that is no text or is too long for the text encoders; with
-        `long_prompts: skip` or `cut` add a note instead."""
+        `long_prompts: skip` or `cut` add a note instead. With `encoders: cached` encode them all.
+        """
+        if self.config.encoders != "cached":
+            self.notes += checked(self.guided, rows)
+            return
+        rows = list(rows)
         self.notes += checked(self.guided, rows)
+        self.guided.cache(rows)
 
     def skips(self, row: Mapping[str, Any]) -> bool:
         """Whether the row is left out: its prompt is too long, with `long_prompts: skip`."""
@@ -309,7 +316,10 @@ class FlowPolicy(Policy):
 
     def save_pretrained(self, path: Path) -> None:
         """Write a pipeline folder, or a file of LoRA weights, for diffusers to load."""
-        save(self.adapter, path, lora=self.config.lora is not None, mesh=self.mesh)
+        lora = self.config.lora is not None
+        first = self.mesh is None or self.mesh.get_rank() == 0
+        with nullcontext() if lora or not first else self.guided.encoders.restored():
+            save(self.adapter, path, lora=lora, mesh=self.mesh)
 
     @property
     def card(self) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ the next batch is sampled; then the tensors are only in CPU memory."""
 import asyncio
 import weakref
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from groupwise.rewards import Reward
 class OnDevice(Tensor):
     """A picture on a device, which is counted as long as it exists."""
 
-    alive: weakref.WeakSet = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakSet] = weakref.WeakSet()
 
     @staticmethod
     def drawn() -> "OnDevice":
@@ -36,7 +37,10 @@ def painter(lab):
 
     class Painter(lab.Tabular):
         facts = frozenset({"completion_ids", "picture"})
-        counts: list[int] = []  # noqa: RUF012
+
+        def __init__(self):
+            super().__init__()
+            self.counts = []
 
         def sample(self, *args, **options):
             self.counts.append(len(OnDevice.alive))
@@ -45,7 +49,6 @@ def painter(lab):
             return replace(rollouts, facts={**rollouts.facts, "picture": pictures})
 
     OnDevice.alive.clear()
-    Painter.counts = []
     return Painter()
 
 

@@ -1,5 +1,6 @@
 """Encoded prompts: one width for all lengths, independent of the batch, kept for the next call."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +27,7 @@ def letters(rows):
 
 def encodings(encode, *, most=9, by_token=("embeds",), reads=("prompt",)):
     adapter = SimpleNamespace(encode=encode, reads=reads, by_token=by_token, tokens=6)
-    return Encodings(adapter, most=most, check=lambda rows: None)
+    return Encodings(adapter, most=most, check=lambda rows: None, on=lambda device: nullcontext())
 
 
 def rows_of(*prompts):

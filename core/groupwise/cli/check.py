@@ -42,8 +42,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
-        if config.chain is None or not number:  # only the first of a chain receives dataset prompts
-            notes += policy.examine(settings, parts.rows())
+        receives = config.chain is None or not number  # dataset prompts
+        notes += policy.examine(settings, parts.rows() if receives else ())
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     counts = derive(config, greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
