@@ -318,3 +318,23 @@ class Policy(nn.Module, Sampler):
         Returns {} if there is no estimate, as by default.
         """
         return {}
+
+    @classmethod
+    def estimate_cpu(
+        cls,
+        config: Any,
+        *,
+        rollouts: int,
+        prompts: int,
+        requested: frozenset[str],
+        reference: bool,
+    ) -> Mapping[str, int]:
+        """Bytes in CPU memory on one process by purpose, where the model is on another device.
+
+        What `estimate` does not count: rollouts and caches that the policy stores there.
+
+        rollouts: of a step; prompts: rows of the data set; requested: as the attribute. reference:
+        whether a reference's outputs are kept until the update.
+        Returns {} if there is no estimate, as by default.
+        """
+        return {}

@@ -123,8 +123,16 @@ class Guided:
     def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
         """Pictures of latents [B, ...] as rewards receive them, and as tensors [B, ...] in
         float32."""
-        parts = [self.adapter.completions(some) for some in latents.split(self.decoded_at_once)]
-        return [one for some, _ in parts for one in some], torch.cat([part for _, part in parts])
+        shown: list[Any] = []
+        images: Tensor | None = None
+        for some in latents.split(self.decoded_at_once):
+            completions, part = self.adapter.completions(some)
+            if images is None:  # filled in place: joining parts would take twice the memory
+                images = part.new_empty(len(latents), *part.shape[1:])
+            images[len(shown) : len(shown) + len(completions)] = part
+            shown += completions
+        assert images is not None
+        return shown, images
 
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures of latents [n, ...] as CPU tensors: there may be more than a device holds."""

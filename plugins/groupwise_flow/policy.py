@@ -25,7 +25,7 @@ from groupwise_flow.guided import Guided, select
 from groupwise_flow.levels import levels
 from groupwise_flow.loading import check_shardable, load
 from groupwise_flow.lora import adds_nothing
-from groupwise_flow.memory import estimate
+from groupwise_flow.memory import estimate, estimate_cpu
 from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
 from groupwise_flow.saving import save
@@ -344,8 +344,24 @@ class FlowPolicy(Policy):
         return estimate(
             config,
             images=min(decisions, config.batch, rollouts),
+            sampled=sampled,
             training=training,
             reference=reference,
             averages=averages,
             shards=shards,
+        )
+
+    @classmethod
+    def estimate_cpu(
+        cls,
+        config: Settings,
+        *,
+        rollouts: int,
+        prompts: int,
+        requested: frozenset[str],
+        reference: bool,
+    ) -> Mapping[str, int]:
+        """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
+        return estimate_cpu(
+            config, rollouts=rollouts, prompts=prompts, requested=requested, reference=reference
         )

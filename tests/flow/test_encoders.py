@@ -62,7 +62,9 @@ def test_cached_encoders_leave_memory_and_change_nothing(lab, purpose):
     assert not loaded_encoders(policy)
     expected = drawn(lab.policy(**settings), purpose=purpose)
     assert equal(drawn(policy, purpose=purpose), expected)
-    with pytest.raises(UserError, match=r"policy\.encoders: cached .* {'prompt': 'a dog'}; set off"):
+    with pytest.raises(
+        UserError, match=r"policy\.encoders: cached .* {'prompt': 'a dog'}; set off"
+    ):
         drawn(policy, [{"prompt": "a dog"}])
 
 
