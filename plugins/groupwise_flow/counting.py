@@ -1,7 +1,7 @@
 """Counting the bytes that code takes, by running it on tensors without data (device meta)."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,30 +19,34 @@ def peak(function: Callable[[], Any]) -> int:
     Workspaces of kernels are not counted; nor are attention's scores, which fused kernels never
     hold.
     """
-    with torch.no_grad(), _Alive() as alive, _FusedAttention():
+    with torch.no_grad(), Alive("meta") as alive, _FusedAttention():
         result = function()
         del result
     return alive.most
 
 
-class _Alive(TorchDispatchMode):
-    """Counts the bytes of the storages that exist; most: the most so far."""
+class Alive(TorchDispatchMode):
+    """Counts the bytes of the storages that are made and exist; most: the most so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
-        self.now, self.most = 0, 0
+        self.device, self.now, self.most = device, 0, 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = [t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _is_meta(t)]
+        before = {storage._cdata for storage in self._storages((args, kwargs))}
         result = function(*args, **(kwargs or {}))
-        for tensor in filter(_is_meta, tree_leaves(result)):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self._known and storage._cdata not in given:
+        for storage in self._storages(result):
+            if storage._cdata not in self._known | before:
                 self._add(storage)
         return result
+
+    def _storages(self, values: Any) -> Iterator[torch.UntypedStorage]:
+        for value in tree_leaves(values):
+            if isinstance(value, Tensor) and value.device.type == self.device:
+                yield value.untyped_storage()
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -67,7 +71,3 @@ class _FusedAttention(TorchFunctionMode):
             query, value = named["query"], named["value"]
             return query.new_empty(*query.shape[:-1], value.shape[-1])
         return function(*args, **(kwargs or {}))
-
-
-def _is_meta(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_meta

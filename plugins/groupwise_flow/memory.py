@@ -83,9 +83,9 @@ def of_adapter(
     """The same for a pipeline behind its adapter; its models may be without weights.
 
     images: in one pass of an update, 0 for no update; sampled: rollouts that are sampled at once, 0
-        for none; then the models must be without weights (device meta); reference, averages: number of weight copies
-        kept; shards: processes among which the trained model, its gradients, optimizer state and
-        copies are divided.
+        for none, else the models must be without weights (device meta); reference, averages: number
+        of weight copies kept; shards: processes among which the trained model, its gradients,
+        optimizer state and copies are divided.
     """
     models = _models(adapter, settings)
     sizes = _weights(models, adapter, settings, shards)
