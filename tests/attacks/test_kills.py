@@ -107,7 +107,7 @@ def test_a_killed_run_of_images_can_be_resumed(
     uninterrupted_pictures, pipeline, tmp_path, tries, full
 ):
     count, expected = uninterrupted_pictures
-    for number in range(count // 3, count, 9 if full else count // 4):
+    for number in range(count // 3, count, 15 if full else count // 4):
         home = projects.make_pictures(tmp_path / str(number), pipeline)
         assert train_until(home, at=number) == -9
         resume_to_the_end(home)
