@@ -163,7 +163,8 @@ class Policy(nn.Module, Sampler):
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a row that this policy cannot answer; called once before a run.
 
-        rows: of training and evaluation, read lazily.
+        rows: of training and evaluation, read lazily; none for a later policy of a chain, whose
+            prompts are written during the run.
         """
 
     def skips(self, row: Mapping[str, Any]) -> bool:
@@ -324,6 +325,26 @@ class Policy(nn.Module, Sampler):
         reference: whether a reference is kept. averages: the number of moving averages.
         shards: the number of processes that weights, gradients and moments are divided among; with
             more than 1, add the buffers of gathered weights (`groupwise.memory`).
+        Returns {} if there is no estimate, as by default.
+        """
+        return {}
+
+    @classmethod
+    def estimate_cpu(
+        cls,
+        config: Any,
+        *,
+        rollouts: int,
+        prompts: int,
+        requested: frozenset[str],
+        reference: bool,
+    ) -> Mapping[str, int]:
+        """Bytes in CPU memory on one process by purpose, where the model is on another device.
+
+        What `estimate` does not count: rollouts and caches that the policy stores there.
+
+        rollouts: of a step; prompts: rows of the data set; requested: as the attribute. reference:
+        whether a reference's outputs are kept until the update.
         Returns {} if there is no estimate, as by default.
         """
         return {}

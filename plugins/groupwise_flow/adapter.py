@@ -34,6 +34,8 @@ class Adapter(ABC):
     trained: name of the pipeline's component that is trained.
     targets: modules that get LoRA adapters unless the configuration names others.
     float32: components that are never stored in half precision.
+    encoders: components that nothing but `encode` uses, which may leave the device
+        (`policy.encoders`); those that a pipeline lacks are ignored.
     reads: columns of a row that `encode` reads; it gets no others, and encodings are cached by
         their content.
     by_token: names of conditions [n, tokens, ...] whose number of tokens depends on the prompts.
@@ -48,6 +50,10 @@ class Adapter(ABC):
     trained: ClassVar[str] = "transformer"
     targets: ClassVar[Sequence[str]] = ()
     float32: ClassVar[Sequence[str]] = ("vae",)
+    encoders: ClassVar[Sequence[str]] = (
+        *("text_encoder", "text_encoder_2", "text_encoder_3"),
+        "image_encoder",
+    )
     reads: ClassVar[Sequence[str]] = ("prompt",)
     by_token: ClassVar[Sequence[str]] = ()
     distilled_guidance: ClassVar[bool] = False

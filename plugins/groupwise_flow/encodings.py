@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from torch.nn.functional import pad
 from groupwise.errors import UserError
 from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
 
-ENCODED_AT_ONCE = 32
 BATCHES_ON_DEVICE = 2
 """Latest batches kept on the device: a step's conditional and its unconditional one."""
 
@@ -26,10 +26,16 @@ class Encodings:
     """
 
     def __init__(
-        self, adapter: Adapter, *, most: int, check: Callable[[Sequence[Row]], None]
+        self,
+        adapter: Adapter,
+        *,
+        most: int,
+        check: Callable[[Sequence[Row]], None],
+        on: Callable[[torch.device], AbstractContextManager[None]],
     ) -> None:
-        """check: raises an error for rows that must not be encoded."""
-        self.adapter, self.most, self.check = adapter, most, check
+        """check: raises an error for rows that must not be encoded; on: the context in which the
+        encoders are on a device."""
+        self.adapter, self.most, self.check, self.on = adapter, most, check, on
         self.name = type(adapter).__name__
         self._kept: OrderedDict[Hashable, Conditions] = OrderedDict()
         self._batches: OrderedDict[Hashable, Conditions] = OrderedDict()
@@ -45,13 +51,28 @@ class Encodings:
         keys = {number: identity(part) for number, part in parts.items()}
         batch = (tuple(keys[id(row)] for row in rows), device)
         if batch not in self._batches:
-            self._batches[batch] = self._joined(
-                {keys[number]: part for number, part in parts.items()}, batch[0], device
-            )
+            self._keep({keys[number]: part for number, part in parts.items()}, device)
+            self._batches[batch] = self._joined(batch[0], device)
         self._batches.move_to_end(batch)
         while len(self._batches) > BATCHES_ON_DEVICE:
             self._batches.popitem(last=False)
         return self._batches[batch]
+
+    def cache(self, rows: Iterable[Row], device: torch.device) -> None:
+        """Encode all rows now and cache them. Raises UserError if they are more than `most`."""
+        self._keep(self.distinct(rows), device)
+
+    def distinct(self, rows: Iterable[Row]) -> dict[Hashable, Row]:
+        """The rows with different encodings, by key. Raises UserError for more than `most`."""
+        parts = [self._part(row) for row in rows]
+        distinct = {identity(part): part for part in parts}
+        if len(distinct) > self.most:
+            raise UserError(
+                f"policy.keep_prompts: encoders: cached keeps all {len(distinct):,} prompts of the "
+                f"data set (with the unconditional ones), and at most {self.most:,} are kept; set "
+                f"it to {len(distinct)} or more, or set policy.encoders: offload"
+            )
+        return distinct
 
     def _part(self, row: Row) -> Row:
         """The columns of a row that the adapter reads."""
@@ -62,24 +83,20 @@ class Encodings:
                 f"{self.name} encodes the column {error}, which a row lacks: {str(row)[:200]}"
             ) from None
 
-    def _joined(
-        self, parts: Mapping[Hashable, Row], keys: Sequence[Hashable], device: torch.device
-    ) -> Conditions:
-        """[n, ...] on the device; parts: the distinct rows by key; keys: of the n rows."""
-        fresh = [key for key in parts if key not in self._kept]
-        for start in range(0, len(fresh), ENCODED_AT_ONCE):
-            some = fresh[start : start + ENCODED_AT_ONCE]
-            self.check([parts[key] for key in some])
-            # Not inference_mode: its tensors could not be saved for a backward pass later.
-            with torch.no_grad():
-                encoded = self._of_one_shape(self.adapter.encode([parts[key] for key in some]))
-            for row, key in enumerate(some):
-                # A copy: a view would keep the whole batch in memory.
-                self._kept[key] = {
-                    name: value[row].to("cpu", copy=True) for name, value in encoded.items()
-                }
+    def _keep(self, parts: Mapping[Hashable, Row], device: torch.device) -> None:
+        """Encode the rows that are not cached; parts: rows by key."""
+        fresh = {key: part for key, part in parts.items() if key not in self._kept}
+        if fresh:
+            self.check([*fresh.values()])
+            with self.on(device):
+                for key, part in fresh.items():
+                    self._kept[key] = self._encoded(part)
         for key in parts:
             self._kept.move_to_end(key)
+
+    def _joined(self, keys: Sequence[Hashable], device: torch.device) -> Conditions:
+        """[n, ...] on the device; keys: of the n rows."""
+        parts = dict.fromkeys(keys)
         kept = [self._kept[key] for key in parts]
         while len(self._kept) > self.most:
             self._kept.popitem(last=False)
@@ -91,6 +108,14 @@ class Encodings:
         place = {key: number for number, key in enumerate(parts)}
         places = torch.tensor([place[key] for key in keys]).to(device)
         return {name: value[places] for name, value in together.items()}
+
+    def _encoded(self, row: Row) -> Conditions:
+        """Conditions [...] of a row in CPU memory, encoded alone: in a batch their last digits
+        would depend on its size, and a resumed run has other rows to encode beside it."""
+        # Not inference_mode: its tensors could not be saved for a backward pass later.
+        with torch.no_grad():
+            encoded = self._of_one_shape(self.adapter.encode([row]))
+        return {name: value[0].to("cpu", copy=True) for name, value in encoded.items()}
 
     def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Conditions:
         """Conditions, padded where named in `by_token`. Raises UserError where names or shapes

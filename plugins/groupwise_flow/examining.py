@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from groupwise.errors import UserError
 from groupwise_flow import lengths
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.guided import Guided
@@ -61,9 +62,19 @@ def _outline(settings: Settings) -> Adapter | None:
 
 def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
     """Notes on the rows' prompts that are skipped or cut. Raises UserError for refused prompts, and
-    for a negative prompt that is too long, unless prompts are cut.
+    for a negative prompt that is too long, unless prompts are cut; with `encoders: cached` also if
+    the encodings of all rows cannot be kept, or there are no rows.
     """
     config, limit = guided.config, guided.limit
+    if config.encoders == "cached":
+        rows = list(rows)
+        if not rows:
+            raise UserError(
+                "policy.encoders: cached encodes the prompts of the data set before the first "
+                "step, and this policy receives none: in a chain they are written during the run; "
+                "set offload or resident"
+            )
+        guided.encodings.distinct(guided.cached(rows))
     if limit is not None and config.long_prompts != "cut":
         limit.check([config.negative_prompt])
     return lengths.check(map(guided.adapter.text, rows), limit, config.long_prompts)

@@ -1,6 +1,6 @@
 """Guided: the model's velocities with guidance, computed in the configured precision."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Adapter, Conditions, Row
 from groupwise_flow.denoising import Rows
+from groupwise_flow.encoders import Encoders
 from groupwise_flow.encodings import Encodings
 from groupwise_flow.precision import InFloat32, computing
 from groupwise_flow.settings import Settings
@@ -37,11 +38,15 @@ class Guided:
         check_guidance(adapter, config)
         self.adapter, self.config = adapter, config
         self.limit = adapter.limit()
-        self.encodings = Encodings(adapter, most=config.keep_prompts, check=self._check)
+        self.encoders = Encoders(adapter, config)
+        self.encodings = Encodings(
+            adapter, most=config.keep_prompts, check=self._check, on=self.encoders.on
+        )
         self._exact = False
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Check lengths again: some sources create prompts only during the run."""
+        """Check rows again: some sources create prompts only during the run."""
+        self.encoders.check_present(rows[0])
         texts = [self.adapter.text(row) for row in rows]
         if self.limit is not None and self.config.long_prompts != "cut":
             self.limit.check(texts)
@@ -58,11 +63,28 @@ class Guided:
         """Conditions [n, ...] of the unconditional pass; None where there is none."""
         if guidance <= 1 or self.adapter.distilled_guidance:
             return None
-        others = {
-            id(row): self.adapter.unconditional_row(row, self.config.negative_prompt)
-            for row in rows
-        }
+        others = {id(row): self._unconditional(row) for row in rows}
         return self.conditions([others[id(row)] for row in rows])
+
+    def _unconditional(self, row: Row) -> Row:
+        return self.adapter.unconditional_row(row, self.config.negative_prompt)
+
+    def cached(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows that `encoders: cached` encodes before the first step: those that are drawn, and
+        the unconditional ones."""
+        drawn, limit = list(rows), self.limit
+        if limit is not None and self.config.long_prompts == "skip":
+            long = limit.too_long([self.adapter.text(row) for row in drawn])
+            drawn = [row for row in drawn if self.adapter.text(row) not in long]
+        scales = (self.config.guidance, self.config.guidance_in_training)
+        if max(scales) <= 1 or self.adapter.distilled_guidance:
+            return drawn
+        return [*drawn, *map(self._unconditional, drawn)]
+
+    def cache(self, rows: Iterable[Row]) -> None:
+        """Encode all rows that will be drawn, and drop the encoders."""
+        self.encodings.cache(self.cached(rows), self.device)
+        self.encoders.drop()
 
     def velocity(
         self,
@@ -101,15 +123,26 @@ class Guided:
     def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
         """Pictures of latents [B, ...] as rewards receive them, and as tensors [B, ...] in
         float32."""
-        pixels = self.adapter.height * self.adapter.width
-        size = max(1, min(self.config.batch, DECODED // pixels))
-        parts = [self.adapter.completions(some) for some in latents.split(size)]
-        return [one for some, _ in parts for one in some], torch.cat([part for _, part in parts])
+        shown: list[Any] = []
+        images: Tensor | None = None
+        for some in latents.split(self.decoded_at_once):
+            completions, part = self.adapter.completions(some)
+            if images is None:  # filled in place: joining parts would take twice the memory
+                images = part.new_empty(len(latents), *part.shape[1:])
+            images[len(shown) : len(shown) + len(completions)] = part
+            shown += completions
+        assert images is not None
+        return shown, images
 
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures of latents [n, ...] as CPU tensors: there may be more than a device holds."""
-        parts = latents.split(self.config.batch)
+        parts = latents.split(self.decoded_at_once)
         return torch.cat([self.adapter.decode(some).float().clamp(0, 1).cpu() for some in parts])
+
+    @property
+    def decoded_at_once(self) -> int:
+        """The most pictures that are decoded at once."""
+        return decoded_at_once(self.adapter, self.config)
 
     @contextmanager
     def in_float32(self) -> Iterator[None]:
@@ -119,6 +152,11 @@ class Guided:
             yield
         finally:
             self._exact = False
+
+
+def decoded_at_once(adapter: Adapter, config: Settings) -> int:
+    """The most pictures of this size that are decoded at once, in sampling as for predictions."""
+    return max(1, min(config.batch, DECODED // (adapter.height * adapter.width)))
 
 
 def select(conditions: Conditions, rows: Rows) -> Conditions:

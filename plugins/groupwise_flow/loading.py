@@ -1,7 +1,7 @@
 """Loading a diffusers pipeline, whole or sharded."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from logging import ERROR, NOTSET, WARNING, LogRecord
 from pathlib import Path
@@ -39,15 +39,8 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
-    # diffusers wants components that the folder lacks to be passed as None.
-    absent = {name: None for name, part in index.items() if part == [None, None]}
     dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
-    arguments = {
-        "use_safetensors": True,  # no pickle is loaded
-        trust.SETTING: False,
-        **absent,
-        **settings.loading,
-    }
+    arguments = _arguments(settings, index)
     if mesh is not None:
         part = index[make.trained]
         return _load_divided(settings, make, part, mesh, dtypes=dtypes, arguments=arguments)
@@ -56,6 +49,33 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
             settings.model, **{"torch_dtype": dtypes, **arguments}
         )
     return fitted(pipeline, make, settings)
+
+
+def _arguments(settings: Settings, index: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of diffusers' from_pretrained, except dtypes."""
+    # diffusers wants components that the folder lacks to be passed as None.
+    absent = {name: None for name, part in index.items() if part == [None, None]}
+    return {
+        "use_safetensors": True,  # no pickle is loaded
+        trust.SETTING: False,
+        **absent,
+        **settings.loading,
+    }
+
+
+def load_missing(
+    adapter: Adapter, settings: Settings, names: Collection[str]
+) -> dict[str, torch.nn.Module]:
+    """These models of the adapter's pipeline in CPU memory, loaded as `load` does.
+
+    Raises UserError where they cannot be loaded.
+    """
+    others = {n: part for n, part in adapter.pipeline.components.items() if n not in names}
+    dtypes = dict(stored(settings.precision, type(adapter), lora=settings.lora is not None))
+    arguments = {**_arguments(settings, read_index(settings)), **others, "torch_dtype": dtypes}
+    with quiet(), explained(settings, LOADING), _strict():
+        pipeline = DiffusionPipeline.from_pretrained(settings.model, **arguments)
+    return {name: getattr(pipeline, name) for name in names}
 
 
 def _load_divided(

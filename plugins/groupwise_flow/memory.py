@@ -10,6 +10,7 @@ from groupwise import memory
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
 from groupwise_flow.precision import HALF, stored
+from groupwise_flow.sampling_memory import SamplingMemory
 from groupwise_flow.settings import Settings
 from groupwise_flow.skeleton import skeleton
 
@@ -18,25 +19,24 @@ def estimate(
     settings: Settings,
     *,
     images: int,
+    sampled: int,
     training: bool,
     reference: bool,
     averages: int,
     shards: int = 1,
 ) -> Mapping[str, int]:
-    """Bytes of weights, gradients, optimizer and activations; an estimate, not a bound.
+    """Bytes of weights, gradients, optimizer, activations and sampling; an estimate, not a bound.
 
     {} for a pipeline with components of unknown classes; else as `of_adapter`.
     """
-    index = read_index(settings)
-    make = adapter_class(settings, index)
-    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
-        pipeline = skeleton(settings, index)
-    if pipeline is None:
+    adapter = without_weights(settings)
+    if adapter is None:
         return {}
     return of_adapter(
-        fitted(pipeline, make, settings),
+        adapter,
         settings,
         images=images,
+        sampled=sampled,
         training=training,
         reference=reference,
         averages=averages,
@@ -44,11 +44,37 @@ def estimate(
     )
 
 
+def estimate_cpu(
+    settings: Settings, *, rollouts: int, prompts: int, requested: frozenset[str], reference: bool
+) -> Mapping[str, int]:
+    """Bytes in CPU memory while the models are on another device; see `Policy.estimate_cpu`."""
+    adapter = without_weights(settings)
+    if adapter is None:
+        return {}
+    sizes = SamplingMemory(adapter, settings).on_cpu(
+        rollouts=rollouts, prompts=prompts, requested=requested, reference=reference
+    )
+    if settings.encoders != "offload":
+        return sizes
+    return {"text encoders": _encoders(_models(adapter, settings), adapter), **sizes}
+
+
+def without_weights(settings: Settings) -> Adapter | None:
+    """The pipeline behind its adapter, without weights (device meta); None if a component is of an
+    unknown class."""
+    index = read_index(settings)
+    make = adapter_class(settings, index)
+    with quiet(), explained(settings, "cannot read a diffusers pipeline from"):
+        pipeline = skeleton(settings, index)
+    return None if pipeline is None else fitted(pipeline, make, settings)
+
+
 def of_adapter(
     adapter: Adapter,
     settings: Settings,
     *,
     images: int,
+    sampled: int = 0,
     training: bool,
     reference: bool,
     averages: int,
@@ -56,11 +82,16 @@ def of_adapter(
 ) -> Mapping[str, int]:
     """The same for a pipeline behind its adapter; its models may be without weights.
 
-    images: in one pass of an update, 0 for no update; reference, averages: number of weight copies
-        kept; shards: processes among which the trained model, its gradients, optimizer state and
-        copies are divided.
+    images: in one pass of an update, 0 for no update; sampled: rollouts that are sampled at once, 0
+        for none, else the models must be without weights (device meta); reference, averages: number
+        of weight copies kept; shards: processes among which the trained model, its gradients,
+        optimizer state and copies are divided.
     """
-    sizes = _weights(adapter, settings, shards)
+    models = _models(adapter, settings)
+    sizes = _weights(models, adapter, settings, shards)
+    if sampled:
+        moved = 0 if settings.encoders == "resident" else _encoders(models, adapter)
+        sizes |= SamplingMemory(adapter, settings).on_device(sampled, moved)
     trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
     trained = -(-trained // shards)
     half = HALF.get(settings.precision)
@@ -81,17 +112,30 @@ def of_adapter(
     return sizes | {name: 4 * trained * count for name, count in copies.items() if count}
 
 
-def _weights(adapter: Adapter, settings: Settings, shards: int) -> dict[str, int]:
-    """Bytes of the models as loaded, without LoRA's weights, which are negligible."""
+def _models(adapter: Adapter, settings: Settings) -> dict[str, int]:
+    """Bytes of each model as loaded, without LoRA's weights, which are negligible."""
     lora = settings.lora is not None
     dtypes = stored(settings.precision, type(adapter), lora=lora)
-    models = {
+    return {
         name: _bytes(part, dtypes.get(name, dtypes["default"]))
         for name, part in adapter.pipeline.components.items()
         if isinstance(part, nn.Module)
     }
-    trained = -(-models.pop(adapter.trained) // shards)
-    return {"frozen models": sum(models.values()), adapter.trained: trained}
+
+
+def _encoders(models: Mapping[str, int], adapter: Adapter) -> int:
+    """Bytes of the text encoders."""
+    return sum(models.get(name, 0) for name in adapter.encoders)
+
+
+def _weights(
+    models: Mapping[str, int], adapter: Adapter, settings: Settings, shards: int
+) -> dict[str, int]:
+    """Bytes of the models that are always on the device; those but the trained one together."""
+    frozen = sum(models.values()) - models[adapter.trained]
+    if settings.encoders != "resident":
+        frozen -= _encoders(models, adapter)
+    return {"frozen models": frozen, adapter.trained: -(-models[adapter.trained] // shards)}
 
 
 def _bytes(module: nn.Module, dtype: torch.dtype) -> int:

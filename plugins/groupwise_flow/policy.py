@@ -5,7 +5,7 @@ marginals, so that each step is drawn from a Gaussian and has a log-prob.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,7 +25,7 @@ from groupwise_flow.guided import Guided, select
 from groupwise_flow.levels import levels
 from groupwise_flow.loading import check_shardable, load
 from groupwise_flow.lora import adds_nothing
-from groupwise_flow.memory import estimate
+from groupwise_flow.memory import estimate, estimate_cpu
 from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
 from groupwise_flow.saving import save
@@ -92,9 +92,10 @@ class FlowPolicy(Policy):
     def _load(self) -> None:
         self.adapter = load(self.config, self.mesh)
         self.guided = Guided(self.adapter, self.config)
+        away = self.guided.encoders.away
         for name, module in self.adapter.pipeline.components.items():
-            if isinstance(module, nn.Module):
-                self.add_module(name, module)  # so that all components move to the device together
+            if isinstance(module, nn.Module) and name not in away:
+                self.add_module(name, module)  # so that all of them move to the device together
         self.sigmas = levels(self.adapter, self.config.steps)
         self._weights_now = Weights(self.adapter.model)
         self._loaded = True
@@ -122,8 +123,14 @@ class FlowPolicy(Policy):
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a prompt that is no text or is too long for the text encoders; with
-        `long_prompts: skip` or `cut` add a note instead."""
+        `long_prompts: skip` or `cut` add a note instead. With `encoders: cached` encode them all.
+        """
+        if self.config.encoders != "cached":
+            self.notes += checked(self.guided, rows)
+            return
+        rows = list(rows)
         self.notes += checked(self.guided, rows)
+        self.guided.cache(rows)
 
     def skips(self, row: Mapping[str, Any]) -> bool:
         """Whether the row is left out: its prompt is too long, with `long_prompts: skip`."""
@@ -330,7 +337,10 @@ class FlowPolicy(Policy):
 
     def save_pretrained(self, path: Path) -> None:
         """Write a pipeline folder, or a file of LoRA weights, for diffusers to load."""
-        save(self.adapter, path, lora=self.config.lora is not None, mesh=self.mesh)
+        lora = self.config.lora is not None
+        first = self.mesh is None or self.mesh.get_rank() == 0
+        with nullcontext() if lora or not first else self.guided.encoders.restored():
+            save(self.adapter, path, lora=lora, mesh=self.mesh)
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -355,8 +365,24 @@ class FlowPolicy(Policy):
         return estimate(
             config,
             images=min(decisions, config.batch, rollouts),
+            sampled=sampled,
             training=training,
             reference=reference,
             averages=averages,
             shards=shards,
+        )
+
+    @classmethod
+    def estimate_cpu(
+        cls,
+        config: Settings,
+        *,
+        rollouts: int,
+        prompts: int,
+        requested: frozenset[str],
+        reference: bool,
+    ) -> Mapping[str, int]:
+        """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
+        return estimate_cpu(
+            config, rollouts=rollouts, prompts=prompts, requested=requested, reference=reference
         )

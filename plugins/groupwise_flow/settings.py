@@ -126,8 +126,17 @@ class Settings(BaseModel):
         description="for prompts with more tokens: stop before the first step, leave them out, or "
         "cut off their end",
     )
+    encoders: Literal["resident", "offload", "cached"] = Field(
+        "resident",
+        description="where the text encoders are: always on the device; in CPU memory, and on the "
+        "device only while prompts are encoded; or, once all prompts of the data set are encoded "
+        "and cached before the first step, nowhere",
+    )
     keep_prompts: int = Field(
-        4096, ge=1, description="most encoded prompts cached in CPU memory, the latest used"
+        4096,
+        ge=1,
+        description="most encoded prompts cached in CPU memory, the latest used; with "
+        "`encoders: cached` at least the number of distinct prompts",
     )
     batch: int = Field(64, ge=1, description="most images in one pass of the model")
     gradient_checkpointing: bool = Field(

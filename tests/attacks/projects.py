@@ -13,6 +13,11 @@ REWARD = '''\
 def letters(completions, **columns):
     """A reward that differs between completions."""
     return [float(sum(map(ord, text)) % 7) for text in completions]
+
+
+def shades(completions, **columns):
+    """The same for pictures."""
+    return [float(sum(picture.tobytes()) % 7) for picture in completions]
 '''
 TIME_KEYS = ("time/", "reward_time", "decisions_per")
 
@@ -34,6 +39,26 @@ def make(home: Path, **train: Any) -> Path:
     return home
 
 
+def make_pictures(home: Path, model: Path) -> Path:
+    """The same for images of the pipeline in this folder; three prompts, drawn in pairs, so that
+    each is drawn beside different ones."""
+    make(home, steps=5, groups_per_step=2, group_size=2)
+    config = yaml.safe_load((home / "run.yaml").read_text())
+    size = {"height": 16, "width": 16, "prompt_tokens": 12}
+    steps = {"steps": 3, "evaluation_steps": 2, "guidance": 2.0}
+    names = ("a", "big red", "two small")
+    config |= {
+        "policy": {"name": "flow", "model": str(model), **size, **steps},
+        "prompts": {"name": "rows", "rows": [{"prompt": f"{name} cat"} for name in names]},
+        "rewards": ["letters:shades"],
+        "algorithm": "flow_grpo",
+        "evaluation": {"prompts": 0},
+    }
+    config["prompts"]["held_out"] = 0.0
+    (home / "run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return home
+
+
 def copied(project: Path, home: Path) -> Path:
     """Copies a project with its run to another folder, as if the run had been started there."""
     shutil.copytree(project, home, symlinks=True, dirs_exist_ok=True)
@@ -46,5 +71,11 @@ def outcome(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The metrics of all steps without times, and the final weights."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     metrics = [{k: v for k, v in line.items() if not k.startswith(TIME_KEYS)} for line in lines]
-    weights = load_file(run / "model" / "model.safetensors")
-    return metrics, {name: tensor.tolist() for name, tensor in weights.items()}
+    files = sorted((run / "model").rglob("*.safetensors"))
+    weights = {path.parent.name: load_file(path) for path in files}
+    assert weights
+    return metrics, {
+        f"{folder}/{name}": tensor.tolist()
+        for folder, tensors in weights.items()
+        for name, tensor in tensors.items()
+    }

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.core.launching import Job
+from tests.flow.conftest import sd3
 
 from . import projects
+
+POLICIES = ("groupwise_llm.policy", "groupwise_flow.policy")
 
 
 def train_until(home: Path, *arguments: str, at: int = 0, what: str = "kill") -> int:
@@ -24,7 +28,7 @@ def train_until(home: Path, *arguments: str, at: int = 0, what: str = "kill") ->
         "run.yaml",
     )
     with chdir(home):
-        job = Job(*command, *arguments, terminals=home, imports=["groupwise_llm.policy"])
+        job = Job(*command, *arguments, terminals=home, imports=POLICIES)
     ((code,), _) = job.end()
     return code
 
@@ -33,6 +37,23 @@ def train_until(home: Path, *arguments: str, at: int = 0, what: str = "kill") ->
 def uninterrupted(tmp_path_factory) -> tuple[int, Any]:
     """The number of operations of an uninterrupted run on the disk, and its outcome."""
     home = projects.make(tmp_path_factory.mktemp("uninterrupted"))
+    assert train_until(home) == 0, terminal(home).read_text()
+    return int(operation_count(home).read_text()), projects.outcome(home / "run")
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory) -> Path:
+    """The folder of a tiny image model."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    torch.manual_seed(0)
+    sd3().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_pictures(pipeline, tmp_path_factory) -> tuple[int, Any]:
+    """The same of a run of images."""
+    home = projects.make_pictures(tmp_path_factory.mktemp("uninterrupted_pictures"), pipeline)
     assert train_until(home) == 0, terminal(home).read_text()
     return int(operation_count(home).read_text()), projects.outcome(home / "run")
 
@@ -72,6 +93,22 @@ def test_a_run_killed_at_any_operation_can_be_resumed(uninterrupted, tmp_path, t
     count, expected = uninterrupted
     for number in operation_numbers(count, full):
         home = projects.make(tmp_path / str(number))
+        assert train_until(home, at=number) == -9
+        resume_to_the_end(home)
+        assert projects.outcome(home / "run") == expected, number
+        tries()
+
+
+@pytest.mark.attack(
+    "A killed run that is resumed has the metrics and weights of an uninterrupted one",
+    "SIGKILL at operations of a run of images whose prompts are drawn beside different ones",
+)
+def test_a_killed_run_of_images_can_be_resumed(
+    uninterrupted_pictures, pipeline, tmp_path, tries, full
+):
+    count, expected = uninterrupted_pictures
+    for number in range(count // 3, count, 15 if full else count // 4):
+        home = projects.make_pictures(tmp_path / str(number), pipeline)
         assert train_until(home, at=number) == -9
         resume_to_the_end(home)
         assert projects.outcome(home / "run") == expected, number

@@ -44,6 +44,16 @@ class Sized(Policy):
         return sizes
 
 
+class Storing(Sized):
+    """Stores 1 GiB of CPU memory for each rollout of a step, and for each prompt."""
+
+    @classmethod
+    def estimate_cpu(cls, config: Sized.Config, **counts: Any) -> dict[str, int]:
+        assert counts["reference"] is False
+        assert counts["requested"] == frozenset()
+        return {name: counts[name] * GIB for name in ("rollouts", "prompts")}
+
+
 class Engine(Sampler):
     class Config(BaseModel):
         pass
@@ -132,6 +142,24 @@ def test_an_estimate_above_the_memory_of_the_device_is_a_warning(
             "it is weights 64.00 GiB, cache 40.00 GiB, rollouts 20.00 GiB "
         )
         assert (text in check_output(tmp_path)) == has_warning
+
+
+def test_cpu_memory_has_a_table_and_a_warning_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = {"name": f"{__name__}:Storing"}
+    monkeypatch.setattr(check_memory, "room", lambda: (500 * GIB, "of this GPU"))
+    monkeypatch.setattr(check_memory, "cpu_room", lambda: (79 * GIB, "of this machine"))
+    output = check_output(tmp_path, policy=policy)
+    title = "CPU memory of each process in addition, estimated"
+    assert rows(output.partition(title)[2]) == {"rollouts": 40, "prompts": 40, "together": 80}
+    assert "warning: a process takes" not in output  # without a GPU all of it is one memory
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    text = "warning: a process takes 80.00 GiB, more than the 79.00 GiB of this machine; "
+    assert text in check_output(tmp_path, policy=policy)
+    halved = check_output(tmp_path, "--processes", 2, policy=policy)
+    assert rows(halved.partition(title)[2])["rollouts"] == 20
+    assert title not in check_output(tmp_path)
 
 
 def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

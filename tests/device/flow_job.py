@@ -53,6 +53,7 @@ def run(folder: Path, model: Path) -> None:
     window = {"kind": "random", "size": 2, "until": 1.0}
     for name, lora in LORA.items():
         settings = {"lora": lora, "window": window, "shared_noise": lora is None}
+        settings["encoders"] = "resident" if lora is None else "offload"
         run_on_both(folder / name, partial(make, model, **settings), config)
 
 
@@ -96,11 +97,37 @@ def costs(model: Path) -> Mapping[str, float]:
     return cost
 
 
+def places(model: Path, encoders: str) -> Mapping[str, str]:
+    """Where the text encoder is while it encodes, while the model denoises, and afterwards."""
+    policy = make(model, encoders=encoders)
+    places: dict[str, str] = {}
+    encoder: Any = policy.adapter.pipeline.text_encoder_3
+    with Device(), plain():
+        policy.to("cuda")
+
+        def note(moment: str) -> None:
+            if policy.adapter.pipeline.text_encoder_3 is None:
+                places[moment] = "none"
+            else:
+                places[moment] = next(encoder.parameters()).device.type
+
+        encoder.register_forward_pre_hook(lambda *_: note("encoding"))
+        policy.adapter.model.register_forward_pre_hook(lambda *_: note("denoising"))
+        policy.check_prompts(ROWS)
+        policy.sample(ROWS[:2], group_size=2, seeds=range(4))
+        note("afterwards")
+    return places
+
+
 def main(folder: Path) -> None:
     model = folder / "model"
     save_model(model)
     run(folder, model)
-    (folder / "result.json").write_text(json.dumps({"costs": costs(model)}, indent=1))
+    result = {
+        "costs": costs(model),
+        "places": {name: places(model, name) for name in ("resident", "offload", "cached")},
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,14 @@ def test_the_host_waits_within_bounds(finished, job):
         assert waits <= BOUNDS[job][name.partition(",")[0]], name
 
 
+def test_text_encoders_are_where_the_settings_say(finished):
+    assert result(finished("flow_job"))["places"] == {
+        "resident": {"encoding": "cuda", "denoising": "cuda", "afterwards": "cuda"},
+        "offload": {"encoding": "cuda", "denoising": "cpu", "afterwards": "cpu"},
+        "cached": {"encoding": "cuda", "denoising": "none", "afterwards": "none"},
+    }
+
+
 def test_the_bounds_are_those_of_architecture_md():
     text = (HERE.parents[1] / "docs" / "architecture.md").read_text()
     table = text.partition("| waits of the host |")[2].partition("\n\n")[0].splitlines()[2:]

@@ -1,5 +1,6 @@
 """Encoded prompts: one width for all lengths, independent of the batch, kept for the next call."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from PIL import Image
 
 from groupwise.errors import UserError
-from groupwise_flow.encodings import ENCODED_AT_ONCE, Encodings, identity
+from groupwise_flow.encodings import Encodings, identity
 from groupwise_flow.sd3 import SD3Adapter
 
 CPU = torch.device("cpu")
@@ -26,7 +27,7 @@ def letters(rows):
 
 def encodings(encode, *, most=9, by_token=("embeds",), reads=("prompt",)):
     adapter = SimpleNamespace(encode=encode, reads=reads, by_token=by_token, tokens=6)
-    return Encodings(adapter, most=most, check=lambda rows: None)
+    return Encodings(adapter, most=most, check=lambda rows: None, on=lambda device: nullcontext())
 
 
 def rows_of(*prompts):
@@ -128,11 +129,18 @@ def test_only_the_most_recently_used_prompts_are_kept():
     encode_rows(["dddd"])  # ccc is now the least recently used
     assert encode_rows(["bb", "dddd"])["length"].flatten().tolist() == [2, 4]
     encode_rows(["ccc"])
-    assert batches == [["a", "bb", "ccc"], ["dddd"], ["ccc"]]
-    many = [f"prompt {number}" for number in range(70)]
-    encode_rows(many)
-    assert max(map(len, batches)) == ENCODED_AT_ONCE
-    assert [prompt for batch in batches[3:] for prompt in batch] == many
+    assert batches == [["a"], ["bb"], ["ccc"], ["dddd"], ["ccc"]]
+
+
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+def test_an_encoding_is_the_same_to_the_bit_whatever_is_encoded_with_it(lab, architecture):
+    """In a batch, the last digits of a row depend on how many rows the batch has."""
+    prompts = rows_of(*(f"{letter} cat" for letter in "abcdefghijklm"))
+    alone = lab.policy(architecture).guided.encodings(prompts[:1], CPU)
+    for count in (2, 3, 8, 13):
+        together = lab.policy(architecture).guided.encodings(prompts[:count], CPU)
+        for name, value in alone.items():
+            assert torch.equal(value[0], together[name][0]), (name, count)
 
 
 class Growing(SD3Adapter):

@@ -5,7 +5,10 @@ import torch
 from diffusers import DiffusionPipeline
 
 from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.counting import Alive
+from groupwise_flow.memory import without_weights
 from groupwise_flow.policy import FlowPolicy
+from groupwise_flow.sampling_memory import SamplingMemory
 
 
 class Saved:
@@ -83,7 +86,7 @@ def test_gradient_checkpointing_saves_memory_and_changes_no_gradient(lab, archit
 
 
 def of_a_run(**options):
-    counts = {"decisions": 1000, "rollouts": 8, "group_size": 4, "sampled": 8}
+    counts = {"decisions": 1000, "rollouts": 8, "group_size": 4, "sampled": 0}
     return {**counts, "training": True, **options}
 
 
@@ -157,13 +160,111 @@ def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
 def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
     for architecture in ("sd3", "flux"):
         policy = lab.policy(architecture)
-        four = of_a_run(decisions=4, rollouts=4, sampled=4)
+        four = of_a_run(decisions=4, rollouts=4)
         sizes = FlowPolicy.estimate(policy.config, **four, reference=False, averages=0)
         measured = update(lab, policy)
         assert measured / 1.5 < sizes["activations"] < 1.5 * measured
         config = policy.config.model_copy(update={"gradient_checkpointing": True})
         checkpointed = FlowPolicy.estimate(config, **four, reference=False, averages=0)
         assert sizes["activations"] / 20 < checkpointed["activations"] < sizes["activations"] / 1.5
+
+
+WEIGHTS = {"frozen models", "transformer", "gradients", "optimizer"}
+
+
+def estimate_of_sampling(config, sampled):
+    """Bytes beside the weights, by purpose."""
+    counts = of_a_run(decisions=0, sampled=sampled)
+    sizes = FlowPolicy.estimate(config, **counts, reference=False, averages=0)
+    names = {*WEIGHTS, f"transformer in {config.precision}"}
+    return {purpose: size for purpose, size in sizes.items() if purpose not in names}
+
+
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+@pytest.mark.parametrize("settings", [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}])
+def test_the_estimate_of_sampling_is_within_a_factor_of_1_5(lab, architecture, settings):
+    """Against the bytes of the tensors that exist while a policy samples, on the CPU."""
+    settings = {"window": {"kind": "random", "size": 2}} if "window" in settings else settings
+    policy = lab.policy(architecture, **settings)
+    for count in (8, 24):
+        with Alive("cpu") as alive:
+            policy.sample(lab.rows, group_size=count // 2, seeds=range(count))
+        estimated = sum(estimate_of_sampling(policy.config, count).values())
+        assert alive.most / 1.5 < estimated < 1.5 * alive.most
+
+
+def test_sampling_is_the_moment_that_takes_most(lab):
+    sizes = estimate_of_sampling(lab.settings(batch=64), 64)
+    assert {"decoding", "pictures of a batch", "latents while sampling"} <= sizes.keys()
+    assert sizes["pictures of a batch"] == 64 * 4 * 3 * 16 * 16
+    # 2 of the present, 4 of noise, 5 of the path; with guidance 4 more.
+    assert sizes["latents while sampling"] == 64 * (2 + 4 + 5) * 4 * 4 * 8 * 8
+    guided = estimate_of_sampling(lab.settings(batch=64, guidance=3.0), 64)
+    assert guided["latents while sampling"] == 64 * 15 * 4 * 4 * 8 * 8
+    # Few pictures, and large encoders that move to the device for a prompt.
+    settings = lab.settings(encoders="offload")
+    sizes = SamplingMemory(without_weights(settings), settings).on_device(1, 10**9)
+    assert sizes.keys() == {"text encoders while encoding", "encoding a prompt"}
+    assert sizes["text encoders while encoding"] == 10**9
+
+
+@pytest.mark.parametrize("encoders", ["offload", "cached"])
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_encoders_that_leave_the_device_are_in_the_estimate_only_while_they_encode(
+    lab, encoders, precision, monkeypatch
+):
+    moved = lambda self, rollouts, encoders: {"moved": encoders}  # noqa: E731
+    monkeypatch.setattr(SamplingMemory, "on_device", moved)
+    policy = lab.policy(precision=precision)
+    resident, config = policy.config, policy.config.model_copy(update={"encoders": encoders})
+    size = sum(
+        p.numel() * p.element_size()
+        for name, part in policy.named_children()
+        if name in policy.adapter.encoders
+        for p in part.parameters()
+    )
+    copies = {"reference": False, "averages": 0}
+    before, after = (FlowPolicy.estimate(c, **of_a_run(), **copies) for c in (resident, config))
+    assert before["frozen models"] - after["frozen models"] == size
+    assert estimate_of_sampling(config, 1) == {"moved": size}
+    assert estimate_of_sampling(resident, 1) == {"moved": 0}
+    cpu = FlowPolicy.estimate_cpu(config, **CPU)
+    assert cpu.get("text encoders", 0) == (size if encoders == "offload" else 0)
+
+
+CPU = {"rollouts": 8, "prompts": 5, "requested": frozenset(), "reference": False}
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
+    lab, architecture, precision
+):
+    policy = lab.policy(architecture, precision=precision, guidance=3.0)
+    policy.requested = frozenset({"predictions"})
+    rows = [{"prompt": f"{letter} cat"} for letter in "abcd"]
+    rollouts = policy.sample(rows, group_size=2, seeds=range(8))
+    more = {"requested": policy.requested, "reference": True, "prompts": len(rows)}
+    sizes = FlowPolicy.estimate_cpu(policy.config, **{**CPU, **more})
+
+    def held(tensors):
+        return sum(tensor.nbytes for tensor in tensors)
+
+    trajectory, facts = rollouts.trajectory, rollouts.facts
+    paths = held(trajectory["path"]) + held(trajectory.get("unconditional", ()))
+    kept = [held(c.values()) for c in policy.guided.encodings._kept.values()]
+    mean = policy(rollouts).extra["mean"]
+    assert dict(sizes) == {
+        "latents of a step": paths,
+        "pictures of a step": held(facts["images"]) * 5 // 4,  # and uint8 in PIL
+        "means of the reference": mean.numel() * 4,
+        "predictions of a step": held(facts["predictions"]),
+        "encoded prompts": 5 * kept[0],  # with the unconditional prompt
+    }
+    few = {**CPU, **more, "prompts": 10_000}
+    config = policy.config.model_copy(update={"keep_prompts": 7})
+    assert FlowPolicy.estimate_cpu(config, **few)["encoded prompts"] == 7 * kept[0]
 
 
 # ---- half precision

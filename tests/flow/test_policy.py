@@ -76,7 +76,9 @@ def test_forward_repeats_the_samplers_log_probs(lab, kind, window):
                 expected = rollouts.sampler_log_probs[rows][:, decisions]
                 assert current.log_probs.shape == expected.shape
                 assert current.log_probs.requires_grad
-                torch.testing.assert_close(current.log_probs.detach(), expected, rtol=0, atol=1e-5)
+                # Relative, too: late steps of cps have log-probs above 3, which round accordingly.
+                own = current.log_probs.detach()
+                torch.testing.assert_close(own, expected, rtol=3e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.5])

@@ -5,6 +5,7 @@ import torch
 
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
+from groupwise_flow import guided
 from groupwise_flow.algorithm import FlowGRPO
 from groupwise_flow.guided import select
 from groupwise_verifiable.images.per_step import PerStep
@@ -66,6 +67,22 @@ def test_predictions_are_computed_only_for_rewards_that_read_them(lab, monkeypat
     for name in ("images", "path"):
         columns = [{**r.facts, **r.trajectory}[name] for r in (plain, predicted)]
         assert all(torch.equal(*pair) for pair in zip(*columns, strict=True))
+
+
+def test_predictions_are_decoded_in_parts_no_larger_than_those_of_pictures(lab, monkeypatch):
+    policy = lab.policy(window={"kind": "fixed", "size": 2}, batch=64)
+    whole = drawn(policy)
+    decoded = []
+    decode = type(policy.adapter).decode
+    monkeypatch.setattr(
+        type(policy.adapter), "decode", lambda a, x: decoded.append(len(x)) or decode(a, x)
+    )
+    monkeypatch.setattr(guided, "DECODED", 3 * 16 * 16)
+    parts = drawn(policy)
+    assert decoded == [3, 1] + [3] * 4  # 4 pictures, and 3 predictions of each
+    for name in ("images", "predictions"):
+        for one, other in zip(whole.facts[name], parts.facts[name], strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_evaluation_has_no_predictions(lab):

@@ -165,19 +165,20 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     loaded = load_config(RECIPES / name)
     settings = FlowPolicy.Config(**{**loaded.config.policy.options, "model": str(tmp_path)})
-    sizes = FlowPolicy.estimate(
-        settings,
-        decisions=16384,
-        rollouts=1152,
-        group_size=24,
-        sampled=1152,
-        training=True,
-        reference=bool(loaded.config.algorithm.options.get("beta")),
-        averages=int(loaded.config.train.ema is not None),
-    )
-    assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
-    # The last quarter is for the reward models, the autoencoder and the allocator.
-    assert sum(sizes.values()) < 60e9
+    for decisions, sampled in [(16384, 0), (0, 512)]:
+        sizes = FlowPolicy.estimate(
+            settings,
+            decisions=decisions,
+            rollouts=1152,
+            group_size=24,
+            sampled=sampled,
+            training=True,
+            reference=bool(loaded.config.algorithm.options.get("beta")),
+            averages=int(loaded.config.train.ema is not None),
+        )
+        assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
+        # The last quarter is for the reward models and the allocator.
+        assert sum(sizes.values()) < 60e9
 
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")

@@ -50,6 +50,11 @@ def lines(folder):
     return [record for record in records if "loss" in record]
 
 
+def without_times(records):
+    times = ("time/", "reward_time", "decisions_per")
+    return [{k: v for k, v in r.items() if not k.startswith(times)} for r in records]
+
+
 def tensors(folder, name):
     return load_file(Checkpoints(folder / "checkpoints").last() / f"{name}.safetensors")
 
@@ -129,6 +134,35 @@ def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
     for one, other in zip(lines(uninterrupted.folder), lines(resumed.folder), strict=True):
         keys = ("step", "loss", "reward", "grad_norm", "kl", "mismatch/max", "learning_rate")
         assert {k: one[k] for k in keys} == {k: other[k] for k in keys}
+
+
+def test_a_run_resumed_beside_other_prompts_is_the_uninterrupted_one(train):
+    """Three prompts, two a step: from epoch to epoch, and after resuming, a prompt is drawn, and
+    so encoded, with another one beside it."""
+
+    class Stop(groupwise.Callback):
+        def __init__(self, at):
+            self.at = at
+
+        def on_step(self, step, metrics):
+            if step == self.at:
+                raise ZeroDivisionError
+
+    rows = [{"prompt": f"{name} cat"} for name in ("a", "big red", "two small")]
+    options = {
+        "policy": {"guidance": 2.0, "prompt_tokens": 16},
+        "prompts": {"name": "rows", "rows": rows, "held_out": 0.0},
+        "evaluation": {"prompts": 0},
+        "train": {"steps": 6, "group_size": 2, "learning_rate": 0.01},
+    }
+    whole = train("whole", **options)
+    for stop in (1, 2, 4, 5):
+        with pytest.raises(ZeroDivisionError):
+            train(f"cut after {stop}", callbacks=[Stop(stop)], **options)
+        resumed = train(f"cut after {stop}", resume=True, **options)
+        for name in ("weights", "optimizer"):
+            assert equal(tensors(whole.folder, name), tensors(resumed.folder, name)), (stop, name)
+        assert without_times(lines(whole.folder)) == without_times(lines(resumed.folder)), stop
 
 
 def test_sliding_windows_follow_the_steps_of_a_run_and_of_its_resumption(lab, tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from groupwise.algorithm import Algorithm
-from groupwise.cli.memory import Sizes, estimate, size, too_much
+from groupwise.cli.memory import Sizes, estimate, excess, size
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, derive, idle_processes
 from groupwise.config.train import TrainSection
@@ -43,16 +43,17 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
-        if config.chain is None or not number:  # only the first of a chain receives dataset prompts
-            notes += policy.examine(settings, parts.rows())
+        receives = config.chain is None or not number  # dataset prompts
+        notes += policy.examine(settings, parts.rows() if receives else ())
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     counts = derive(config, greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
-    largest = Counter[str]()
+    largest, cpu = Counter[str](), Counter[str]()
     for each in sizes.values():
         largest.update(each.largest())
+        cpu.update(each.cpu)
     texts = [
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
@@ -60,7 +61,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
-            for text in (idle, too_much(largest), *warnings(loaded, parts.algorithms, rates))
+            for text in (idle, *excess(largest, cpu), *warnings(loaded, parts.algorithms, rates))
             if text
         ),
     ]
@@ -147,11 +148,21 @@ def _memory(sizes: Sizes, parts: Parts, label: str, shards: int) -> str:
         return f"{title}\n  policy {learning.policy.name!r} makes no estimate\n"
     if shards > 1:
         title += f" of each of {shards} processes, among which weights are divided"
-    rows = {purpose: size(count) for purpose, count in sizes.all().items()}
-    return _table(
+    device = _sizes(sizes.all(), "at most at once", sum(sizes.largest().values()))
+    table = _table(
         f"{title}, estimated for micro-batches of at most {learning.train.microbatch:,} decisions",
-        {**rows, "at most at once": size(sum(sizes.largest().values()))},
+        device,
     )
+    if not sizes.cpu:
+        return table
+    label = "" if label == SOLE else f" of {label}"
+    cpu = _sizes(sizes.cpu, "together", sum(sizes.cpu.values()))
+    return f"{table}\n{_table(f'CPU memory{label} of each process in addition, estimated', cpu)}"
+
+
+def _sizes(sizes: Mapping[str, int], total: str, count: int) -> dict[str, str]:
+    """The lines of a table of memory."""
+    return {**{purpose: size(each) for purpose, each in sizes.items()}, total: size(count)}
 
 
 def _table(title: str, rows: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Memory: how much a process of a run will need, while it samples and while it updates."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,13 +15,14 @@ from groupwise.run.parts import Parts
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes on a process by purpose: while it samples, and while it updates.
+    """Bytes on a process by purpose: while it samples, and while it updates; and in CPU memory.
 
     A step first samples and then updates; the memory of sampling is freed before.
     """
 
     sampling: Mapping[str, int] = field(default_factory=dict)
     updating: Mapping[str, int] = field(default_factory=dict)
+    cpu: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.sampling or self.updating)
@@ -63,9 +64,18 @@ def estimate(
     # With another sampler, the policy samples nothing.
     sampled = min(train.sample_batch, drawn) if learning.sampler is None else 0
     sampling = estimated(decisions=0, sampled=sampled)
+    rows = {id(p.source): len(p.source) for p in (parts.prompts, parts.evaluation_prompts)}
+    cpu = policy.estimate_cpu(
+        settings,
+        rollouts=_share(groups, processes) * learning.group_size,
+        prompts=sum(rows.values()),
+        requested=policy.optional_facts & parts.named,
+        reference=bool(algorithm.reference),
+    )
     if not learning.learns:
-        return Sizes(sampling=sampling)
-    return Sizes(sampling=sampling, updating=estimated(decisions=train.microbatch, sampled=0))
+        return Sizes(sampling=sampling, cpu=cpu)
+    updating = estimated(decisions=train.microbatch, sampled=0)
+    return Sizes(sampling=sampling, updating=updating, cpu=cpu)
 
 
 def groups_of(config: RunConfig, label: str) -> int:
@@ -84,21 +94,39 @@ def _share(count: int, processes: int) -> int:
     return -(-count // processes)
 
 
-def room() -> tuple[int, str]:
-    """Bytes that a process has on this machine, and a phrase that names that memory.
+Room = tuple[int, str]
+"""Bytes of memory that a process has, and a phrase that names that memory."""
 
-    The memory of the GPU, or without one the machine's, divided by its processes.
-    """
+
+def room() -> Room:
+    """The memory of the GPU, or without one the machine's, divided by its processes."""
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         return properties.total_memory, f"of this {properties.name}"
+    return cpu_room()
+
+
+def cpu_room() -> Room:
+    """The memory of this machine, divided by its processes."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return machine // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), "that a process has here"
 
 
-def too_much(sizes: Mapping[str, int]) -> str | None:
-    """A warning if a process needs more memory than it has on this machine; else None."""
-    available, where = room()
+def excess(device: Mapping[str, int], cpu: Mapping[str, int]) -> Iterator[str]:
+    """Warnings where a process needs more memory than it has on this machine; by purpose."""
+    if torch.cuda.is_available():
+        checks = [(device, room()), (cpu, cpu_room())]
+    else:
+        checks = [({**device, **cpu}, room())]
+    for sizes, available in checks:
+        warning = too_much(sizes, available)
+        if warning is not None:
+            yield warning
+
+
+def too_much(sizes: Mapping[str, int], available_room: Room) -> str | None:
+    """A warning if a process needs more memory than there is; else None."""
+    available, where = available_room
     needed = sum(sizes.values())
     if needed <= available:
         return None

@@ -47,8 +47,8 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     receive = list(policies.values())[: 1 if config.chain else None]
     for policy in list(policies.values())[-1 if config.chain else 0 :]:
         policy.requested = policy.optional_facts & parts.named
-    for policy in receive:
-        policy.check_prompts(parts.rows())
+    for number, policy in enumerate(policies.values()):
+        policy.check_prompts(parts.rows() if number < len(receive) else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):
         prompts.skips = lambda row: any(policy.skips(row) for policy in receive)
     return policies

@@ -69,6 +69,8 @@ class Call:
             raise _failure(error) from error
         finally:
             self.seconds = time.monotonic() - self.began
+            # Pictures on the device are freed; `reading` is still asked for.
+            self.arguments = {n: v for n, v in self.arguments.items() if n == "completions"}
 
     async def wait(self, function: Callable[..., Any]) -> list[Any]:
         """Like `run`, for an async function."""

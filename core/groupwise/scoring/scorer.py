@@ -73,28 +73,31 @@ class Scorer:
     ) -> Scoring:
         """Begin to score a batch: starts the calls of async and of isolated rewards.
 
-        Rewards receive the rollouts that did not fail; a group may thus be smaller.
+        Rewards receive the rollouts that did not fail; a group may thus be smaller. Plain ones get
+        the facts' tensors on the device of the policy, in `Scoring.call`; the others, which may
+        hold theirs for long, and `Scoring.rollouts` have them in CPU memory.
 
         only: names of the rewards to call, all if unset; weights: of all rewards, if unset those of
         the step in `state`. Raises UserError if a reward does not fit the batch's columns.
         """
-        failed = rollouts.failed
-        judged = rollouts.select(~failed) if bool(failed.any()) else rollouts
+        whole = rollouts.with_facts_on_cpu()
+        judged, on_cpu = _judged(rollouts), _judged(whole)
         columns, state = _columns(judged), state or RunState()
         weights = weights or self.weights.at(state.global_step)
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         for number in chosen if len(judged) else ():
             self.rewards[number].check_columns(columns, tuple(judged.facts))
-        calls = [(r, Call(r, judged, columns, state)) for r in (self.rewards[n] for n in chosen)]
-        outcomes = [Outcome(reward, call, judged) for reward, call in calls]
+        sources = {True: judged, False: on_cpu}
+        outcomes = [
+            Outcome(reward, Call(reward, sources[self._is_here(reward)], columns, state), on_cpu)
+            for reward in (self.rewards[number] for number in chosen)
+        ]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
-        for outcome in (
-            outcomes if len(judged) else ()
-        ):  # all failed, or a chain's prompts were none
+        for outcome in outcomes if len(judged) else ():  # none: all failed, or a chain has none
             reward = outcome.reward
             places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
         return Scoring(
-            rollouts,
+            whole,
             outcomes,
             weights=tuple(weights[n] for n in chosen),
             scales=tuple(self.weights.scales[n] for n in chosen),
@@ -105,8 +108,8 @@ class Scorer:
     def finish(self, scorings: Sequence[Scoring]) -> Scores:
         """The scores of batches that `start` began, joined in order.
 
-        Calls the plain rewards in this thread, and then waits for the others. Raises RewardError
-        for a failure that is not skipped.
+        Calls the plain rewards that are not called yet, and then waits for the others. Raises
+        RewardError for a failure that is not skipped.
         """
         for scoring in scorings:
             scoring.call()
@@ -193,6 +196,12 @@ def _worker(reward: Reward) -> Worker | None:
             f"there do signals and event loops work), so this one would need a process of its own. "
             f"Start the run in the main thread, or make the reward async"
         ) from error
+
+
+def _judged(rollouts: Rollouts) -> Rollouts:
+    """The rollouts that did not fail."""
+    failed = rollouts.failed
+    return rollouts.select(~failed) if bool(failed.any()) else rollouts
 
 
 def _columns(rollouts: Rollouts) -> dict[str, list[Any]]:

@@ -19,9 +19,9 @@ Answer = Callable[[], Any]
 class Scoring:
     """The calls of rewards on one batch: some already run elsewhere, some wait for this thread.
 
-    rollouts: the whole batch; rewards are called on those that did not fail, in their order.
-    outcomes: one for each reward; weights, scales: as in `Scores`; here: those whose call is made
-    in this thread, by `call`; elsewhere: those whose call already runs.
+    rollouts: the whole batch, with its facts in CPU memory; rewards are called on those that did
+    not fail, in their order. outcomes: one for each reward; weights, scales: as in `Scores`; here:
+    those whose call is made in this thread, by `call`; elsewhere: those whose call already runs.
     """
 
     def __init__(
@@ -40,8 +40,12 @@ class Scoring:
         self._here, self._elsewhere = here, elsewhere
 
     def call(self) -> None:
-        """Make the calls of this thread. Raises RewardError for a failure that stops the run."""
-        for outcome, answer in self._here:
+        """Make the calls of this thread, once. Raises RewardError for a failure that stops the run.
+
+        The facts' tensors on the device are then freed.
+        """
+        calls, self._here = self._here, ()
+        for outcome, answer in calls:
             outcome.take(answer)
 
     def scores(self) -> Scores:

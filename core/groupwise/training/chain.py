@@ -99,7 +99,9 @@ class Chain(Team):
                 )
             )
             prompts = [prompt for prompt in following if prompt is not None]
-        return ChainWork(judged=_judged(stages, prompts, self.writers), stages=stages)
+        judged = _judged(stages, prompts, self.writers)
+        bare = [replace(stage, rollouts=replace(stage.rollouts, facts={})) for stage in stages]
+        return ChainWork(judged=judged, stages=bare)
 
     def _next(
         self, label: str, rollouts: Rollouts, answered: Sequence["_Prompt"], size: int

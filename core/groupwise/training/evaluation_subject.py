@@ -70,3 +70,4 @@ class SinglePolicy:
         for rollouts in self.sampling.draw(draws, size, space=space, purpose=purpose):
             indices = [row % size for row in range(len(rollouts))]
             yield EvaluationBatch(rollouts=rollouts, indices=indices)
+            del rollouts  # else this frame holds them while the next ones are sampled

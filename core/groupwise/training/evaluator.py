@@ -117,7 +117,7 @@ class Evaluator:
         """
         previous: _Batch | None = None
         for batch in self._batches(draws, size, state, space=space, greedy=greedy):
-            if previous is not None:  # its rewards ran while this batch was sampled
+            if previous is not None:  # its async rewards ran while this batch was sampled
                 yield from self._scored(previous)
             previous = batch
         if previous is not None:
@@ -134,16 +134,27 @@ class Evaluator:
             for purpose, count in sizes.items():
                 for sampled in subject.sample(draws, count, purpose, space=space):
                     # No forward pass follows, so the trajectory can be freed.
-                    light = replace(sampled.rollouts, trajectory={})
-                    yield _Batch(
-                        sampled=replace(sampled, rollouts=light),
-                        rewards=self.rewards.start(
-                            light, state, weights=self.rewards.weights.final
-                        ),
-                        watched=self.watched.start(light, state) if self.watched else None,
-                        greedy=purpose == "greedy",
-                        learner=name,
-                    )
+                    light = replace(sampled, rollouts=replace(sampled.rollouts, trajectory={}))
+                    del sampled  # else this frame holds it while the next one is sampled
+                    yield self._begun(light, state, greedy=purpose == "greedy", learner=name)
+                    del light
+
+    def _begun(
+        self, sampled: EvaluationBatch, state: RunState, *, greedy: bool, learner: str
+    ) -> "_Batch":
+        """Begin to score a batch; calls its plain rewards, which frees the facts' tensors."""
+        rollouts, final = sampled.rollouts, self.rewards.weights.final
+        rewards = self.rewards.start(rollouts, state, weights=final)
+        watched = self.watched.start(rollouts, state) if self.watched else None
+        for scoring in filter(None, (rewards, watched)):
+            scoring.call()
+        return _Batch(
+            sampled=replace(sampled, rollouts=rewards.rollouts),
+            rewards=rewards,
+            watched=watched,
+            greedy=greedy,
+            learner=learner,
+        )
 
     def _scored(self, batch: "_Batch") -> list[Sample]:
         scores, watched = self.rewards.finish([batch.rewards]), None

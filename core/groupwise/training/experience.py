@@ -1,9 +1,9 @@
 """Experience: the scored rollouts of a step, with groups of equal reward replaced."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -118,16 +118,34 @@ class Experience:
         """Sample this process's share of the draws, and begin to score it."""
         with self.clock.time("sample"):
             self._follow(state.global_step)
-            return self._begun(draws, self.team.draw(draws), state)
+            batches = self.team.draw(draws)
+        return self._begun(draws, batches, state)
 
-    def _begun(self, draws: Sequence[Draw], batches: Iterable[Work], state: RunState) -> Round:
-        """Begin to score each batch as soon as it is sampled."""
-        begun = [(work, self.scorer.start(work.judged, state)) for work in batches]
-        return Round(
-            draws=draws,
-            batches=[work for work, _ in begun],
-            scorings=[scoring for _, scoring in begun],
-        )
+    def _begun(self, draws: Sequence[Draw], batches: Iterator[Work], state: RunState) -> Round:
+        """Begin to score each batch as soon as it is sampled.
+
+        Plain rewards are called before the next batch is sampled, so that the facts' tensors of
+        one batch at a time are on the device.
+        """
+        works: list[Work] = []
+        scorings: list[Scoring] = []
+        while True:
+            with self.clock.time("sample"):
+                work = next(batches, None)
+            if work is None:
+                return Round(draws=draws, batches=works, scorings=scorings)
+            with self.clock.time("reward"):
+                scoring = self.scorer.start(work.judged, state)
+                work = replace(work, judged=scoring.rollouts)
+                if self.calls_at_once:
+                    scoring.call()
+            works.append(work)
+            scorings.append(scoring)
+
+    @property
+    def calls_at_once(self) -> bool:
+        """Whether plain rewards of a batch are called before the next one is sampled."""
+        return True
 
     # ---- scoring and refilling
 
@@ -267,7 +285,12 @@ class Ahead(Experience):
         with self.clock.time("sample"):
             batches = flight.result()
         self._flight = None
-        return self._begun(draws, batches, state)
+        return self._begun(draws, iter(batches), state)
+
+    @property
+    def calls_at_once(self) -> bool:
+        """Not where an engine should first begin to sample the next step."""
+        return self._thread is None
 
     def _send(self, step: int) -> None:
         """Start to sample the next step's rollouts with the weights of this step."""

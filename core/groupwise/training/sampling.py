@@ -114,6 +114,7 @@ class Sampling:
             start += each
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
+            del rollouts  # else this frame holds them while the next ones are sampled
 
     def _filling(self, spare: Sequence[Draw], missing: int) -> Sequence[Draw]:
         """Draws to sample and drop: processes of a sharded policy must sample equally often."""

@@ -82,6 +82,7 @@ class Solo(Team):
         )
         for rollouts in drawn:
             yield SoloWork(judged=rollouts)
+            del rollouts  # else this frame holds them while the next ones are sampled
 
 
 class Pool(Team):

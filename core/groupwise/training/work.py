@@ -81,8 +81,12 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class Work(ABC):
-    """A batch of whole groups by all policies of a run; judged: the rollouts that rewards see."""
+    """A batch of whole groups by all policies of a run; judged: the rollouts that rewards see.
+
+    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them.
+    """
 
     judged: Rollouts
 
@@ -104,8 +108,6 @@ class Work(ABC):
 class SoloWork(Work):
     """The rollouts of one policy, which are judged and learned from."""
 
-    judged: Rollouts
-
     def select(self, rows: Tensor) -> "SoloWork":
         return SoloWork(judged=self.judged.select(rows))
 
@@ -114,8 +116,7 @@ class SoloWork(Work):
 
     @classmethod
     def concat(cls, parts: Sequence["SoloWork"]) -> "SoloWork":
-        joined = Rollouts.concat([part.judged for part in parts])
-        return SoloWork(judged=joined.with_facts_on_cpu())
+        return SoloWork(judged=Rollouts.concat([part.judged for part in parts]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,6 @@ class PoolWork(Work):
     that drew each; own: by label the rollouts of each policy, in the order of `judged`.
     """
 
-    judged: Rollouts
     owners: Tensor
     own: Mapping[str, Rollouts]
 
@@ -156,7 +156,7 @@ class PoolWork(Work):
     @classmethod
     def concat(cls, parts: Sequence["PoolWork"]) -> "PoolWork":
         return PoolWork(
-            judged=Rollouts.concat([part.judged for part in parts]).with_facts_on_cpu(),
+            judged=Rollouts.concat([part.judged for part in parts]),
             owners=torch.cat([part.owners for part in parts]),
             own={
                 label: Rollouts.concat([part.own[label] for part in parts])
@@ -186,7 +186,8 @@ class PoolWork(Work):
         ]
         check_kinds(own)
         judged = Rollouts.concat(light).select(order)
-        return PoolWork(judged=judged, owners=owners[order], own=own)
+        bare = {label: replace(rollouts, facts={}) for label, rollouts in own.items()}
+        return PoolWork(judged=judged, owners=owners[order], own=bare)
 
 
 def check_kinds(own: Mapping[str, Rollouts]) -> None:
@@ -227,7 +228,6 @@ class ChainWork(Work):
     judged: the last policy's rollouts, as answers to the dataset rows.
     """
 
-    judged: Rollouts
     stages: Sequence[Stage]
 
     def roots(self, number: int) -> Tensor:
@@ -268,7 +268,7 @@ class ChainWork(Work):
     def concat(cls, parts: Sequence["ChainWork"]) -> "ChainWork":
         """Expects one part: a chain draws all rollouts of a step at once."""
         (part,) = parts
-        return replace(part, judged=part.judged.with_facts_on_cpu())
+        return part
 
 
 def roots(stages: Sequence[Stage]) -> Tensor:

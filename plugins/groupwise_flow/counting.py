@@ -1,0 +1,73 @@
+"""Counting the bytes that code takes, by running it on tensors without data (device meta)."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+def peak(function: Callable[[], Any]) -> int:
+    """The most bytes that tensors which the function creates take at one time, without gradients.
+
+    Workspaces of kernels are not counted; nor are attention's scores, which fused kernels never
+    hold.
+    """
+    with torch.no_grad(), Alive("meta") as alive, _FusedAttention():
+        result = function()
+        del result
+    return alive.most
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of the storages that are made and exist; most: the most so far."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device, self.now, self.most = device, 0, 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        before = {storage._cdata for storage in self._storages((args, kwargs))}
+        result = function(*args, **(kwargs or {}))
+        for storage in self._storages(result):
+            if storage._cdata not in self._known | before:
+                self._add(storage)
+        return result
+
+    def _storages(self, values: Any) -> Iterator[torch.UntypedStorage]:
+        for value in tree_leaves(values):
+            if isinstance(value, Tensor) and value.device.type == self.device:
+                yield value.untyped_storage()
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        self._known.add(key)
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, partial(self._remove, key, size))
+
+    def _remove(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Gives attention's output shape, as fused kernels do; on meta, torch would hold its scores."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function is scaled_dot_product_attention:
+            named = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs or {})
+            query, value = named["query"], named["value"]
+            return query.new_empty(*query.shape[:-1], value.shape[-1])
+        return function(*args, **(kwargs or {}))
