@@ -28,6 +28,7 @@ import groupwise
 import groupwise.errors
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from groupwise import processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
@@ -44,8 +45,12 @@ def half_dead(completions, prompts, **_):
         for t, p in zip(completions, prompts, strict=True)
     ]
 
-def policy_of(lab, sharded):
+def policy_of(lab, sharded, frozen=0):
     class Sharded(lab.Tabular):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.frozen = nn.Parameter(torch.zeros(frozen, 1), requires_grad=False)
+
         def shard(self, mesh):
             self.mesh = mesh
             fully_shard(self, mesh=mesh, reshard_after_forward=True)
@@ -104,6 +109,17 @@ def train(lab, name, sharded, folder=None, save_at=None):
     else:
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics))
     return results_of(trainer, steps)
+
+def reductions(lab, frozen, budget):
+    # Reductions of gradients in a step of one update, and the micro-batches of this process.
+    policy = policy_of(lab, True, frozen)
+    passes = []
+    trainer = lab.trainer(policy, GRPO(), lab.ones, steps=1, microbatch=budget)
+    policy.register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
+    with CommDebugMode() as counts:
+        lab.fit(trainer)
+    by_name = counts.get_comm_counts()
+    return sum(n for op, n in by_name.items() if "reduce_scatter" in str(op)), sum(passes)
 """
 CHILD = """
 import importlib.util, json, sys
@@ -159,6 +175,10 @@ for paths in (folder.glob("parts.*"), [folder / "full.safetensors"]):
     tensors = {name: stored.like(name, part).full_tensor() for name, part in parts.items()}
     assert all(torch.equal(tensors[name], full_tensors[name]) for name in full_tensors)
 unevaluated = lab.trainer(policy_of(lab, True), GRPO(), lab.ones, held_out=0.0)
+results["reductions"] = {
+    case: [reductions(lab, frozen, budget) for budget in (10**6, 7)]
+    for case, frozen in (("full", 0), ("adapters", 10_000))
+}
 results["none held out"] = dict(unevaluated.evaluate().metrics)
 if accelerator.is_main_process:
     Path(sys.argv[2]).write_text(json.dumps(results))
@@ -193,6 +213,15 @@ def compare(one, other):
 @pytest.mark.parametrize("name", ["kl", "odd", "alone", "dapo", "updates"])
 def test_three_processes_with_sharded_weights_train_as_one(lab, runs, three, name):
     compare(three[0][name], runs["train"](lab, name, False))
+
+
+def test_gradients_of_adapters_are_reduced_once_an_update(three):
+    """Those of a full model in every micro-batch: whole gradients would take too much memory."""
+    whole, cut = three[0]["reductions"]["adapters"]
+    assert cut[1] > whole[1] == 1
+    assert (whole[0], cut[0]) == (1, 1)
+    whole, cut = three[0]["reductions"]["full"]
+    assert (whole[0], cut[0]) == (1, cut[1])
 
 
 def test_a_run_of_three_processes_resumes_with_one(lab, runs, three, tmp_path):

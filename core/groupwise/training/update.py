@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
@@ -113,7 +115,7 @@ class Updater:
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         for number in range(passes):
             last = number == passes - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
+            with nullcontext() if last else self._unreduced():
                 if number >= len(parts):
                     idle = self._idle(update.spare, update.rollouts)
                     backpropagate(_nothing(self.model(*idle)))
@@ -139,6 +141,35 @@ class Updater:
                 sums.compare(old.detach(), sampled, mask)
         self.suspect = checks.first()
         return sums.tally()
+
+    @contextmanager
+    def _unreduced(self) -> Iterator[None]:
+        """A context of backward passes whose gradients are not reduced over processes yet.
+
+        With shards, each process then holds whole gradients until the last pass. Those of adapters
+        are small; those of a full model would take the memory that sharding saves, so they are
+        reduced in every pass.
+        """
+        if self.policy.mesh is None:
+            with self.accelerator.no_sync(self.model):
+                yield
+            return
+        sharded = [m for m in self.policy.modules() if isinstance(m, FSDPModule)]
+        try:
+            for module in sharded if self._trains_few else ():
+                module.set_requires_gradient_sync(False, recurse=False)
+            yield
+        finally:
+            for module in sharded:
+                module.set_requires_gradient_sync(True, recurse=False)
+
+    @cached_property
+    def _trains_few(self) -> bool:
+        """Whether at most a tenth of the weights are trained."""
+        weights = [*self.policy.parameters()]
+        return 10 * sum(w.numel() for w in weights if w.requires_grad) <= sum(
+            w.numel() for w in weights
+        )
 
     def _batch(
         self, tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice
