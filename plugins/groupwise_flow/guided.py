@@ -35,6 +35,7 @@ class Guided:
                 "above 1, or leave it unset"
             )
         check_guidance(adapter, config)
+        check_gradient(adapter, config)
         self.adapter, self.config = adapter, config
         self.limit = adapter.limit()
         self.encodings = Encodings(adapter, most=config.keep_prompts, check=self._check)
@@ -56,7 +57,7 @@ class Guided:
 
     def negative(self, rows: Sequence[Row], guidance: float) -> Conditions | None:
         """Conditions [n, ...] of the unconditional pass; None where there is none."""
-        if guidance <= 1 or self.adapter.distilled_guidance:
+        if not has_two_branches(self.adapter, guidance):
             return None
         others = {
             id(row): self.adapter.unconditional_row(row, self.config.negative_prompt)
@@ -77,8 +78,8 @@ class Guided:
         """The guided velocity [n, ...] in float32, and the unconditional velocity or None.
 
         latents: [n, ...]; sigma: [n]; negative: conditions of the unconditional pass;
-        unconditional: its velocity, if already computed. That velocity has no gradient, as in
-        published training.
+        unconditional: its velocity, if already computed. With `guidance_gradient: conditional` that
+        velocity has no gradient.
         """
 
         def predict(conditions: Conditions) -> Tensor:
@@ -89,7 +90,10 @@ class Guided:
                 ).float()
 
         if unconditional is None and negative is not None:
-            with torch.no_grad():
+            # Not one pass of both: with another batch size than in sampling rounding would differ.
+            with torch.set_grad_enabled(
+                torch.is_grad_enabled() and self.config.trains_unconditional
+            ):
                 unconditional = predict(negative)
         if unconditional is None:
             return predict(conditions), None
@@ -137,3 +141,20 @@ def check_guidance(adapter: Adapter, config: Settings) -> None:
                 f"policy.{key}: this model takes no guidance (it is distilled, like "
                 f"FLUX.1-schnell); leave it at 1, found {scale:g}"
             )
+
+
+def has_two_branches(adapter: Adapter, guidance: float) -> bool:
+    """Whether guidance of this scale takes an unconditional pass."""
+    return guidance > 1 and not adapter.distilled_guidance
+
+
+def check_gradient(adapter: Adapter, config: Settings) -> None:
+    """Raise UserError for `guidance_gradient: conditional` where training has one branch only."""
+    if not config.trains_unconditional and not has_two_branches(
+        adapter, config.guidance_in_training
+    ):
+        raise UserError(
+            "policy.guidance_gradient: conditional has no effect, since training has no "
+            "unconditional pass (the guidance scale in training is not above 1, or the model takes "
+            "it as an input); leave guidance_gradient unset"
+        )
