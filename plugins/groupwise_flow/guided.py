@@ -126,8 +126,12 @@ class Guided:
 
 
 def select(conditions: Conditions, rows: Rows) -> Conditions:
-    """The conditions of some rows."""
-    return {name: value[rows] for name, value in conditions.items()}
+    """The conditions of some rows.
+
+    Contiguous also for rows that share one condition, since a kernel for another layout would round
+    differently in half precision.
+    """
+    return {name: value[rows].contiguous() for name, value in conditions.items()}
 
 
 def check_guidance(adapter: Adapter, config: Settings) -> None:
