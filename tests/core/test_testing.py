@@ -11,9 +11,9 @@ from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective,
 from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
 from groupwise.testing import policy as policy_checks
+from groupwise.testing import sampler as sampler_checks
 from groupwise.testing.policy import gradients
 from groupwise.testing.policy.case import Case
-from groupwise.testing import sampler as sampler_checks
 
 # ---- policies: a table whose longer rollouts have holes
 

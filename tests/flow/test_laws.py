@@ -89,7 +89,9 @@ def test_a_gradient_without_the_unconditional_branch_breaks_the_law_unless_it_is
 ):
     policy = lab.policy(guidance=4.5, guidance_gradient="conditional")
     monkeypatch.setattr(FlowPolicy, "with_constants", Policy.with_constants)
-    with pytest.raises(AssertionError, match=r"the gradient of (log_probs|mean) predicts .* and the"):
+    with pytest.raises(
+        AssertionError, match=r"the gradient of (log_probs|mean) predicts .* and the"
+    ):
         testing.hold("flow", gradients.LAWS, Case(policy, lab.rows, 2, None))
 
 
@@ -97,7 +99,9 @@ def test_an_adapter_whose_gradient_is_cut_is_named(lab):
     policy = lab.policy(lora={"rank": 2})
     layer = policy.adapter.model.transformer_blocks[0].attn.to_v
     layer.lora_A["default"].register_forward_hook(lambda *args: args[2].detach())
-    with pytest.raises(AssertionError, match=r"transformer_blocks\.0\.attn\.to_v\.lora_A.* most: 0 "):
+    with pytest.raises(
+        AssertionError, match=r"transformer_blocks\.0\.attn\.to_v\.lora_A.* most: 0 "
+    ):
         testing.hold("flow", gradients.LAWS, Case(policy, lab.rows, 2, None))
 
 

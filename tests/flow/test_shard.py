@@ -58,7 +58,9 @@ def test_all_processes_make_equally_many_passes(three):
     assert three["full"]["uneven passes"] > 0
     assert all(measured["passes apart"] == 0 for measured in three.values())
     # Where they have no gradient, unconditional velocities are reused until the weights change.
-    passes = [[three[c][n] for n in ("passes", "passes by other weights")] for c in ("full", "lora")]
+    passes = [
+        [three[c][n] for n in ("passes", "passes by other weights")] for c in ("full", "lora")
+    ]
     assert passes == [[2, 2], [1, 2]]
 
 

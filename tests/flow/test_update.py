@@ -137,8 +137,8 @@ def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(lab, tmp_pat
         quiet=True,
     )
     # 10 passes for sampling and 4 for the reference. The 4 updates have 2 micro-batches each, of 2
-    # passes. In the first one the sampler's unconditional branch is still valid, and is reused where
-    # it has no gradient.
+    # passes. In the first one the sampler's unconditional branch is still valid, and is reused
+    # where it has no gradient.
     passes_per_step = 10 + 4 + 4 * 4 - saved
     assert switches == [("reference", 10), ("reference", passes_per_step + 10)]
     assert len(sizes) == 2 * passes_per_step

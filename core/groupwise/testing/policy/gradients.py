@@ -91,7 +91,7 @@ class Gradients:
 
     @cached_property
     def method(self) -> str:
-        """"float64" if the policy gives the same outputs in it, else "float32"."""
+        """ "float64" if the policy gives the same outputs in it, else "float32"."""
         if self.policy.mesh is not None:
             return "float32"  # weights are gathered by kernels for their own dtype
         # With other weights, as later; first without the context, so that what `forward` keeps (an
@@ -141,7 +141,9 @@ class Gradients:
         derivatives = []
         for name, of_parameter in slopes.items():
             own, every = of_parameter[list(numbers)], of_parameter.norm()
-            scale = max(abs(differences[name]), float(own.norm()), self.tolerance.least * float(every))
+            scale = max(
+                abs(differences[name]), float(own.norm()), self.tolerance.least * float(every)
+            )
             total = float(own.sum())
             derivatives.append(Derivative(name, numbers, total, differences[name], scale))
         return derivatives
@@ -244,8 +246,8 @@ def true(case: Case) -> str | None:
             f"for a small random change of {len(worst.parameters)} of the {len(gradients.names)} "
             f"parameters, the gradient of {worst.output} predicts {worst.autograd:.4g}, and the "
             f"difference in {gradients.method} is {worst.difference:.4g}: an error of "
-            f"{worst.error:.2g}, at most {gradients.tolerance.error:g} is allowed. Of these parameters "
-            f"{parameter} deviates most: {one.autograd:.4g} and {one.difference:.4g}"
+            f"{worst.error:.2g}, at most {gradients.tolerance.error:g} is allowed. Of these "
+            f"parameters {parameter} deviates most: {one.autograd:.4g} and {one.difference:.4g}"
         )
 
 
