@@ -100,6 +100,8 @@ class FlowPolicy(Policy):
             if isinstance(module, nn.Module):
                 self.add_module(name, module)  # so that all components move to the device together
         self.sigmas = levels(self.adapter, self.config.steps)
+        # Beside them on the device, since every copy to it waits.
+        self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
         self._weights_now = Weights(self.adapter.model)
         self._loaded = True
 
@@ -226,7 +228,7 @@ class FlowPolicy(Policy):
         path = self._stack(rollouts, "path", slice(start, stop + 1))
         shape = (len(rollouts), stop - start)
         place = self._places(rollouts, slice(start, stop))
-        sigmas = self.sigmas.to(self.device)
+        sigmas: Any = self._sigmas
         sigma, after = sigmas[place], sigmas[place + 1]
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
         guidance = self.config.guidance_in_training
@@ -282,12 +284,13 @@ class FlowPolicy(Policy):
         negative = self.guided.negative(rollouts.prompts, self.config.guidance_in_training)
         if self.config.trains_unconditional or negative is None:
             return rollouts
+        sigmas: Any = self._sigmas
         shape, place = rollouts.mask.shape, self._places(rollouts, slice(None))
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
         with torch.no_grad():
             velocity, _ = self.guided.velocity(
                 self._stack(rollouts, "path", slice(shape[1])).flatten(0, 1),
-                self.sigmas.to(self.device)[place],
+                sigmas[place],
                 select(negative, rows),
                 self.config.guidance_in_training,
             )

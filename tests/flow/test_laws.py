@@ -69,10 +69,10 @@ GRADIENTS = {
         "lora": {"rank": 2},
     },
     "guidance of training alone": {"training_guidance": 3.0},
-    "bf16": {"precision": "bf16", "guidance": 4.5, "lora": {"rank": 2}},
+    "bf16": {"precision": "bf16", "lora": {"rank": 2}},
     "flux, lora": {"architecture": "flux", "guidance": 3.5, "lora": {"rank": 2}},
     "flux, unguided": {"architecture": "flux unguided", "gradient_checkpointing": True},
-    "fp16": {"precision": "fp16"},
+    "fp16, guidance": {"precision": "fp16", "guidance": 4.5},
 }
 """Settings that change how log-probs are computed, beside those of `test_policy`."""
 

@@ -42,8 +42,9 @@ TOLERANCES = {
     "float64": Tolerance(0.01),
     # Outputs are rounded by 1e-6, their changes by 1e-4; curvature adds to that.
     "float32": Tolerance(0.05, least=0.1),
-    # bf16 rounds gradients by 1e-2 of the largest part of them.
-    "half": Tolerance(0.1, least=1.0),
+    # bf16 rounds gradients by 1e-2 to 1e-1 of the largest part of them; a branch left out is as
+    # large as that.
+    "half": Tolerance(0.25, least=1.0),
 }
 
 Values = Mapping[str, float]
