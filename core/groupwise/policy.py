@@ -141,6 +141,16 @@ class Policy(nn.Module, Sampler):
         Values outside the mask are ignored, but must be finite.
         """
 
+    def with_constants(self, rollouts: Rollouts) -> Rollouts:
+        """The rollouts with whatever `forward` treats as a constant of its gradient by intent.
+
+        Override it if `forward` leaves out a part of the gradient deliberately: return rollouts
+        whose trajectory holds that part as it is with the present weights, for `forward` to read
+        also after the weights have changed. `groupwise.testing.check_policy` then compares the
+        gradient with differences of this function. By default nothing is left out.
+        """
+        return rollouts
+
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
     ) -> Sequence[Microbatch]:

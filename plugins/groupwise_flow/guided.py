@@ -36,6 +36,7 @@ class Guided:
                 "above 1, or leave it unset"
             )
         check_guidance(adapter, config)
+        check_gradient(adapter, config)
         self.adapter, self.config = adapter, config
         self.limit = adapter.limit()
         self.encoders = Encoders(adapter, config)
@@ -61,7 +62,7 @@ class Guided:
 
     def negative(self, rows: Sequence[Row], guidance: float) -> Conditions | None:
         """Conditions [n, ...] of the unconditional pass; None where there is none."""
-        if guidance <= 1 or self.adapter.distilled_guidance:
+        if not has_two_branches(self.adapter, guidance):
             return None
         others = {id(row): self._unconditional(row) for row in rows}
         return self.conditions([others[id(row)] for row in rows])
@@ -77,7 +78,7 @@ class Guided:
             long = limit.too_long([self.adapter.text(row) for row in drawn])
             drawn = [row for row in drawn if self.adapter.text(row) not in long]
         scales = (self.config.guidance, self.config.guidance_in_training)
-        if max(scales) <= 1 or self.adapter.distilled_guidance:
+        if not has_two_branches(self.adapter, max(scales)):
             return drawn
         return [*drawn, *map(self._unconditional, drawn)]
 
@@ -99,8 +100,8 @@ class Guided:
         """The guided velocity [n, ...] in float32, and the unconditional velocity or None.
 
         latents: [n, ...]; sigma: [n]; negative: conditions of the unconditional pass;
-        unconditional: its velocity, if already computed. That velocity has no gradient, as in
-        published training.
+        unconditional: its velocity, if already computed. With `guidance_gradient: conditional` that
+        velocity has no gradient.
         """
 
         def predict(conditions: Conditions) -> Tensor:
@@ -111,7 +112,10 @@ class Guided:
                 ).float()
 
         if unconditional is None and negative is not None:
-            with torch.no_grad():
+            # Not one pass of both: with another batch size than in sampling rounding would differ.
+            with torch.set_grad_enabled(
+                torch.is_grad_enabled() and self.config.trains_unconditional
+            ):
                 unconditional = predict(negative)
         if unconditional is None:
             return predict(conditions), None
@@ -160,8 +164,12 @@ def decoded_at_once(adapter: Adapter, config: Settings) -> int:
 
 
 def select(conditions: Conditions, rows: Rows) -> Conditions:
-    """The conditions of some rows."""
-    return {name: value[rows] for name, value in conditions.items()}
+    """The conditions of some rows.
+
+    Contiguous also for rows that share one condition, since a kernel for another layout would round
+    differently in half precision.
+    """
+    return {name: value[rows].contiguous() for name, value in conditions.items()}
 
 
 def check_guidance(adapter: Adapter, config: Settings) -> None:
@@ -181,3 +189,20 @@ def check_guidance(adapter: Adapter, config: Settings) -> None:
                 f"policy.{key}: guidance is off at 1, and a smaller scale would change nothing, as "
                 f"in diffusers' pipelines; set 1 or more, found {scale:g}"
             )
+
+
+def has_two_branches(adapter: Adapter, guidance: float) -> bool:
+    """Whether guidance of this scale takes an unconditional pass."""
+    return guidance > 1 and not adapter.distilled_guidance
+
+
+def check_gradient(adapter: Adapter, config: Settings) -> None:
+    """Raise UserError for `guidance_gradient: conditional` where training has one branch only."""
+    if not config.trains_unconditional and not has_two_branches(
+        adapter, config.guidance_in_training
+    ):
+        raise UserError(
+            "policy.guidance_gradient: conditional has no effect, since training has no "
+            "unconditional pass (the guidance scale in training is not above 1, or the model takes "
+            "it as an input); leave guidance_gradient unset"
+        )

@@ -8,6 +8,7 @@ from torch import nn
 
 from groupwise import memory
 from groupwise_flow.adapter import Adapter
+from groupwise_flow.guided import has_two_branches
 from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
 from groupwise_flow.precision import HALF, stored
 from groupwise_flow.sampling_memory import SamplingMemory
@@ -107,7 +108,11 @@ def of_adapter(
         return sizes
     kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
     if kept and images:
-        sizes["activations"] = int((half or torch.float32).itemsize * images * kept)
+        branches = 1 + (
+            settings.trains_unconditional
+            and has_two_branches(adapter, settings.guidance_in_training)
+        )
+        sizes["activations"] = int((half or torch.float32).itemsize * images * branches * kept)
     copies = {"reference": int(reference), "moving average": averages}
     return sizes | {name: 4 * trained * count for name, count in copies.items() if count}
 

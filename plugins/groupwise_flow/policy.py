@@ -6,6 +6,7 @@ marginals, so that each step is drawn from a Gaussian and has a log-prob.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,7 +31,11 @@ from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
 from groupwise_flow.saving import save
 from groupwise_flow.settings import Settings
+from groupwise_flow.sharding import largest
 from groupwise_flow.weights import Weights
+
+CONSTANT = -1
+"""The version of unconditional velocities that are reused with any weights."""
 
 
 class FlowPolicy(Policy):
@@ -97,6 +102,8 @@ class FlowPolicy(Policy):
             if isinstance(module, nn.Module) and name not in away:
                 self.add_module(name, module)  # so that all of them move to the device together
         self.sigmas = levels(self.adapter, self.config.steps)
+        # Beside them on the device, since every copy to it waits.
+        self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
         self._weights_now = Weights(self.adapter.model)
         self._loaded = True
 
@@ -242,19 +249,18 @@ class FlowPolicy(Policy):
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         """Log-probs [b, t] of steps, averaged over the latents' dimensions, and the extras needed.
 
-        The unconditional branch of guidance has no gradient, as in published training. Its
-        velocities from sampling are reused until the first update changes the weights.
+        The unconditional velocities of sampling are reused until the first update changes the
+        weights, in passes that need no gradient of them.
         """
         start, stop, _ = decisions.indices(rollouts.mask.shape[1])
         path = self._stack(rollouts, "path", slice(start, stop + 1))
         shape = (len(rollouts), stop - start)
-        steps = torch.arange(start, stop, device=self.device)
-        place = (rollouts.tensor("first").to(self.device).unsqueeze(1) + steps).flatten()
-        sigmas = self.sigmas.to(self.device)
+        place = self._places(rollouts, slice(start, stop))
+        sigmas: Any = self._sigmas
         sigma, after = sigmas[place], sigmas[place + 1]
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
         guidance = self.config.guidance_in_training
-        unconditional = self._kept_unconditional(rollouts, slice(start, stop))
+        unconditional = self._known_unconditional(rollouts, slice(start, stop))
         negative = None
         if unconditional is None:
             negative = self.guided.negative(rollouts.prompts, guidance)
@@ -286,14 +292,46 @@ class FlowPolicy(Policy):
             log_probs = self._reach(log_probs, self.parameters())
         return LogProbs(log_probs=log_probs, extra=extra)
 
-    def _kept_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
-        """[n, ...] the unconditional velocities of sampling; None once the weights have changed."""
+    def _known_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
+        """[n, ...] the unconditional velocities of sampling; None once the weights have changed,
+        and where they need a gradient."""
         if "unconditional" not in rollouts.trajectory:
             return None
-        now = self._weights_now.number
-        if any(int(version) != now for version in rollouts.trajectory["version"]):
+        if torch.is_grad_enabled() and self.config.trains_unconditional:
+            return None
+        known = (CONSTANT, self._weights_now.number)
+        outdated = any(int(v) not in known for v in rollouts.trajectory["version"])
+        # Each pass of a sharded model is a collective, so all processes reuse them, or none does.
+        if any(largest([int(outdated)], self.mesh)):
             return None
         return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
+
+    def with_constants(self, rollouts: Rollouts) -> Rollouts:
+        """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of
+        the present weights, which `forward` reuses with any weights."""
+        negative = self.guided.negative(rollouts.prompts, self.config.guidance_in_training)
+        if self.config.trains_unconditional or negative is None:
+            return rollouts
+        sigmas: Any = self._sigmas
+        shape, place = rollouts.mask.shape, self._places(rollouts, slice(None))
+        rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
+        with torch.no_grad():
+            velocity, _ = self.guided.velocity(
+                self._stack(rollouts, "path", slice(shape[1])).flatten(0, 1),
+                sigmas[place],
+                select(negative, rows),
+                self.config.guidance_in_training,
+            )
+        constant = {
+            "unconditional": list(velocity.unflatten(0, shape).cpu()),
+            "version": [torch.tensor(CONSTANT)] * shape[0],
+        }
+        return replace(rollouts, trajectory={**rollouts.trajectory, **constant})
+
+    def _places(self, rollouts: Rollouts, steps: slice) -> Tensor:
+        """[n] the index among all denoising steps of each of these decisions."""
+        numbers = torch.arange(rollouts.mask.shape[1], device=self.device)[steps]
+        return (rollouts.tensor("first").to(self.device).unsqueeze(1) + numbers).flatten()
 
     def _stack(self, rollouts: Rollouts, name: str, steps: slice) -> Tensor:
         return torch.stack([row[steps] for row in rollouts.trajectory[name]]).to(self.device)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from groupwise.errors import first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.counting import peak
-from groupwise_flow.guided import decoded_at_once
+from groupwise_flow.guided import decoded_at_once, has_two_branches
 from groupwise_flow.precision import HALF
 from groupwise_flow.settings import Settings
 
@@ -57,8 +57,7 @@ class SamplingMemory:
     @property
     def _branches(self) -> int:
         """Passes of the model for a denoising step in training."""
-        guided = self.settings.guidance_in_training > 1 and not self.adapter.distilled_guidance
-        return 1 + guided
+        return 1 + has_two_branches(self.adapter, self.settings.guidance_in_training)
 
     @cached_property
     def _conditions(self) -> Mapping[str, Tensor]:

@@ -112,6 +112,12 @@ class Settings(BaseModel):
     training_guidance: float | None = Field(
         None, ge=0, description="guidance scale in training; as at evaluation if unset"
     )
+    guidance_gradient: Literal["both", "conditional"] = Field(
+        "both",
+        description="branches of classifier-free guidance that have a gradient in training: both, "
+        "which is the gradient of the log-prob, or only the conditional one, as in some published "
+        "runs",
+    )
     negative_prompt: str = Field(
         "", description="prompt of the unconditional pass of classifier-free guidance"
     )
@@ -172,6 +178,11 @@ class Settings(BaseModel):
     @property
     def guidance_in_training(self) -> float:
         return self.guidance if self.training_guidance is None else self.training_guidance
+
+    @property
+    def trains_unconditional(self) -> bool:
+        """Whether the unconditional branch of guidance, where there is one, has a gradient."""
+        return self.guidance_gradient == "both"
 
 
 def _at(key: str, message: str) -> PydanticCustomError:

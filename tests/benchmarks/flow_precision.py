@@ -2,7 +2,8 @@
 
     python tests/benchmarks/flow_precision.py [--rate 3e-4] [--images 24]
 
-A random SD3 with LoRA (guidance 4.5 in training, 9 of 10 steps). At the first update of a step the
+A random SD3 with LoRA (guidance 4.5 in training, 9 of 10 steps; its gradient is that of the
+conditional branch, as in published training). At the first update of a step the
 ratio is 1 in any precision. So one update is made in float32, and for the same weights and samples
 the log-ratio to the log-probs before is computed in each precision. Its difference from that of
 float32 is rounding, which a clip range of 1e-4 treats as a change of the policy. `log_prob_error`
@@ -69,6 +70,7 @@ def make(folder: Path, precision: str) -> FlowPolicy:
         prompt_tokens=1,
         steps=STEPS,
         guidance=GUIDANCE,
+        guidance_gradient="conditional",
         precision=precision,
     )
     policy = FlowPolicy(settings)

@@ -12,6 +12,8 @@ from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
 from groupwise.testing import policy as policy_checks
 from groupwise.testing import sampler as sampler_checks
+from groupwise.testing.policy import gradients
+from groupwise.testing.policy.case import Case
 
 # ---- policies: a table whose longer rollouts have holes
 
@@ -117,6 +119,13 @@ class DetachesOne:
         return LogProbs(log_probs=output.log_probs.detach(), entropy=output.entropy)
 
 
+class TwiceTheGradient:
+    def forward(self, rollouts, decisions=slice(None)):
+        output = super().forward(rollouts, decisions)
+        log_probs = output.log_probs
+        return LogProbs(log_probs=2 * log_probs - log_probs.detach(), entropy=output.entropy)
+
+
 class NeverRestores:
     def _exchanged(self, kept):
         context = super()._exchanged(kept)
@@ -158,6 +167,7 @@ POLICIES = {
     "every decision is in one micro-batch, also behind holes of the mask": ByLengths,
     "`forward` of some decisions returns the same as for all": NoContext,
     "the gradient does not depend on micro-batches": DetachesOne,
+    "the gradient is that of the outputs": TwiceTheGradient,
     "kept weights are copies, and current ones return after `using`": NeverRestores,
     "saving and loading keeps the weights": Forgets,
 }
@@ -194,6 +204,103 @@ def test_a_loaded_policy_is_compared_with_the_saved_one(lab):
     testing.check_policy(policy_of(lab), lab.rows(3), load=lambda path: policy_of(lab))
     with assert_breaks("saving and loading keeps the weights"):
         testing.check_policy(policy_of(lab), lab.rows(3), load=lambda path: policy_of(lab, seed=1))
+
+
+# ---- the law of gradients: a network of two branches
+
+
+class TwoBranches(Policy):
+    """Draws from a Normal around the sum of two branches, one of which may have no gradient."""
+
+    provides = frozenset({"log_probs", "mean"})
+    exact = True
+    greedy = False
+
+    def __init__(self, detached=False, declared=False, narrow=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.other = (torch.nn.Linear(3, 4) for _ in range(2))
+        self.detached, self.declared, self.narrow = detached, declared, narrow
+
+    def branches(self, seeds):
+        generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+        noise = torch.stack([torch.randn(2, 7, generator=g) for g in generators])
+        if self.narrow and noise.dtype != torch.float32:
+            raise TypeError("a kernel for float32 alone")
+        inputs, drawn = noise[..., :3], noise[..., 3:]
+        other = self.other(inputs).tanh()
+        return self.one(inputs), other.detach() if self.detached else other, drawn
+
+    def sample(self, prompts, *, group_size, seeds, purpose="train"):
+        with torch.no_grad():
+            one, other, drawn = self.branches(seeds)
+        seeds = torch.tensor(list(seeds))
+        values = one + other + drawn
+        rollouts = Rollouts(
+            prompts=[row for row in prompts for _ in range(group_size)],
+            completions=values.tolist(),
+            groups=torch.arange(len(prompts)).repeat_interleave(group_size),
+            mask=torch.ones(len(seeds), 2, dtype=torch.bool),
+            truncated=torch.zeros(len(seeds), dtype=torch.bool),
+            trajectory={"values": values, "seeds": list(seeds)},
+        )
+        log_probs = self(rollouts).log_probs.detach()
+        return replace(rollouts, sampler_log_probs=log_probs)
+
+    def with_constants(self, rollouts):
+        if not self.declared:
+            return rollouts
+        other = self.branches(rollouts.trajectory["seeds"])[1].detach()
+        return replace(rollouts, trajectory={**rollouts.trajectory, "other": list(other)})
+
+    def forward(self, rollouts, decisions=slice(None)):
+        one, other, _ = self.branches(rollouts.trajectory["seeds"])
+        if "other" in rollouts.trajectory:
+            other = torch.stack(list(rollouts.trajectory["other"]))
+        mean = (one + other)[:, decisions]
+        gaps = rollouts.tensor("values")[:, decisions] - mean
+        return LogProbs(log_probs=-gaps.square().mean(-1), extra={"mean": mean})
+
+
+WORDS = [{"prompt": "a"}, {"prompt": "b"}]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_branch_without_a_gradient_breaks_the_law_and_is_named(exact):
+    for detached in (False, True):
+        policy = TwoBranches(detached=detached)
+        policy.exact = exact
+        if not detached:
+            testing.check_policy(policy, WORDS)
+    with pytest.raises(AssertionError) as caught:
+        testing.check_policy(policy, WORDS)
+    message = str(caught.value)
+    assert re.search(r"parameters other\.\w+ deviates most: 0 and -?\d", message), message
+    assert "of the 4 parameters, the gradient of " in message
+
+
+def test_a_declared_approximation_is_compared_with_what_it_declares():
+    testing.check_policy(TwoBranches(detached=True, declared=True), WORDS)
+    # Declared, and not left out: then it is the declared gradient that is wrong.
+    with assert_breaks("the gradient is that of the outputs"):
+        testing.check_policy(TwoBranches(declared=True), WORDS)
+
+    class Moved(TwoBranches):
+        def with_constants(self, rollouts):
+            other = self.branches(rollouts.trajectory["seeds"])[1].detach() + 1
+            return replace(rollouts, trajectory={**rollouts.trajectory, "other": list(other)})
+
+    with pytest.raises(AssertionError, match="are others for rollouts by `with_constants`"):
+        testing.check_policy(Moved(), WORDS)
+
+
+def test_the_gradient_is_compared_in_float32_where_a_policy_cannot_compute_in_float64():
+    for narrow, method in ((False, "float64"), (True, "float32")):
+        case = Case(TwoBranches(narrow=narrow), WORDS, 4, None)
+        assert gradients.Gradients(case, case.sample()).method == method
+    testing.check_policy(TwoBranches(narrow=True), WORDS)
+    with assert_breaks("the gradient is that of the outputs"):
+        testing.check_policy(TwoBranches(narrow=True, detached=True), WORDS)
 
 
 # ---- samplers: an engine with a copy of the weights

@@ -18,6 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from groupwise import testing
+from groupwise.testing.policy import gradients
+from groupwise.testing.policy.case import Case
 from groupwise_flow import saving
 
 OUT = Path(sys.argv[2])
@@ -26,7 +28,10 @@ FOLDER = OUT.parent
 WINDOW = {"kind": "random", "size": 1, "until": 1.0}
 CASES = {
     "full": ("sd3", {"guidance": 2.0, "shared_noise": True, "window": WINDOW, "batch": 3}),
-    "lora": ("sd3.5", {"guidance": 2.0, "lora": {"rank": 2}}),
+    "lora": (
+        "sd3.5",
+        {"guidance": 2.0, "guidance_gradient": "conditional", "lora": {"rank": 2}},
+    ),
     "bf16": ("sd3", {"precision": "bf16", "lora": {"rank": 2}}),
     "flux": ("flux with idle parts", {"gradient_checkpointing": True}),
 }
@@ -185,6 +190,14 @@ def save(name, unsharded, sharded, rollouts, moved):
     return {"difference when saved": difference}
 
 
+def laws_of_gradients(mesh):
+    """The gradient, a mean over processes, is that of the outputs, also a mean."""
+    policy = policy_of("sd3", mesh, window=WINDOW, lora={"rank": 2}, guidance=3.0)
+    rank = mesh.get_rank()
+    case = Case(policy, ROWS[2 * rank : 2 * rank + 2], 1, None)
+    testing.hold("a sharded policy", gradients.LAWS, case)
+
+
 def laws(mesh):
     """A sharded policy of one process passes the checks of `groupwise.testing`."""
     policy = policy_of("sd3", mesh, lora={"rank": 2}, guidance=3.0)
@@ -207,6 +220,7 @@ def main():
     meshes = init_device_mesh("cpu", (world, 1), mesh_dim_names=("all", "alone"))
     if rank == 0:
         laws(meshes["alone"])
+    laws_of_gradients(meshes["all"])
     measurements = gathered({name: compare(name, rank, world, meshes["all"]) for name in CASES})
     largest = {
         name: {

@@ -356,6 +356,19 @@ def test_a_negative_prompt_without_guidance(config, command):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("folder", ["sd3", "flux"])
+def test_a_gradient_of_one_branch_where_there_is_one_only(config, command, folder, lab):
+    shutil.rmtree("model")
+    shutil.copytree(lab.folders[folder], "model")
+    config["policy"] |= {"guidance_gradient": "conditional"}
+    if folder == "flux":
+        config["policy"] |= {"guidance": 3.5}
+    assert "policy.guidance_gradient: conditional has no effect, since training has no" in refused(
+        config, command
+    )
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
 def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, command, lab):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["flux"], "model")

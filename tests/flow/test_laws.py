@@ -6,8 +6,11 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
-from groupwise import testing
+from groupwise import Policy, testing
+from groupwise.testing.policy import gradients
+from groupwise.testing.policy.case import Case
 from groupwise_flow import laws
+from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.sd3 import SD3Adapter
 
 ADAPTERS = {
@@ -42,6 +45,64 @@ def test_policy(lab, settings):
     lab.nudge(policy)
     testing.check_policy(policy, lab.rows, group_size=2)
     testing.check_sampler(policy, policy, lab.rows, group_size=2)
+
+
+GRADIENTS = {
+    "checkpointing": {"gradient_checkpointing": True},
+    "a window that starts anywhere": {"window": {"kind": "random", "size": 2}},
+    "a sliding window": {"window": {"kind": "sliding", "size": 2, "every": 1}},
+    "shared noise": {"shared_noise": True, "window": {"kind": "fixed", "size": 2, "start": 1}},
+    "cps": {"sde": "cps"},
+    "dance": {"sde": "dance", "noise_level": 0.3},
+    "a last step with noise": {"last_step": "noise"},
+    "guidance, full": {"guidance": 4.5},
+    "guidance, one branch": {"guidance": 4.5, "guidance_gradient": "conditional"},
+    "guidance, one branch, lora": {
+        "guidance": 4.5,
+        "guidance_gradient": "conditional",
+        "lora": {"rank": 2},
+    },
+    "guidance, checkpointing, lora": {
+        "architecture": "sd3.5",
+        "guidance": 4.5,
+        "gradient_checkpointing": True,
+        "lora": {"rank": 2},
+    },
+    "guidance of training alone": {"training_guidance": 3.0},
+    "bf16": {"precision": "bf16", "lora": {"rank": 2}},
+    "flux, lora": {"architecture": "flux", "guidance": 3.5, "lora": {"rank": 2}},
+    "flux, unguided": {"architecture": "flux unguided", "gradient_checkpointing": True},
+    "fp16, guidance": {"precision": "fp16", "guidance": 4.5},
+}
+"""Settings that change how log-probs are computed, beside those of `test_policy`."""
+
+
+@pytest.mark.parametrize("form", GRADIENTS)
+def test_gradient(lab, form):
+    policy = lab.policy(**GRADIENTS[form])
+    policy.begin(1)
+    testing.hold(form, gradients.LAWS, Case(policy, lab.rows, 2, None))
+
+
+def test_a_gradient_without_the_unconditional_branch_breaks_the_law_unless_it_is_declared(
+    lab, monkeypatch
+):
+    policy = lab.policy(guidance=4.5, guidance_gradient="conditional")
+    monkeypatch.setattr(FlowPolicy, "with_constants", Policy.with_constants)
+    with pytest.raises(
+        AssertionError, match=r"the gradient of (log_probs|mean) predicts .* and the"
+    ):
+        testing.hold("flow", gradients.LAWS, Case(policy, lab.rows, 2, None))
+
+
+def test_an_adapter_whose_gradient_is_cut_is_named(lab):
+    policy = lab.policy(lora={"rank": 2})
+    layer = policy.adapter.model.transformer_blocks[0].attn.to_v
+    layer.lora_A["default"].register_forward_hook(lambda *args: args[2].detach())
+    with pytest.raises(
+        AssertionError, match=r"transformer_blocks\.0\.attn\.to_v\.lora_A.* most: 0 "
+    ):
+        testing.hold("flow", gradients.LAWS, Case(policy, lab.rows, 2, None))
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,30 @@ def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
         assert sizes["activations"] / 20 < checkpointed["activations"] < sizes["activations"] / 1.5
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_both_branches_of_guidance_take_twice_the_activations(lab, lora):
+    """In an update, and in the estimate of one."""
+    measured, estimated = {}, {}
+    variants = {
+        "none": {},
+        "conditional": {"guidance": 4.0, "guidance_gradient": "conditional"},
+        "both": {"guidance": 4.0},
+        "of evaluation": {"guidance": 4.0, "training_guidance": 1.0},
+        "in the model": {"architecture": "flux", "guidance": 3.5},
+    }
+    for name, settings in variants.items():
+        policy = lab.policy(lora=lora, **settings)
+        sizes = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
+        measured[name], estimated[name] = update(lab, policy), sizes["activations"]
+    for sizes in (measured, estimated):
+        for one in ("conditional", "of evaluation"):
+            assert sizes[one] == pytest.approx(sizes["none"], rel=0.1)
+        assert sizes["both"] == pytest.approx(2 * sizes["conditional"], rel=0.1)
+    unguided = lab.policy("flux", lora=lora).config
+    sizes = FlowPolicy.estimate(unguided, **of_a_run(), reference=False, averages=0)
+    assert sizes["activations"] == estimated["in the model"]
+
+
 WEIGHTS = {"frozen models", "transformer", "gradients", "optimizer"}
 
 

@@ -563,8 +563,37 @@ def test_unconditional_velocities_of_other_weights_are_not_reused(lab, lora):
         lab.nudge(policy, size=0.01)
 
 
-def test_no_gradient_flows_through_the_unconditional_velocity(lab):
-    policy = lab.policy(guidance=4.0, window={"kind": "fixed", "size": 1, "start": 1})
+@pytest.mark.parametrize(("kind", "passes"), [("both", 2), ("conditional", 1)])
+def test_unconditional_velocities_are_not_reused_where_they_need_a_gradient(lab, kind, passes):
+    policy = lab.policy(guidance=4.0, guidance_gradient=kind)
+    rollouts = sample(policy)
+    sizes = lab.calls(policy)
+    assert policy(rollouts).log_probs.requires_grad
+    assert sizes == [24] * passes
+    sizes.clear()
+    log_probs(policy, rollouts)
+    assert sizes == [24]
+
+
+@pytest.mark.parametrize("kind", ["both", "conditional"])
+def test_constants_of_the_gradient_are_reused_with_any_weights(lab, kind):
+    policy = lab.policy(guidance=4.0, guidance_gradient=kind)
+    rollouts = sample(policy)
+    constant = policy.with_constants(rollouts)
+    assert (constant is rollouts) == (kind == "both")
+    before = log_probs(policy, constant)
+    torch.testing.assert_close(before, log_probs(policy, rollouts), rtol=0, atol=1e-5)
+    lab.nudge(policy)
+    sizes = lab.calls(policy)
+    moved = log_probs(policy, constant)
+    assert sizes == ([24, 24] if kind == "both" else [24])
+    assert ((moved - log_probs(policy, rollouts)).abs().max() > 1e-3) == (kind == "conditional")
+
+
+@pytest.mark.parametrize("kind", ["both", "conditional"])
+def test_the_unconditional_velocity_has_a_gradient_where_it_is_configured(lab, kind):
+    window = {"kind": "fixed", "size": 1, "start": 1}
+    policy = lab.policy(guidance=4.0, guidance_gradient=kind, window=window)
     rollouts = sample(policy)
     with torch.no_grad():
         prompts = policy.adapter.encode(rollouts.prompts)
@@ -577,20 +606,21 @@ def test_no_gradient_flows_through_the_unconditional_velocity(lab):
         level, model = torch.full((6,), float(sigma)), policy.adapter.model
         return policy.adapter.velocity(model, path[:, 0], level, conditions, guidance=4.0)
 
-    gradients = []
-    for detached in (True, False):
+    gradients = {}
+    for name in ("both", "conditional"):
+        detached = name == "conditional"
         without = velocity_of(empty).detach() if detached else velocity_of(empty)
         velocity = without + 4.0 * (velocity_of(prompts) - without)
         policy.zero_grad()
         step = sde.step(velocity, path[:, 0], sigma, after, next_sample=path[:, 1])
         (step.log_prob.sum() + (step.mean * factors).sum()).backward()
-        gradients.append(lab.gradient(policy))
-    assert lab.gap(gradients[1], gradients[0]) > 0.05
+        gradients[name] = lab.gradient(policy)
+    assert lab.gap(*gradients.values()) > 0.05
     for batch in (rollouts, without_unconditional(rollouts)):
         policy.zero_grad()
         current = policy(batch)
         (current.log_probs.sum() + (current.extra["mean"] * factors).sum()).backward()
-        assert lab.gap(lab.gradient(policy), gradients[0]) < 1e-5
+        assert lab.gap(lab.gradient(policy), gradients[kind]) < 1e-5
         assert not current.extra["std"].requires_grad
 
 

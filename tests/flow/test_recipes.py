@@ -117,6 +117,9 @@ def test_a_recipe_states_what_was_published(name):
     assert (policy["steps"], policy["evaluation_steps"]) == (steps, evaluation_steps)
     assert (policy["guidance"], policy["noise_level"]) == (guidance, noise)
     assert (policy["lora"]["rank"], policy["lora"]["alpha"]) == (rank, 2 * rank)
+    # What the authors' code of the published runs did. FLUX has one branch.
+    guided = guidance > 1 and "flux" not in name
+    assert policy.get("guidance_gradient") == ("conditional" if guided else None)
     assert policy["prompt_tokens"] == 128
     assert algorithm["clip_low"] == clip
     assert algorithm.get("beta", 0.0) == beta

@@ -57,8 +57,11 @@ def test_all_processes_make_equally_many_passes(three):
     """Windows start at different steps on each process, so unsharded policies differ in passes."""
     assert three["full"]["uneven passes"] > 0
     assert all(measured["passes apart"] == 0 for measured in three.values())
-    # The unconditional velocities are reused until the weights change.
-    assert [three["full"][n] for n in ("passes", "passes by other weights")] == [1, 2]
+    # Where they have no gradient, unconditional velocities are reused until the weights change.
+    passes = [
+        [three[c][n] for n in ("passes", "passes by other weights")] for c in ("full", "lora")
+    ]
+    assert passes == [[2, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])

@@ -12,6 +12,7 @@ from groupwise_flow.guard import FlowGuard
 FORMS = {
     "plain": ({}, {}),
     "guided, kl": ({"guidance": 4.0}, {"beta": 0.2}),
+    "guided, one branch": ({"guidance": 4.0, "guidance_gradient": "conditional"}, {"beta": 0.2}),
     "guided, published kl": ({"guidance": 4.0}, {"beta": 0.2, "kl": "published"}),
     "window": (
         {"window": {"kind": "random", "size": 2}, "shared_noise": True},
@@ -106,8 +107,10 @@ def test_answers_joins_the_outputs_of_all_microbatches(lab):
     torch.testing.assert_close(outputs["log_probs"], rollouts.sampler_log_probs, rtol=0, atol=1e-5)
 
 
-def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(lab, tmp_path):
-    policy = lab.policy(guidance=2.0, window={"kind": "fixed", "size": 2})
+@pytest.mark.parametrize(("gradient", "saved"), [("both", 0), ("conditional", 2)])
+def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(lab, tmp_path, gradient, saved):
+    window = {"kind": "fixed", "size": 2}
+    policy = lab.policy(guidance=2.0, guidance_gradient=gradient, window=window)
     lab.nudge(policy)
     sizes, switches, using = lab.calls(policy), [], policy.using
 
@@ -133,9 +136,10 @@ def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(lab, tmp_pat
         output=tmp_path / "run",
         quiet=True,
     )
-    # 10 passes for sampling and 4 for the reference. The 4 updates have 2 micro-batches each: the
-    # first update takes 1 pass for each, as the sampler's unconditional branch is still valid.
-    passes_per_step = 10 + 4 + 2 + 3 * 4
+    # 10 passes for sampling and 4 for the reference. The 4 updates have 2 micro-batches each, of 2
+    # passes. In the first one the sampler's unconditional branch is still valid, and is reused
+    # where it has no gradient.
+    passes_per_step = 10 + 4 + 4 * 4 - saved
     assert switches == [("reference", 10), ("reference", passes_per_step + 10)]
     assert len(sizes) == 2 * passes_per_step
 

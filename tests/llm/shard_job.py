@@ -16,13 +16,17 @@ import torch
 from accelerate import Accelerator
 
 import groupwise
-from groupwise import processes
+from groupwise import processes, testing
+from groupwise.testing.policy import gradients
+from groupwise.testing.policy.case import Case
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
 PROMPTS = ("a longer prompt: 12+34=", "Hi", "7-5", "What is it?")
 PER_PROMPT = 2
+LAWFUL = "lora"
+"""The model whose gradient, a mean over processes, is compared with differences of its outputs."""
 
 
 def rows(rank, processes):
@@ -74,10 +78,13 @@ def forwards(policy, *arguments, **options):
     return rollouts, len(passes)
 
 
-def run(settings, mesh, saved):
+def run(name, settings, mesh, saved):
     rank, processes = mesh.get_rank(), mesh.size()
     policy, unsharded_at_once = placed(settings, mesh)
     prompts, seeds = rows(rank, processes)
+    if name == LAWFUL:
+        case = Case(policy, [*prompts, {"prompt": "abc"}], 1, None)
+        testing.hold("a sharded policy", gradients.LAWS, case)
     results = {"notes": list(policy.notes), "unsharded at once": unsharded_at_once}
     results["local bytes"] = sum(
         p.to_local().untyped_storage().nbytes() for p in policy.parameters()
@@ -133,7 +140,7 @@ def main(out):
     mesh = processes.mesh(accelerator)
     for name, settings in cases["models"].items():
         saved = out.parent / (name if accelerator.is_main_process else f"{name} of another")
-        result = run(settings, mesh, saved)
+        result = run(name, settings, mesh, saved)
         torch.save(result, out.parent / f"{name}-{mesh.get_rank()}.pt")
     for arguments in cases["runs"]:
         groupwise.train(**arguments, quiet=True)

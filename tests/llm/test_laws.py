@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from groupwise import testing
+from groupwise.testing.policy import gradients
+from groupwise.testing.policy.case import Case
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_llm.vllm.sampler import VLLM
@@ -36,6 +38,27 @@ def test_architectures(make, architecture):
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_settings(make, settings):
     testing.check_policy(make(**SETTINGS[settings]), ROWS)
+
+
+GRADIENTS = {
+    "untied": {"architecture": "llama"},
+    "checkpointing": {"gradient_checkpointing": True},
+    "lora, checkpointing": {"lora": {"rank": 2}, "gradient_checkpointing": True},
+    "lora, prompts that are not shared": {"lora": {"rank": 2}, "share_prompt": False},
+    "bf16": {"precision": "bf16"},
+    "bf16, head in float32, lora": {
+        "precision": "bf16",
+        "head_precision": "float32",
+        "lora": {"rank": 2},
+    },
+    "penalty": {"repetition_penalty": 1.2, "top_k": 20},
+}
+"""Settings that change how log-probs are computed, beside those of the tests above."""
+
+
+@pytest.mark.parametrize("form", GRADIENTS)
+def test_gradient(make, form):
+    testing.hold(form, gradients.LAWS, Case(make(**GRADIENTS[form]), ROWS, 4, None))
 
 
 def loaded(policy):

@@ -99,7 +99,7 @@ def nudged(
     before = [p.detach().clone() for p in trained]
     with torch.no_grad():
         for p in trained:
-            noise = _divided_as(p, torch.randn(p.shape, generator=generator))
+            noise = divided_as(p, torch.randn(p.shape, generator=generator))
             p.add_(size * (p.abs().mean() + 0.1) * noise)
     try:
         yield
@@ -116,11 +116,15 @@ def gradient(policy: Policy) -> Tensor:
         for p in policy.parameters()
         if p.requires_grad
     ]
-    whole = [grad.full_tensor() if isinstance(grad, DTensor) else grad for grad in grads]
-    return torch.cat([grad.detach().double().cpu().flatten() for grad in whole])
+    return torch.cat([whole(grad).detach().double().cpu().flatten() for grad in grads])
 
 
-def _divided_as(parameter: Tensor, value: Tensor) -> Tensor:
+def whole(value: Tensor) -> Tensor:
+    """The whole tensor; a collective where it is sharded."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def divided_as(parameter: Tensor, value: Tensor) -> Tensor:
     """The value on the parameter's device, sharded like the parameter."""
     if isinstance(parameter, DTensor):
         return distribute_tensor(value, parameter.device_mesh, parameter.placements)

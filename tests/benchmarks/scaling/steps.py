@@ -236,7 +236,7 @@ def image_step(
     """A step that samples in process.
 
     passes: the work of a decision in forward passes, 4 and 3 with adapters if activations are
-        recomputed, and one more for the unconditional branch, which has no gradient.
+        recomputed, and as many for the unconditional branch.
     sampled: forward passes to sample a picture. A group is never split between processes.
     """
     busy = min(gpus, batch.groups)
@@ -244,13 +244,13 @@ def image_step(
     parts = ceil(pictures / batch.together)
     branches = 2 if batch.guided else 1
     sampled = sampled or branches * batch.steps
-    passes = passes or (3 if lora else 4) + (branches - 1)
+    passes = passes or branches * (3 if lora else 4)
     one = model.flops / (machines.IMAGES * machine.flops)
     sampling, work = pictures * sampled * one, pictures * batch.decisions * passes * one
     once = gather(model.weights, model.blocks, gpus, machine) if shard else 0.0
     drawing = parts * sampled * once
     both = of_pass(model.weights, model.blocks, gpus, machine, lora=lora) if shard else 0.0
-    learning = parts * batch.decisions * (both + (branches - 1) * once)
+    learning = parts * batch.decisions * branches * both
     return Step(
         sampling=sampling,
         rewards=pictures * machines.IMAGE_REWARD,
