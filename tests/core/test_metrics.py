@@ -85,6 +85,12 @@ def partial(completions, prompts, log_metric, **_):
             for t, p in zip(completions, prompts, strict=True)]  # fmt: skip
 
 
+def breaks(completions, prompts, **_):
+    """Fails on some completions, and on all of one prompt."""
+    values = zip(completions, prompts, half_dead(completions, prompts), strict=True)
+    return [math.nan if len(t) == 2 or number(p) == 10 else value for t, p, value in values]
+
+
 def ends(completions, prompts, **_):
     """1 where the completion ends by itself on an even prompt: right or wrong."""
     return [
@@ -116,6 +122,7 @@ CASES = {
     "engine": Case(Drawer, GRPO, {}, {"updates_per_rollout": 2}, engine=True),
     "right": Case(Exact, GRPO, {}, {"updates_per_rollout": 2}, (ends,)),
     "several": Case(Drawer, GRPO, {}, {"updates_per_rollout": 4}, (half_dead, partial)),
+    "failed": Case(Drawer, GRPO, {}, {"updates_per_rollout": 2}, (breaks,)),
     "all dead": Case(Drawer, GRPO, {}, {}, (lambda completions, **_: [0.1] * len(completions),)),
     "scaled": Case(Scaled, GRPO, {}, {"updates_per_rollout": 4}),
 }
@@ -204,7 +211,10 @@ class Definitions:
 
     def __init__(self, run: Run, step: Step) -> None:
         self.run, self.step, self.case = run, step, run.case
-        self.rollouts, self.scores = step.rollouts, step.scores
+        # A failed completion is counted, and in no mean.
+        self.failed = int(step.scores.failed.sum())
+        others = ~step.scores.failed
+        self.rollouts, self.scores = step.rollouts.select(others), step.scores.select(others)
         self.settings = run.trainer.config.train
         self.algorithm = run.trainer.algorithm
         self.groups = self.rollouts.groups.tolist()
@@ -238,7 +248,8 @@ class Definitions:
             "length_max": max(lengths),
             "truncated": mean(rollouts.truncated.double().tolist()),
             "entropy": mean(current.entropy[rollouts.mask].tolist()),
-            "failed_rewards": 0,
+            "failed": self.failed,
+            **({"failed/first": self.failed} if self.failed else {}),
             "unscored": sum(map(math.isnan, totals)),
             **{f"rewards/{n}": mean(scores.column(n).tolist()) for n in scores.names},
         }
@@ -368,6 +379,7 @@ def check_that_the_case_can_fail(name: str, steps: list[Step]) -> None:
     if name == "all dead":
         assert first["zero_variance"] == 1
         return
+    assert (first["failed"] > 0) == (name == "failed")
     if name not in ("kl", "bonus"):
         assert 0 < first["zero_variance"] < 1
         assert first["trained_decisions"] < first["length"] * 16 * len(steps[0].tables)

@@ -136,11 +136,14 @@ class Sampling:
             purpose=purpose,
             most=most,
         )
-        for start in range(0, len(draws), most):
+        start = 0
+        while True:  # to the end of the stream, where an engine lets its servers sleep
             if self.threads is not None:
                 self.threads.adapt()
             with torch.no_grad(), self.policy.using(name) if own else nullcontext():
                 rollouts: Any = next(stream, None)
+            if rollouts is None:
+                break
             part = draws[start : start + most]
             rows = [draw.row for draw in part]
             self._check(rollouts, rows, size)
@@ -148,13 +151,19 @@ class Sampling:
                 self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
             versions = self._versions(rollouts, version)
             numbers = torch.tensor([draw.number for draw in part], device=rollouts.groups.device)
+            own_seeds = seeds[start * size : (start + most) * size]
             yield replace(
                 rollouts,
                 groups=numbers.repeat_interleave(size),
                 versions=versions,
-                failures=_with_seeds(
-                    rollouts.failures, seeds[start * size : (start + most) * size]
-                ),
+                failures=_with_seeds(rollouts.failures, own_seeds),
+            )
+            del rollouts  # else this frame holds them while the next ones are sampled
+            start += most
+        if start < len(draws):
+            raise UserError(
+                f"{self._name} returned rollouts for {start} of {len(draws)} prompts: `stream` "
+                f"must yield those of all prompts"
             )
 
     @property

@@ -57,15 +57,22 @@ class Fleet:
         self._set_patience()
 
     def each(self, action: Callable[[Server], object]) -> None:
-        """Run the action on all living servers at the same time; those that fail are lost."""
-        living = self.living
-        with ThreadPoolExecutor(len(living)) as threads:
-            futures = [threads.submit(action, server) for server in living]
-        for server, future in zip(living, futures, strict=True):
-            try:
-                future.result()
-            except LostError as error:
-                self.lose(server, error)
+        """Run the action on all living servers at the same time; those that fail are lost.
+
+        The last one is waited for, so its action may run again.
+        """
+        due = self.living
+        while due:
+            with ThreadPoolExecutor(len(due)) as threads:
+                futures = {server: threads.submit(action, server) for server in due}
+            for server, future in futures.items():
+                try:
+                    future.result()
+                except LostError as error:
+                    self.lose(server, error)
+                    continue
+                due.remove(server)
+            due = [server for server in due if server in self.living]
 
     def _set_patience(self) -> None:
         living = self.living

@@ -1,4 +1,4 @@
-"""Generation: the requests of a step, all in flight from the beginning, and their completions."""
+"""Generation: the requests of a step, as many as possible in flight, and their completions."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +18,7 @@ AT_ONCE = 256
 
 
 class Generation:
-    """A context in which the requests are in flight; at its end the rest is given up.
+    """A context in which the requests are sent; at its end the rest is given up.
 
     tag: of the weights that must have sampled every completion; ask: sends a request to a server;
     renew: sends the weights to a server that no longer has them, after a restart.

@@ -74,7 +74,7 @@ class VLLM(Sampler):
             self._stop()
             raise
         self._thread: threading.Thread | None = None
-        self._probed = False
+        self._probed: list[int] = []
 
     # ---- weights
 
@@ -101,10 +101,11 @@ class VLLM(Sampler):
             processes.first(self._sleep.wake)
         self._transfer.send(policy.weights, self.tag)
         self.version = version
-        if not self._probed:
-            self._probe(policy)
-            self._probed = True
-            PartialState().wait_for_everyone()  # else the fastest rank would put servers to sleep
+        # Again after the first update: before it, adapters add nothing that could be missing.
+        if not self._probed or (len(self._probed) == 1 and version > self._probed[0]):
+            # On all processes before any goes on, else the fastest would put servers to sleep.
+            processes.each(lambda: self._probe(policy))
+            self._probed.append(version)
 
     def _probe(self, policy: LanguageModel) -> None:
         """Raise UserError where a server's log-probs are not the policy's: it runs another model,
@@ -122,20 +123,27 @@ class VLLM(Sampler):
             "seed": 0,
             "max_tokens": min(PROBE_TOKENS, policy.config.max_new_tokens),
         }
-        for server in self.fleet.living:
+        drawn: dict[Server, Completion] = {}
+
+        def draw(server: Server) -> None:
             (choice,) = server.generate(ids.tolist(), sampling)
-            drawn = read(
+            drawn[server] = read(
                 choice,
                 server.url,
                 longest=sampling["max_tokens"],
                 vocabulary=self.vocabulary,
                 scored=True,
             )
-            rollouts = self._rollouts([row], [ids], 1, [drawn], "train")
-            ours = policy(rollouts).log_probs
-            assert ours is not None
-            assert rollouts.sampler_log_probs is not None
-            gap = float((ours - rollouts.sampler_log_probs).abs().mean())
+
+        self.fleet.each(draw)
+        count = len(drawn)  # one pass for all servers, since a sharded policy's is a collective
+        rollouts = self._rollouts([row] * count, [ids] * count, 1, [*drawn.values()], "train")
+        ours = policy(rollouts).log_probs
+        assert ours is not None
+        assert rollouts.sampler_log_probs is not None
+        gaps = (ours - rollouts.sampler_log_probs).abs().masked_fill(~rollouts.mask, 0.0)
+        means = gaps.sum(dim=1) / rollouts.lengths
+        for server, gap in zip(drawn, means.tolist(), strict=True):
             if not gap <= MAX_GAP:
                 raise UserError(
                     f"sampler: the vLLM server at {server.url} has loaded the policy's weights, "
@@ -179,6 +187,8 @@ class VLLM(Sampler):
                 "sampler.sleep: true and train.ahead: 1: servers that sleep during updates cannot "
                 "sample at the same time; unset one of the two"
             )
+        if not prompts:
+            return
         ids = [self.policy.prompts.encode(row) for row in prompts]
         requests = split(
             ids,

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 
 import pytest
+import torch
 
 from groupwise.errors import UserError
 from groupwise_llm.vllm.request import split
@@ -89,3 +90,26 @@ def test_parts_are_ready_one_by_one(make, engine, sampler, rows):
     assert not hold.is_set()
     hold.set()
     assert next(parts).completions == expected.completions[4:]
+
+
+def test_a_server_that_is_lost_before_the_first_check_is_left_out(make, engine, sampler, rows):
+    policy, servers = make("llama", max_new_tokens=2), [engine(), engine()]
+    servers[0].faults[GENERATE] = lambda _: "die"
+    vllm = sampler(policy, *servers)
+    vllm.follow(policy, "policy", 0)
+    assert vllm.fleet.living == vllm.fleet.servers[1:]
+    assert len(vllm.sample(rows, group_size=2, seeds=range(6))) == 6
+
+
+def test_weights_that_a_server_loads_wrongly_after_the_first_update_are_noticed(
+    make, engine, sampler
+):
+    """Adapters add nothing before it, so a first check cannot see that they are missing."""
+    policy, server = make("llama", max_new_tokens=4), engine()
+    vllm = sampler(policy, server)
+    vllm.follow(policy, "policy", 0)
+    with torch.no_grad():
+        policy.model.lm_head.weight.copy_(5 * policy.model.lm_head.weight.flip(0))
+    server.load = lambda folder: None
+    with pytest.raises(UserError, match="its log-probs differ from the policy's"):
+        vllm.follow(policy, "policy", 1)

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
+from groupwise.prompts.draws import Draw
 from groupwise.testing import check_sampler
+from groupwise.training.sampling import Sampling
 from groupwise_llm.settings import Choice, Lora
 
 
@@ -160,6 +162,14 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
         "server_info", "wake_up", *load, "update_weight_version",
         "inference/v1/generate", "wake_up", *["inference/v1/generate"] * 3, "sleep",
     ]  # fmt: skip
+    # As a run samples, part by part.
+    server.calls.clear()
+    sampling = Sampling(policy, vllm, seed=0, batch=1)
+    sampling.follow(None, 1)
+    draws = [Draw(number, row) for number, row in enumerate(rows)]
+    assert len(list(sampling.draw(draws, 1, space="train", purpose="train"))) == 3
+    assert server.paths()[-1] == "sleep"
+    assert server.paths().count("wake_up") == 2
     with ThreadPoolExecutor(1) as thread:
         ahead = thread.submit(vllm.sample, rows, group_size=1, seeds=range(3))
         with pytest.raises(UserError, match=r"sampler.sleep: true and train.ahead: 1"):

@@ -110,7 +110,7 @@ def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transf
     policy, servers = make("llama"), [engine(backend="nccl"), engine(backend="nccl")]
     vllm = sampler(policy, *servers, transfer="nccl")
     for version in range(2):
-        vllm._probed = True  # no tensors arrive
+        vllm._probed = [0, 1]  # no tensors arrive
         vllm.follow(policy, "policy", version)
     for offset, server in enumerate(servers):
         update = [
@@ -135,7 +135,7 @@ def test_closing_ends_the_started_server_although_another_is_gone(
 ):
     server, ended = engine(backend="nccl"), []
     vllm = sampler(make("llama"), server, transfer="nccl")
-    vllm._probed = True
+    vllm._probed = [0, 1]
     vllm.follow(vllm.policy, "policy", 0)
     vllm._launch = Values()
     vllm._launch.close = lambda: ended.append("server")
@@ -201,8 +201,8 @@ def test_only_the_first_of_several_processes_sends_weights(engine, saved, tmp_pa
     launch(CHILD, tmp_path, 2, limit=220, imports=["groupwise_llm.policy"])
     paths = server.paths()
     assert paths.count("collective_rpc") == 2  # one for each of the two versions
-    # Three for each version, and a check by each process.
-    assert paths.count("inference/v1/generate") == 8
+    # Three for each version, and two checks by each process: before and after the first update.
+    assert paths.count("inference/v1/generate") == 10
     requests = [path for path in paths if path in ("wake_up", "sleep", "inference/v1/generate")]
     asleep = False
     for path in requests:
