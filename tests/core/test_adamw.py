@@ -44,7 +44,7 @@ def train(weights, optimizer, steps):
         target = torch.randn(100, 64, generator=torch.Generator().manual_seed(step))
         loss = (weights.large - target).square().mean() + weights.small.square().sum()
         optimizer.backward(loss)
-        assert optimizer.step(1e-2, number=step)["updated"]
+        assert optimizer.step(1e-2, number=step).updated
 
 
 def stored(tensors, folder):

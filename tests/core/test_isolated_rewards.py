@@ -138,7 +138,7 @@ def test_an_isolated_reward_is_called_in_the_main_thread_of_one_process(lab, sco
         first = scorer(rollouts(lab, "measures"), RunState(global_step=7))
     second = scorer(rollouts(lab, "measures"))
     assert first.total.tolist() == [14.0, 15.0]
-    assert first.metrics == {"isolated/step": 7.0}
+    assert first.metrics == {"isolated/step": (14.0, 2)}
     assert first.extra == second.extra
     # Without the seconds in which the process starts.
     assert 0 < first.seconds["isolated"] < effort.elapsed

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import conftest_of, per_microbatch, plain, run_on_both
+from runs import conftest_of, in_own_memory, per_microbatch, plain, run_on_both
 from simulated import Device
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise_flow.algorithm import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
@@ -40,6 +40,9 @@ def make(model: Path, **settings: Any) -> FlowPolicy:
     usual = {"steps": 4, "evaluation_steps": 2, "guidance": 2.0, "batch": 8}
     policy = FlowPolicy(Settings(model=str(model), **{**size, **usual, **settings}))
     policy.place("cpu")
+    for part in policy.adapter.pipeline.components.values():  # encoders may be beside the policy
+        if isinstance(part, nn.Module):
+            in_own_memory(part)
     return policy
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -20,6 +20,8 @@ from groupwise import Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
 from groupwise.training.update import Updater
+
+Module = TypeVar("Module", bound=torch.nn.Module)
 
 TRAIN = {
     "groups_per_step": 2,
@@ -48,7 +50,7 @@ def run_on_both(folder: Path, make: Callable[[], Policy], config: Mapping[str, A
     for place in ("cpu", "device"):
         for steps in (2, 3):
             # Loaded outside of the device, as loading uses torch's own `meta` tensors.
-            policy = in_own_memory(make())
+            policy = make()
             with nullcontext() if place == "cpu" else Device(), plain(), launched(place):
                 groupwise.train(
                     policy=policy,
@@ -60,15 +62,15 @@ def run_on_both(folder: Path, make: Callable[[], Policy], config: Mapping[str, A
                 )
 
 
-def in_own_memory(policy: Policy) -> Policy:
-    """The policy with each weight in memory that torch allocated, as a copy to a device has it.
+def in_own_memory(module: Module) -> Module:
+    """The module with each weight in memory that torch allocated, as a copy to a device has it.
 
     Loaded weights lie where their file puts them, at any multiple of 8 bytes, and MKL chooses its
     kernels by the alignment: on some processors, products then differ in the last digit.
     """
-    for weight in (*policy.parameters(), *policy.buffers()):
+    for weight in (*module.parameters(), *module.buffers()):
         weight.data = weight.data.clone()
-    return policy
+    return module
 
 
 def plain() -> AbstractContextManager[Any]:

@@ -66,5 +66,7 @@ def test_a_model_that_needs_a_mask_with_its_cache_is_sampled_without_the_cache(m
         return forward(position_ids=position_ids, **inputs)
 
     model.model.forward = forward_with_mask_only
-    abilities = ability(CausalModel(model), precision="float32", head=None, share=True, name="it")
+    abilities = ability(
+        CausalModel(model), precision="float32", head=None, share=True, name="it", longest=16
+    )
     assert not abilities.decoding.cached

@@ -31,10 +31,10 @@ def test_a_replayed_completion_has_its_own_log_probs(make):
         return replace(rollouts, versions=torch.full((6,), version))
 
     first = sampled(range(6), 0)
-    replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]))
+    replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]), 0)
     state, tensors = encode(replay.state_dict(), "replay")
     loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
-    filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6))
+    filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6), 1)
     assert filled.replayed.tolist() == [False, False, True] * 2
     with torch.no_grad():
         original, replayed = policy(first).log_probs, policy(filled.rollouts).log_probs

@@ -90,10 +90,9 @@ def perturbed(model: nn.Module) -> Iterator[None]:
     before = [weight.clone() for weight in trained]
     with torch.no_grad():
         for weight in trained:
-            generator = torch.Generator(weight.device).manual_seed(0)
-            noise = torch.randn(weight.shape, generator=generator, device=weight.device)
+            noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
             scale = float(weight.float().square().mean().sqrt()) if weight.numel() else 0.0
-            weight.add_((NOISE * scale or FROM_ZERO) * noise.to(weight.dtype))
+            weight.add_((NOISE * scale or FROM_ZERO) * noise.to(weight))
     try:
         yield
     finally:

@@ -119,7 +119,9 @@ class Copies:
         for key, weight in weights.items():
             copy = self._copies.get(key)
             if copy is None or copy.weight is not weight or copy.tensor.device != weight.device:
-                copy = _Copy(weight, -1, torch.empty_like(weight, dtype=key[1]).detach())
+                # A parameter, since peft adapts no plain tensors.
+                memory = torch.empty_like(weight, dtype=key[1]).detach()
+                copy = _Copy(weight, -1, nn.Parameter(memory, requires_grad=False))
             if copy.version != weight._version:
                 stale.append((copy.tensor, weight.detach()))
             copies[key] = _Copy(weight, weight._version, copy.tensor)
@@ -210,7 +212,7 @@ def _passing_on(weight: Tensor, copy: Tensor) -> Tensor:
     if weight.requires_grad and torch.is_grad_enabled():
         passed: Tensor = _Through.apply(weight, copy)
         return passed
-    return nn.Parameter(copy, requires_grad=False)  # peft adapts parameters, not plain tensors
+    return copy
 
 
 def _stays_in_float32(causal: Any, name: str) -> bool:
