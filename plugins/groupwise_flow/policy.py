@@ -127,7 +127,7 @@ class FlowPolicy(Policy):
         return self.needed is None or name in self.needed
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Raise UserError for a prompt that is no text or is too long for the text encoders; with
+        """Raise UserError for a prompt that is not a text or is too long for the encoders; with
         `long_prompts: skip` or `cut` add a note instead. With `encoders: cached` encode them all.
         """
         if self.config.encoders != "cached":
