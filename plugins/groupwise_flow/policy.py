@@ -6,7 +6,6 @@ marginals, so that each step is drawn from a Gaussian and has a log-prob.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,12 +16,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, products_are_exact
-from groupwise_flow import sde
 from groupwise_flow.card import card
 from groupwise_flow.denoising import Denoised
 from groupwise_flow.drawing import draw
 from groupwise_flow.examining import checked, examine
-from groupwise_flow.guided import Guided, select
+from groupwise_flow.guided import Guided
 from groupwise_flow.levels import levels
 from groupwise_flow.loading import check_shardable, load
 from groupwise_flow.lora import adds_nothing
@@ -31,17 +29,15 @@ from groupwise_flow.reach import Reach
 from groupwise_flow.rounding import Rounding
 from groupwise_flow.saving import save
 from groupwise_flow.settings import Settings
-from groupwise_flow.sharding import largest
+from groupwise_flow.transitions import Transitions
 from groupwise_flow.weights import Weights
-
-CONSTANT = -1
-"""The version of unconditional velocities that are reused with any weights."""
 
 
 class FlowPolicy(Policy):
     """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are denoising steps.
 
-    Trajectories hold, for each rollout, its samples x from the first decision on.
+    Trajectories hold, for each rollout, its samples x from the first decision on; see
+    `Transitions`.
 
     Extras of a decision, where the algorithm needs them: `mean` [b, t, ...] and `std` [b, t] of its
     Gaussian, and `interval` [b, t], sigma - sigma_next of the step.
@@ -62,6 +58,7 @@ class FlowPolicy(Policy):
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
     needed: frozenset[str] | None = None
+    _sigmas: Tensor
 
     def __init__(self, config: Settings) -> None:
         super().__init__()
@@ -105,6 +102,7 @@ class FlowPolicy(Policy):
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
         self._weights_now = Weights(self.adapter.model)
+        self.transitions = Transitions(self.guided, self._weights_now, self.mesh)
         self._loaded = True
 
     def train(self, mode: bool = True) -> Self:
@@ -129,7 +127,7 @@ class FlowPolicy(Policy):
         return self.needed is None or name in self.needed
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Raise UserError for a prompt that is no text or is too long for the text encoders; with
+        """Raise UserError for a prompt that is not a text or is too long for the encoders; with
         `long_prompts: skip` or `cut` add a note instead. With `encoders: cached` encode them all.
         """
         if self.config.encoders != "cached":
@@ -199,7 +197,7 @@ class FlowPolicy(Policy):
             sampler_log_probs=done.log_probs,
             failures=self._failures(broken),
             facts={"images": list(images), **self._predictions(done, images)},
-            trajectory=self._trajectory(done, first) if training else {},
+            trajectory=self.transitions.trajectory(done, first) if training else {},
         )
         return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
 
@@ -232,18 +230,6 @@ class FlowPolicy(Policy):
             ]
         return torch.cat(parts, dim=1)
 
-    def _trajectory(self, done: Denoised, first: Tensor) -> dict[str, Tensor | Sequence[Tensor]]:
-        """The rollouts' trajectory: samples and window, and unconditional velocities with the
-        number of the weights that computed them. Latents are stored in CPU memory."""
-        trajectory: dict[str, Tensor | Sequence[Tensor]] = {
-            "path": list(done.path.cpu()),
-            "first": first.to(self.device),
-        }
-        if done.unconditional is not None:
-            trajectory["unconditional"] = list(done.unconditional.cpu())
-            trajectory["version"] = [torch.tensor(self._weights_now.number)] * len(first)
-        return trajectory
-
     # ---- log-probs
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
@@ -252,89 +238,18 @@ class FlowPolicy(Policy):
         The unconditional velocities of sampling are reused until the first update changes the
         weights, in passes that need no gradient of them.
         """
-        start, stop, _ = decisions.indices(rollouts.mask.shape[1])
-        path = self._stack(rollouts, "path", slice(start, stop + 1))
-        shape = (len(rollouts), stop - start)
-        place = self._places(rollouts, slice(start, stop))
-        sigmas: Any = self._sigmas
-        sigma, after = sigmas[place], sigmas[place + 1]
-        rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
-        guidance = self.config.guidance_in_training
-        unconditional = self._known_unconditional(rollouts, slice(start, stop))
-        negative = None
-        if unconditional is None:
-            negative = self.guided.negative(rollouts.prompts, guidance)
-        velocity, _ = self.guided.velocity(
-            path[:, :-1].flatten(0, 1),
-            sigma,
-            select(self.guided.conditions(rollouts.prompts), rows),
-            guidance,
-            negative=negative and select(negative, rows),
-            unconditional=unconditional,
-        )
-        step = sde.move(
-            velocity,
-            path[:, :-1].flatten(0, 1),
-            sigma,
-            after,
-            kind=self.config.sde,
-            noise_level=self.config.noise_level,
-            next_sample=path[:, 1:].flatten(0, 1),
-        )
-        extra = {
-            "mean": step.mean.unflatten(0, shape),
-            "std": step.std.flatten().view(shape),
-            "interval": (sigma - after).view(shape),
-        }
-        extra = {name: value for name, value in extra.items() if self.needs(name)}
-        log_probs = step.log_prob.view(shape)
+        answer = self.transitions.score(rollouts, decisions, self._sigmas)
+        extra = {name: value for name, value in answer.extra.items() if self.needs(name)}
+        log_probs = answer.log_probs
+        assert log_probs is not None
         if self.mesh is None:
             log_probs = self._reach(log_probs, self.parameters())
         return LogProbs(log_probs=log_probs, extra=extra)
 
-    def _known_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
-        """[n, ...] the unconditional velocities of sampling; None once the weights have changed,
-        and where they need a gradient."""
-        if "unconditional" not in rollouts.trajectory:
-            return None
-        if torch.is_grad_enabled() and self.config.trains_unconditional:
-            return None
-        known = (CONSTANT, self._weights_now.number)
-        outdated = any(int(v) not in known for v in rollouts.trajectory["version"])
-        # Each pass of a sharded model is a collective, so all processes reuse them, or none does.
-        if any(largest([int(outdated)], self.mesh)):
-            return None
-        return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
-
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of
         the present weights, which `forward` reuses with any weights."""
-        negative = self.guided.negative(rollouts.prompts, self.config.guidance_in_training)
-        if self.config.trains_unconditional or negative is None:
-            return rollouts
-        sigmas: Any = self._sigmas
-        shape, place = rollouts.mask.shape, self._places(rollouts, slice(None))
-        rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])
-        with torch.no_grad():
-            velocity, _ = self.guided.velocity(
-                self._stack(rollouts, "path", slice(shape[1])).flatten(0, 1),
-                sigmas[place],
-                select(negative, rows),
-                self.config.guidance_in_training,
-            )
-        constant = {
-            "unconditional": list(velocity.unflatten(0, shape).cpu()),
-            "version": [torch.tensor(CONSTANT)] * shape[0],
-        }
-        return replace(rollouts, trajectory={**rollouts.trajectory, **constant})
-
-    def _places(self, rollouts: Rollouts, steps: slice) -> Tensor:
-        """[n] the index among all denoising steps of each of these decisions."""
-        numbers = torch.arange(rollouts.mask.shape[1], device=self.device)[steps]
-        return (rollouts.tensor("first").to(self.device).unsqueeze(1) + numbers).flatten()
-
-    def _stack(self, rollouts: Rollouts, name: str, steps: slice) -> Tensor:
-        return torch.stack([row[steps] for row in rollouts.trajectory[name]]).to(self.device)
+        return self.transitions.with_constants(rollouts, self._sigmas)
 
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool

@@ -1,6 +1,7 @@
 """Completions: token ids to what rewards read, and where in the text each token ends."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from groupwise_llm.characters import ends
@@ -27,6 +28,29 @@ class Completions:
         """For each token the number of characters of its completion's `text` decoded up to it."""
         length = self._length(ids)
         return ends(self._decoded, ids[:length], text) + [len(text)] * (len(ids) - length)
+
+    def optional_facts(
+        self,
+        requested: Collection[str],
+        tokens: Sequence[Sequence[int]],
+        texts: Sequence[str],
+        *,
+        sampled: Sequence[Sequence[bool]] | None = None,
+    ) -> dict[str, Sequence[Any]]:
+        """The policy's optional facts that are requested: `completion_mask`, `character_ends`.
+
+        tokens, sampled: see `LanguageModel.completions_and_facts`; texts: of these tokens.
+        """
+        facts: dict[str, Sequence[Any]] = {}
+        masks = [[True] * len(ids) for ids in tokens] if sampled is None else sampled
+        if "completion_mask" in requested:
+            facts["completion_mask"] = masks
+        if "character_ends" in requested:
+            facts["character_ends"] = [
+                list(compress(self.character_ends(ids, text), mask))
+                for ids, text, mask in zip(tokens, texts, masks, strict=True)
+            ]
+        return facts
 
     def _length(self, ids: Sequence[int]) -> int:
         """The number of tokens before end tokens and padding at the end."""

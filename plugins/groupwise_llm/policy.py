@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +10,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import StopStringCriteria
 
-from groupwise.errors import UserError
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
@@ -19,6 +17,7 @@ from groupwise_llm.card import card_of
 from groupwise_llm.completions import Completions, as_completion
 from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.estimates.memory import estimate
+from groupwise_llm.examining import check_uncut, examine
 from groupwise_llm.files import sharding
 from groupwise_llm.files.loading import (
     Loaded,
@@ -26,23 +25,17 @@ from groupwise_llm.files.loading import (
     dtype_of,
     end_tokens,
     load,
-    outline,
     positions_of,
-    tokenizer_of,
 )
 from groupwise_llm.files.saving import save
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
-from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.probing import probes
 from groupwise_llm.prompts import Prompts
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
 from groupwise_llm.training.passes import Sequences, distinct
-
-CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
-"""Settings that make the sampling distribution differ from the softmax of the log-probs."""
 
 
 class LanguageModel(Policy):
@@ -167,15 +160,8 @@ class LanguageModel(Policy):
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise UserError for another sampler with top_k and the like: its log-probs are then those
         of the truncated distribution, not of the softmax that is trained."""
-        usual = Settings.model_fields
-        cuts = [name for name in CUTS if getattr(self.config, name) != usual[name].default]
-        if sampler is not self and cuts:
-            chosen = ", ".join(f"policy.{name} {getattr(self.config, name)}" for name in cuts)
-            raise UserError(
-                f"{chosen}: {type(sampler).__name__} states log-probs of the truncated "
-                f"distribution, and training needs those of the full softmax; leave "
-                f"{', '.join(cuts)} unset, or leave out the section sampler"
-            )
+        if sampler is not self:
+            check_uncut(self.config, type(sampler).__name__)
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._notes += self.prompts.check(rows)
@@ -186,13 +172,7 @@ class LanguageModel(Policy):
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         """The errors and notes of loading and `check_prompts`, without loading any weights."""
-        model = config_of(config)
-        whole = outline(config, model)
-        prompts = Prompts(tokenizer_of(config), config, positions=positions_of(model))
-        notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows)]
-        if config.lora is not None:
-            notes += [coverage(whole), *experts_without_adapters(whole)]
-        return notes
+        return examine(config, rows)
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:
@@ -255,21 +235,9 @@ class LanguageModel(Policy):
         """
         texts = [self.completions.text(ids) for ids in tokens]
         completions = [as_completion(text, row) for text, row in zip(texts, rows, strict=True)]
-        different = {id(row): row for row in rows}
-        prefixes = {key: self.prompts.thinking_prefix(row) for key, row in different.items()}
-        facts: dict[str, Sequence[Any]] = {
-            "completion_ids": tokens,
-            "thinking_prefix": [prefixes[id(row)] for row in rows],
-        }
-        masks = [[True] * len(ids) for ids in tokens] if sampled is None else sampled
-        if "completion_mask" in self.requested:
-            facts["completion_mask"] = masks
-        if "character_ends" in self.requested:
-            facts["character_ends"] = [
-                list(compress(self.completions.character_ends(ids, text), mask))
-                for ids, text, mask in zip(tokens, texts, masks, strict=True)
-            ]
-        return completions, facts
+        optional = self.completions.optional_facts(self.requested, tokens, texts, sampled=sampled)
+        prefixes = self.prompts.thinking_prefixes(rows)
+        return completions, {"completion_ids": tokens, "thinking_prefix": prefixes, **optional}
 
     def _decoder(self, purpose: Purpose) -> sampling.Decoder:
         choice = self.config if purpose == "train" else self.config.for_evaluation()

@@ -77,6 +77,12 @@ class Prompts:
         tag = THINKING.search(text, common_prefix(rest, text))
         return "" if tag is None else text[tag.start() :]
 
+    def thinking_prefixes(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """`thinking_prefix` of each row; computed once for a row that occurs several times."""
+        different = {id(row): row for row in rows}
+        prefixes = {key: self.thinking_prefix(row) for key, row in different.items()}
+        return [prefixes[id(row)] for row in rows]
+
     def too_long(self, row: Mapping[str, Any]) -> bool:
         return self.limit is not None and self.lengths([row])[0] > self.limit
 

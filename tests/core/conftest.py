@@ -24,9 +24,10 @@ from groupwise.run.loop import loop
 from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
+from groupwise.training.ahead import Ahead
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Ahead, Experience
+from groupwise.training.experience import Experience
 from groupwise.training.learner import Learner
 from groupwise.training.sampling import Sampling
 from groupwise.training.step_metrics import joined

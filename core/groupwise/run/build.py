@@ -17,11 +17,12 @@ from groupwise.policy import Policy
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts, held_out_draws
 from groupwise.run.trainer import Trainer
+from groupwise.training.ahead import Ahead
 from groupwise.training.alarm import Watch
 from groupwise.training.chain import Chain
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Ahead, Experience
+from groupwise.training.experience import Experience
 from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling

@@ -2,24 +2,21 @@
 
 The reference is the model's own forward on one row at a time, without padding, cache or mask.
 Compared with it are: the training pass over whole rows, the training pass with shared prompts, and
-decoding in each of `WAYS`, from the fastest to the safest.
+decoding (`ways`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from textwrap import shorten
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
 
-from groupwise.errors import UserError, first_line
-from groupwise_llm.decoding import drawing, sampling
+from groupwise.errors import UserError
 from groupwise_llm.decoding.stepping import Way
 from groupwise_llm.model.causal import CausalModel, head_is_linear
 from groupwise_llm.model.copies import Numerics
-from groupwise_llm.probing.trial import STEPS, TOLERANCE, Trial, gap_of, truth
+from groupwise_llm.probing import ways
+from groupwise_llm.probing.trial import TOLERANCE, Trial, gap_of, short
 
 NOISE = 20.0
 """The tolerance in float32 is this many times the gap that batching alone causes, clamped to
@@ -31,13 +28,6 @@ HEAD_ROUNDED = 0.01
 OWN_HEAD = (
     "this model's own logits are more than output embedding @ hidden state, so the model computes "
     "all of them, which takes more memory"
-)
-WAYS = (
-    Way(),
-    Way(shared=False),
-    Way(padded=False),
-    Way(shared=False, padded=False),
-    Way(shared=False, padded=False, cached=False),
 )
 
 
@@ -83,9 +73,9 @@ def ability(
         shared = reason is None
         if reason:
             notes.append(f"prompts are not shared in training: {reason}")
-    decoding, reason = _decoding(trial, numerics, tolerance, share=share)
+    decoding, reason = ways.fastest(trial, numerics, tolerance, share=share)
     if reason:
-        notes.append(f"completions are sampled {_description(decoding)}: {reason}")
+        notes.append(f"completions are sampled {ways.description(decoding)}: {reason}")
     numerics = replace(numerics, precision=precision, head=head)
     if precision != "float32":
         _check_precision(trial, numerics, decoding, share=shared, name=name)
@@ -107,7 +97,7 @@ def _arithmetic(trial: Trial, precision: str, name: str) -> tuple[Numerics, Tens
     try:
         return numerics, trial.truth(numerics)
     except Exception as error:
-        raise UserError(f"{name}: the model does not run: {_short(error)}") from error
+        raise UserError(f"{name}: the model does not run: {short(error)}") from error
 
 
 @torch.no_grad()
@@ -123,7 +113,7 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
     try:
         own = trial.log_probs(by_itself, share=False)
     except Exception as error:
-        raise UserError(f"{name}: a pass over several rows fails: {_short(error)}") from error
+        raise UserError(f"{name}: a pass over several rows fails: {short(error)}") from error
     gap = gap_of(own, right)
     if not gap <= most:
         raise UserError(
@@ -177,7 +167,7 @@ def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
         off = _relative_distance(slope, right)
     except Exception as error:
         raise UserError(
-            f"{name}: gradient checkpointing fails ({_short(error)}); set "
+            f"{name}: gradient checkpointing fails ({short(error)}); set "
             f"policy.gradient_checkpointing: false"
         ) from error
     if not off <= _gradient_tolerance(trial, numerics):
@@ -194,10 +184,10 @@ def _check_precision(
     try:
         values, slope = trial.log_probs_and_gradient(numerics, share=share)
         finite = bool(values.isfinite().all() and slope.isfinite().all())
-        finite = finite and _decoding_gap(trial, numerics, decoding) < torch.inf
+        finite = finite and ways.gap(trial, numerics, decoding) < torch.inf
         reason = "" if finite else "its log-probs are not finite"
     except Exception as error:
-        reason = _short(error)
+        reason = short(error)
     if reason:
         raise UserError(
             f"{name}: the model does not run in {numerics.precision} ({reason}); set "
@@ -235,9 +225,9 @@ def _reason_not_to_share(trial: Trial, numerics: Numerics, tolerance: float) -> 
         if trial.model.checkpoints is not None:
             return (
                 f"with gradient checkpointing only a cache of keys and values can be shared "
-                f"({_short(error)})"
+                f"({short(error)})"
             )
-        return f"a pass with this model's cache fails ({_short(error)})"
+        return f"a pass with this model's cache fails ({short(error)})"
     gap = gap_of(shared, plain)
     if gap > tolerance:
         return f"log-probs differ by {gap:.2g} with this model's cache"
@@ -253,78 +243,3 @@ def _relative_distance(ours: Tensor, theirs: Tensor) -> float:
 
 def _gradient_tolerance(trial: Trial, numerics: Numerics) -> float:
     return 0.1 if trial.model.rounds(numerics.precision) else 1e-2
-
-
-@torch.no_grad()
-def _decoding(
-    trial: Trial, numerics: Numerics, tolerance: float, *, share: bool
-) -> tuple[Way, str]:
-    """The fastest way of decoding whose log-probs are right, and why faster ones are not."""
-    reason = ""
-    ways = [way for way in WAYS if share or not way.shared]
-    for way in ways:
-        if way.cached and trial.model.cache_argument is None:
-            reason = reason or "this model takes none of transformers' caches"
-            continue
-        try:
-            gap = _decoding_gap(trial, numerics, way)
-        except Exception as error:
-            trial.model.recover()
-            reason = reason or f"a pass with this model's cache fails ({_short(error)})"
-            continue
-        if gap <= tolerance:
-            return way, "" if way == ways[0] else reason
-        reason = reason or f"log-probs are off by {gap:.2g} otherwise"
-    hint = "; try policy.lora.merge: false" if trial.model.merge else ""
-    raise UserError(
-        f"completions of this model cannot be sampled with the log-probs that it is trained on: "
-        f"{reason}{hint}"
-    )
-
-
-@torch.no_grad()
-def _decoding_gap(trial: Trial, numerics: Numerics, way: Way) -> float:
-    """Largest error of the log-probs of tokens decoded this way; one row ends midway.
-
-    Where prompts are padded, a single prompt is tried as well: it is not padded, and so runs
-    without a mask.
-    """
-    batches = [trial.prompts, trial.prompts[:1]] if way.padded and way.cached else [trial.prompts]
-    return max(_gap_of_sampled(trial, numerics, way, prompts) for prompts in batches)
-
-
-def _gap_of_sampled(trial: Trial, numerics: Numerics, way: Way, prompts: Sequence[Tensor]) -> float:
-    def stop(ids: Tensor, _: Any) -> Tensor:
-        midway = ids.shape[1] == STEPS // 2
-        return (torch.arange(len(ids), device=ids.device) == 0) & midway
-
-    decoder = sampling.Decoder(
-        model=trial.model,
-        numerics=numerics,
-        way=way,
-        filters=LogitsProcessorList(),
-        ends=torch.empty(0, dtype=torch.int64, device=trial.model.device),
-        stop=stop,
-        temperature=1.0,
-        sampling_temperature=1.0,
-        max_new_tokens=STEPS,
-        cache_tokens=2**30,
-        check_every=1,  # also on a GPU: the row that ends must leave the cache
-    )
-    # Of each three rows two continue, which shows whether dropping one mixes up the others.
-    draws = drawing.uniforms(range(3 * len(prompts)), STEPS)
-    sampled = sampling.decode(decoder, prompts, 3, draws)
-    rows = [prompt for prompt in prompts for _ in range(3)]
-    right = truth(trial.model, numerics, rows, sampled.ids, sampled.mask)
-    return gap_of(sampled.log_probs[sampled.mask], right)
-
-
-def _short(error: Exception) -> str:
-    return shorten(first_line(error), 120, placeholder=" ...")
-
-
-def _description(way: Way) -> str:
-    if not way.cached:
-        return "without a cache, which is slow"
-    parts = [] if way.shared else ["without sharing prompts"]
-    return " and ".join([*parts, *([] if way.padded else ["by prompts of equal length"])])

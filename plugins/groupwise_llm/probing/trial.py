@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from textwrap import shorten
 
 import torch
 from torch import Tensor
 
+from groupwise.errors import first_line
 from groupwise_llm.model.causal import CausalModel, Hidden
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import Sequences, likelihood
@@ -119,4 +121,10 @@ def _alone(hidden: Hidden, whole: Tensor, first: int) -> Tensor:
 
 
 def gap_of(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference; infinite if any value is NaN."""
     return float((ours - theirs).abs().nan_to_num(nan=torch.inf).max())
+
+
+def short(error: Exception) -> str:
+    """The first line of an error that a trial raised, cut to 120 characters, for messages."""
+    return shorten(first_line(error), 120, placeholder=" ...")
