@@ -107,16 +107,22 @@ def trained(case: Case) -> str | None:
     "named in `by_token`, and come with a `mask`",
 )
 def conditions(case: Case) -> str | None:
-    guided, rows = case.guided(1.0), case.rows
+    rows = case.rows
     for name, value in case.conditions.items():
         if len(value) != len(rows):
             return f"{name} are {list(value.shape)} for {len(rows)} rows"
     missing = set(case.adapter.by_token) - set(case.conditions)
     if missing:
         return f"`by_token` names {sorted(missing)}, and there are {sorted(case.conditions)}"
+    # Encoded here, since a policy encodes each row alone.
+    together = case.adapter.encode(rows)
     for number, row in enumerate(rows):
-        for name, value in guided.conditions([row]).items():
-            beside = case.conditions[name][number : number + 1]
+        for name, value in case.adapter.encode([row]).items():
+            if value is None:
+                continue
+            beside = together[name][number : number + 1]
+            if name in case.adapter.by_token:
+                beside = beside[:, : value.shape[1]]
             if value.shape != beside.shape:
                 return (
                     f"{name} of row {number} are {list(value.shape)} alone and "
