@@ -10,7 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from groupwise.algorithms.grpo import GRPO
+from groupwise.prompts.draws import Draw
 from groupwise.rewards import Reward
+from groupwise.training.sampling import Sampling
+from groupwise.training.team import Pool
 
 
 class OnDevice(Tensor):
@@ -86,3 +90,31 @@ def test_the_pictures_of_one_batch_of_an_evaluation_are_on_the_device(lab, paint
     assert trainer.evaluate().metrics["rewards/slow"] == 3.0
     assert painter.counts == [0] * 5
     assert seen == {"plain": {OnDevice}, "slow": {Tensor}}
+
+
+def test_pictures_sampled_ahead_wait_for_the_update_in_cpu_memory(lab, painter):
+    seen = {"plain": set(), "slow": set()}
+    grpo = GRPO(GRPO.Config(importance="token"))
+    trainer = lab.trainer(
+        painter, grpo, rewards(seen), sample_batch=4, steps=3, ahead=1, groups_per_step=2
+    )
+    alive = []
+    learn = trainer.learn
+    trainer.learn = lambda scored: alive.append(len(OnDevice.alive)) or learn(scored)
+    assert lab.fit(trainer)
+    assert alive == [0] * 3
+    assert len(painter.counts) > 3
+    assert set(painter.counts) == {0}
+
+
+def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, painter):
+    sampling = Sampling(painter, painter, seed=0, batch=4)
+    team = Pool({"one": sampling, "other": sampling}, 2)
+    team.begin(0)
+    team.follow({}, 0)
+    draws = [Draw(number, row) for number, row in enumerate(lab.rows()[:4])]
+    (work,) = team.draw(draws)
+    assert len(work.judged) == 16
+    assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}
+    assert set(painter.counts) == {0}
+    assert not OnDevice.alive

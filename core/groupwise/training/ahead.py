@@ -1,6 +1,7 @@
 """Ahead: experience whose rollouts are sampled before the update of the previous step."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,7 +71,8 @@ class Ahead(Experience):
                 self._flight = draws, self._thread.submit(lambda: [*self.team.draw(draws)])
                 return
             done: Future[list[Work]] = Future()
-            done.set_result([*self.team.draw(draws)])
+            # They wait for the update, which needs the device's memory.
+            done.set_result([*map(_on_cpu, self.team.draw(draws))])
             self._flight = draws, done
 
     def drop(self) -> None:
@@ -79,6 +81,10 @@ class Ahead(Experience):
             self._flight[1].exception()  # wait: weights must not change while it samples
             self._flight = None
             self.prompts.load_state_dict(self.prompts_state)
+
+
+def _on_cpu(work: Work) -> Work:
+    return replace(work, judged=work.judged.with_facts_on_cpu())
 
 
 def _use(device: torch.device) -> None:

@@ -148,7 +148,7 @@ class Chain(Team):
             most=most,
             spare=draws[:1] or spare,
         )
-        parts = list(drawn)
+        parts = [*map(Rollouts.with_facts_on_cpu, drawn)]
         return Rollouts.concat(parts) if parts else nothing_drawn()
 
 

@@ -106,5 +106,6 @@ class Pool(Team):
             drawn = sampling.draw(
                 draws, self.each, space=f"train/{label}", purpose="train", idle=True
             )
-            own[label] = Rollouts.concat(list(drawn))
+            # The parts wait for those of the other policies, so not on the device.
+            own[label] = Rollouts.concat([*map(Rollouts.with_facts_on_cpu, drawn)])
         yield PoolWork.of(own, len(ours))
