@@ -178,6 +178,7 @@ class Together:
                 rollouts=work.judged,
                 indices=[row % size for row in first_rows.tolist()],
                 refusals=list(_refusals(work, size)),
+                failures=work.failures,
             )
 
 

@@ -13,7 +13,7 @@ from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
-from groupwise.rewards import SAMPLER, RunState, Scores
+from groupwise.rewards import RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
@@ -34,7 +34,7 @@ class Evaluator:
 
     distinct: the number of different questions among the draws; watched: rewards that are only
     measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
-    completions are right; failures: by cause (a reward, or `SAMPLER`), a sentence on a completion
+    completions are right; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
     that failed, on any process.
     """
 
@@ -160,7 +160,8 @@ class Evaluator:
         scores, watched = self.rewards.finish([batch.rewards]), None
         if self.watched is not None and batch.watched is not None:
             watched = self.watched.finish([batch.watched])
-        self.failures |= {**scores.failures, **(watched.failures if watched else {})}
+        of_watched = watched.failures if watched else {}
+        self.failures |= {**batch.sampled.failures, **scores.failures, **of_watched}
         is_watched = watched is not None and self.settings.accuracy in watched.names
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
@@ -182,7 +183,6 @@ class Evaluator:
         failure = {"refused": refusal.by}
         if refusal.failure is not None:
             failure = {"failed": refusal.failure}
-            self.failures.setdefault(SAMPLER, f"a completion failed: {refusal.failure}")
         return {
             **_sample(batch, refusal.row, "", scores.total[0], right[0]),
             "rewards": _values(scores, 0),

@@ -13,7 +13,6 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.train import TrainSection
-from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.prompts.weighted import Weighted
 from groupwise.rewards import RunState, Scores
@@ -58,7 +57,7 @@ class Experience:
     Async and isolated rewards score a batch while the next one is sampled.
 
     Its state is the position in the prompts after the last step that was yielded. algorithms: by
-    label of the learner; failures: by cause (a reward, or `SAMPLER`), a sentence on a completion of
+    label of the learner; failures: by cause (a reward, or `/POLICY`), a sentence on a completion of
     the last step that failed, on any process.
     """
 
@@ -153,7 +152,7 @@ class Experience:
         """The rollouts of a step with their scores; groups of equal reward are refilled."""
         self.failures = {}
         work, scores = self._finished(first)
-        spares = {n: self._spare(batch) for n, batch in work.training_batches(scores).items()}
+        spares = self._spares(work, scores)
         parts = [self._own(first.draws, work, scores)]
         metrics = self._describe(*parts[0])
         if not self.refills:
@@ -169,20 +168,17 @@ class Experience:
             metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
         return _scored(*self._fill(parts), {**metrics, "refilled_groups": refilled}, spares)
 
-    def _spare(self, batch: TrainingBatch) -> Rollouts | None:
-        """A rollout for dummy passes if there are several processes; a failed one if all failed."""
+    def _spares(self, work: Work, scores: Scores) -> dict[str, Rollouts | None]:
+        """By label, a rollout for dummy passes if there are several processes; a failed one if all
+        failed.
+
+        Raises UserError, on all processes, if a policy of a chain has none on one of them.
+        """
+        batches = work.training_batches(scores)
         if self.accelerator.num_processes == 1:
-            return None
-        rollouts = batch.without_failed().rollouts
-        if not len(rollouts):
-            rollouts = batch.rollouts
-        if not len(rollouts):
-            raise UserError(
-                "chain: on one of the processes the next policy could take none of the completions "
-                "as its prompt, so there is nothing to learn from; use fewer processes, or a first "
-                "policy that writes what the next one can take (shorter texts, say)"
-            )
-        return rollouts.select([int(rollouts.extents.argmax())])
+            return dict.fromkeys(batches)
+        processes.each(work.check_for_spares)
+        return {label: _spare(batch) for label, batch in batches.items()}
 
     def _finished(self, begun: Round) -> tuple[Work, Scores]:
         """The rollouts of a round with their scores; waits for the rewards."""
@@ -223,7 +219,7 @@ class Experience:
     def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
         self.judge.observe(scores)
         self.judge.agree()
-        self.failures |= processes.first_of(scores.failures)
+        self.failures |= processes.first_of({**work.failures, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
             work.judged,
@@ -326,6 +322,13 @@ def _scored(
         metrics=metrics,
         spares=spares,
     )
+
+
+def _spare(batch: TrainingBatch) -> Rollouts:
+    rollouts = batch.without_failed().rollouts
+    if not len(rollouts):
+        rollouts = batch.rollouts
+    return rollouts.select([int(rollouts.extents.argmax())])
 
 
 def _use(device: torch.device) -> None:

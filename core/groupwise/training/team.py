@@ -97,7 +97,7 @@ class Pool(Team):
 
     @property
     def subjects(self) -> Mapping[str, EvaluationSubject]:
-        return {label: SinglePolicy(sampling) for label, sampling in self.samplings.items()}
+        return {label: SinglePolicy(s, label) for label, s in self.samplings.items()}
 
     def draw(self, draws: Sequence[Draw]) -> Iterator[Work]:
         ours = self.share(draws) or draws[:1]

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import torch
@@ -14,6 +15,7 @@ from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.training import failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,14 @@ class Work(ABC):
 
     judged: Rollouts
 
+    @property
+    @abstractmethod
+    def failures(self) -> dict[str, str]:
+        """Why completions failed, of all policies; see `failures.of_policies`."""
+
+    def check_for_spares(self) -> None:  # noqa: B027
+        """Raise UserError if a policy has no rollouts on this process, so none for dummy passes."""
+
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
         """The part with whole groups only; rows: [B] bool or indices of judged rollouts."""
@@ -107,6 +117,10 @@ class Work(ABC):
 @dataclass(frozen=True, kw_only=True)
 class SoloWork(Work):
     """The rollouts of one policy, which are judged and learned from."""
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return failures.of_policies({"": self.judged})
 
     def select(self, rows: Tensor) -> "SoloWork":
         return SoloWork(judged=self.judged.select(rows))
@@ -129,6 +143,10 @@ class PoolWork(Work):
 
     owners: Tensor
     own: Mapping[str, Rollouts]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return failures.of_policies(self.own)
 
     def select(self, rows: Tensor) -> "PoolWork":
         index = torch.arange(len(self.judged))[rows]
@@ -229,6 +247,32 @@ class ChainWork(Work):
     """
 
     stages: Sequence[Stage]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        rows = self.stages[0].rollouts.prompts
+        answers = {}
+        for number, stage in enumerate(self.stages):
+            prompts = [rows[root] for root in self.roots(number).tolist()]
+            answers[stage.label] = replace(stage.rollouts, prompts=prompts)
+        return failures.of_policies(answers)
+
+    def check_for_spares(self) -> None:
+        for before, after in pairwise(self.stages):
+            if not len(after.rollouts):
+                raise UserError(self._lacks_prompts(before, after))
+
+    def _lacks_prompts(self, before: Stage, after: Stage) -> str:
+        failed, refused = int(before.rollouts.failed.sum()), int(before.refused.sum())
+        reasons = "".join(f"\n  {why}" for why in self.failures.values())
+        return (
+            f"chain: on one of the processes {after.label!r} has no prompt in this step, so there "
+            f"is nothing to learn from: of {len(before.rollouts)} completions of {before.label!r} "
+            f"{failed} failed, and {after.label!r} cannot take {refused} as its prompt. "
+            f"Use fewer processes or more train.groups_per_step"
+            f"{', and policies that write what the next one can take' if refused else ''}"
+            f"{'; the first failures:' if reasons else ''}{reasons}"
+        )
 
     def roots(self, number: int) -> Tensor:
         """[n]: for each rollout of a stage, the index of its ancestor in the first stage."""
