@@ -20,7 +20,7 @@ from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Alarms, Watch
 from groupwise.training.evaluation_subject import EvaluationBatch, Refusal
 from groupwise.training.judge import Judge
-from groupwise.training.summary import mean, summarise
+from groupwise.training.summary import joined, summarise
 from groupwise.training.team import Team
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
@@ -81,8 +81,8 @@ class Evaluator:
         return Evaluation(metrics, samples, self.alarms.raised)
 
     def _summary(self, samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, float]:
-        """The metrics; of several policies the means over them, and some metrics of each, such as
-        `accuracy/NAME`.
+        """The metrics; of several policies the means over them, the sums of counts, and some metrics
+        of each, such as `accuracy/NAME`.
         """
         each = {
             name: summarise(
@@ -96,15 +96,13 @@ class Evaluator:
         }
         if len(each) == 1:
             return next(iter(each.values()))
-        first = next(iter(each.values()))
-        means = {n: mean([metrics.get(n) for metrics in each.values()]) for n in first}
         own = {
             f"{metric}/{name}": metrics[metric]
             for metric in OF_EACH
             for name, metrics in each.items()
             if metric in metrics
         }
-        return means | own
+        return joined([*each.values()]) | own
 
     def samples(
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool

@@ -107,4 +107,5 @@ class Pool(Team):
                 draws, self.each, space=f"train/{label}", purpose="train", idle=True
             )
             own[label] = Rollouts.concat(list(drawn))
-        yield PoolWork.of(own, len(ours))
+        logged = {label: s.policy.logged for label, s in self.samplings.items()}
+        yield PoolWork.of(own, len(ours), logged)

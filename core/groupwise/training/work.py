@@ -1,7 +1,7 @@
 """Work: the rollouts of all policies of a run: those to judge, and those each learner trains on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
@@ -87,7 +87,8 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
 class Work(ABC):
     """A batch of whole groups by all policies of a run; judged: the rollouts that rewards see.
 
-    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them.
+    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them. Only
+    those that are logged, which are numbers, stay with the rollouts of each of several policies.
     """
 
     judged: Rollouts
@@ -183,8 +184,11 @@ class PoolWork(Work):
         )
 
     @staticmethod
-    def of(own: Mapping[str, Rollouts], groups: int) -> "PoolWork":
-        """Join the policies' rollouts for the same draws, group by group."""
+    def of(
+        own: Mapping[str, Rollouts], groups: int, logged: Mapping[str, Collection[str]]
+    ) -> "PoolWork":
+        """Join the policies' rollouts for the same draws, group by group; logged: by label, the
+        facts whose means are metrics."""
         sizes = [len(rollouts) // max(1, groups) for rollouts in own.values()]
         owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes) * groups)
         numbers = torch.cat([torch.arange(groups).repeat_interleave(size) for size in sizes])
@@ -204,8 +208,16 @@ class PoolWork(Work):
         ]
         check_kinds(own)
         judged = Rollouts.concat(light).select(order)
-        bare = {label: replace(rollouts, facts={}) for label, rollouts in own.items()}
+        bare = {label: with_logged(rollouts, logged[label]) for label, rollouts in own.items()}
         return PoolWork(judged=judged, owners=owners[order], own=bare)
+
+
+def with_logged(rollouts: Rollouts, logged: Collection[str]) -> Rollouts:
+    """The same with these facts only, as plain numbers."""
+    names = sorted(logged & rollouts.facts.keys())
+    return replace(
+        rollouts, facts={n: [float(value) for value in rollouts.facts[n]] for n in names}
+    )
 
 
 def check_kinds(own: Mapping[str, Rollouts]) -> None:
