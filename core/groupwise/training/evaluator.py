@@ -81,8 +81,8 @@ class Evaluator:
         return Evaluation(metrics, samples, self.alarms.raised)
 
     def _summary(self, samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, float]:
-        """The metrics; of several policies the means over them, the sums of counts, and some metrics
-        of each, such as `accuracy/NAME`.
+        """The metrics; of several policies the means over them, sums of counts, and some metrics of
+        each, such as `accuracy/NAME`.
         """
         each = {
             name: summarise(

@@ -149,24 +149,34 @@ class Experience:
     # ---- scoring and refilling
 
     def _scored(self, first: Round, state: RunState) -> Scored:
-        """The rollouts of a step with their scores; groups of equal reward are refilled."""
+        """The rollouts of a step with their scores; dead groups are replaced by fresh ones.
+
+        Whether a group is dead is decided among those that would be trained on with it, since an
+        algorithm may compare a group with the rest. Dead groups of the last round stay: they count
+        in the denominators of the loss.
+        """
         self.failures = {}
         work, scores = self._finished(first)
         spares = self._spares(work, scores)
-        parts = [self._own(first.draws, work, scores)]
-        metrics = self._describe(*parts[0])
+        work, scores = self._own(first.draws, work, scores)
+        dead = self._dead(work, scores)
+        metrics = self._describe(work, scores, dead)
         if not self.refills:
-            return _scored(*parts[0], metrics, spares)
-        target, refilled = self.settings.groups_per_step, 0
+            return _scored(work, scores, metrics, spares)
+        refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = target - sum(processes.total(self._alive_groups(w, s)) for w, s in parts)
-            if missing <= 0:
+            missing = processes.total(len(work.judged.groups.cpu()[dead].unique()))
+            if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
-            parts.append(self._own(more.draws, *self._finished(more)))
+            fresh, fresh_scores = self._own(more.draws, *self._finished(more))
+            work = type(work).concat([work.select(~dead), fresh])
+            scores = Scores.concat([scores.select(~dead), fresh_scores])
+            dead = self._dead(work, scores)
+            described = self._describe(fresh, fresh_scores, dead[len(dead) - len(fresh.judged) :])
+            metrics = step_metrics.with_round(metrics, described)
             refilled += missing
-            metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
-        return _scored(*self._fill(parts), {**metrics, "refilled_groups": refilled}, spares)
+        return _scored(work, scores, {**metrics, "refilled_groups": refilled}, spares)
 
     def _spares(self, work: Work, scores: Scores) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes; a failed one if all
@@ -193,30 +203,12 @@ class Experience:
             return work.select(nothing), scores.select(nothing)
         return work, scores
 
-    def _fill(self, parts: Sequence[tuple[Work, Scores]]) -> tuple[Work, Scores]:
-        """The live groups of all rounds, filled up with dead ones to `groups_per_step`.
-
-        These dead groups still count in the denominators of the loss.
-        """
-        work = type(parts[0][0]).concat([part for part, _ in parts])
-        scores = Scores.concat([part for _, part in parts])
-        groups = work.judged.groups.cpu()
-        dead = self._dead(work, scores)
-        alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
-        room = max(0, self.settings.groups_per_step - len(alive))
-        kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
-        return work.select(kept), scores.select(kept)
-
     def _dead(self, work: Work, scores: Scores) -> Tensor:
         """[B] bool: rollouts of groups without a training signal for any learner."""
         judged = TrainingBatch(rollouts=work.judged, scores=scores)
         return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 
-    def _alive_groups(self, work: Work, scores: Scores) -> int:
-        groups = work.judged.groups.cpu()
-        return len(groups[~self._dead(work, scores)].unique())
-
-    def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
+    def _describe(self, work: Work, scores: Scores, dead: Tensor) -> dict[str, Any]:
         self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of({**work.failures, **scores.failures})
@@ -224,7 +216,7 @@ class Experience:
         metrics = step_metrics.describe(
             work.judged,
             scores,
-            dead=self._dead(work, scores),
+            dead=dead,
             right=None if self.judge.measures else right,
             logged=self.team.logged,
         )
@@ -234,9 +226,9 @@ class Experience:
         batches = work.training_batches(scores)
         if len(batches) == 1:
             return metrics
-        dead = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
+        each = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.team.samplings.items()}
-        return metrics | step_metrics.of_learners(batches, dead, logged)
+        return metrics | step_metrics.of_learners(batches, each, logged)
 
 
 class Ahead(Experience):

@@ -87,8 +87,8 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
 class Work(ABC):
     """A batch of whole groups by all policies of a run; judged: the rollouts that rewards see.
 
-    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them. Only
-    those that are logged, which are numbers, stay with the rollouts of each of several policies.
+    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them. The
+    rollouts of each of several policies keep those that are logged, as plain numbers.
     """
 
     judged: Rollouts
