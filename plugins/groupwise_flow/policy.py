@@ -233,8 +233,9 @@ class FlowPolicy(Policy):
         return torch.cat(parts, dim=1)
 
     def _trajectory(self, done: Denoised, first: Tensor) -> dict[str, Tensor | Sequence[Tensor]]:
-        """The rollouts' trajectory: samples and window, and unconditional velocities with the
-        number of the weights that computed them. Latents are stored in CPU memory."""
+        """The rollouts' trajectory: samples and window; and where unconditional velocities have no
+        gradient, these with the number of the weights that computed them. Latents are stored in CPU
+        memory."""
         trajectory: dict[str, Tensor | Sequence[Tensor]] = {
             "path": list(done.path.cpu()),
             "first": first.to(self.device),
@@ -249,8 +250,8 @@ class FlowPolicy(Policy):
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         """Log-probs [b, t] of steps, averaged over the latents' dimensions, and the extras needed.
 
-        The unconditional velocities of sampling are reused until the first update changes the
-        weights, in passes that need no gradient of them.
+        With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
+        until the first update changes the weights.
         """
         start, stop, _ = decisions.indices(rollouts.mask.shape[1])
         path = self._stack(rollouts, "path", slice(start, stop + 1))
@@ -293,11 +294,9 @@ class FlowPolicy(Policy):
         return LogProbs(log_probs=log_probs, extra=extra)
 
     def _known_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
-        """[n, ...] the unconditional velocities of sampling; None once the weights have changed,
-        and where they need a gradient."""
+        """[n, ...] the unconditional velocities of sampling; None if none are kept, and once the
+        weights have changed."""
         if "unconditional" not in rollouts.trajectory:
-            return None
-        if torch.is_grad_enabled() and self.config.trains_unconditional:
             return None
         known = (CONSTANT, self._weights_now.number)
         outdated = any(int(v) not in known for v in rollouts.trajectory["version"])
@@ -309,9 +308,10 @@ class FlowPolicy(Policy):
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of
         the present weights, which `forward` reuses with any weights."""
-        negative = self.guided.negative(rollouts.prompts, self.config.guidance_in_training)
-        if self.config.trains_unconditional or negative is None:
+        if self.config.trains_unconditional:
             return rollouts
+        negative = self.guided.negative(rollouts.prompts, self.config.guidance_in_training)
+        assert negative is not None  # else `conditional` is refused
         sigmas: Any = self._sigmas
         shape, place = rollouts.mask.shape, self._places(rollouts, slice(None))
         rows = torch.arange(shape[0], device=self.device).repeat_interleave(shape[1])

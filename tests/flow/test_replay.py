@@ -18,6 +18,8 @@ from groupwise.training.replay import Replay
 def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
     """With guidance the stored unconditional velocities are outdated and must not be reused."""
     settings = {"guidance": guidance, "window": {"kind": "random", "size": 2}}
+    if guidance > 1:
+        settings["guidance_gradient"] = "conditional"
     policy, other = lab.policy(**settings), lab.policy(**settings)
     judge = Judge(EvaluationSection(), Reward(name="reward", function=len))
     replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
@@ -27,12 +29,12 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
         return replace(rollouts, versions=torch.full((4,), version))
 
     first = sampled(policy, range(4), 0)
-    replay.fill(first, lab.scores_of([0, 1, 1, 0]))
+    replay.fill(first, lab.scores_of([0, 1, 1, 0]), 0)
     state, tensors = encode(replay.state_dict(), "replay")
     loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
     for changed in (policy, other):  # as after further updates, or in the resumed run
         lab.nudge(changed)
-    filled = loaded.fill(sampled(other, range(4, 8), 1), lab.scores_of([0] * 4))
+    filled = loaded.fill(sampled(other, range(4, 8), 1), lab.scores_of([0] * 4), 1)
     assert filled.replayed.tolist() == [False, True, False, True]
     with torch.no_grad():
         expected = policy(first).log_probs[[1, 2]]

@@ -31,8 +31,8 @@ def complete(case: Case) -> str | None:
 
 @law(
     "failed rollouts have finite trajectories",
-    hint="`sample`: where it sets `failures`, replace what is not finite (`torch.nan_to_num`): such "
-    "a rollout may be used for a pass whose gradient is multiplied by 0, and 0 x NaN is NaN",
+    hint="`sample`: where it sets `failures`, replace what is not finite (`torch.nan_to_num`): the "
+    "rollout may be used for a pass whose gradient is multiplied by 0, and 0 x NaN is NaN",
 )
 def finite(case: Case) -> str | None:
     rollouts = case.rollouts
