@@ -81,8 +81,8 @@ class Algorithm(ABC):
         """[B] bool: True where the rollout's group teaches this algorithm nothing.
 
         `refills` replaces such groups, and the metric `zero_variance` counts them. By default they
-        are the groups in which all rewards are equal. rollouts: as in `targets`, of one round of
-        sampling on all processes.
+        are the groups in which all rewards are equal. rollouts: as in `targets`, the groups on all
+        processes that would be trained on together.
         """
         return scores.dead(rollouts.groups)
 

@@ -30,8 +30,6 @@ from groupwise.errors import UserError
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
 Number = TypeVar("Number", int, float)
-SAMPLER = ""
-"""The name of the sampler among the causes of failures; no reward can have it."""
 OWN_ARGUMENTS = (
     *("prompts", "completions", "groups", "truncated"),
     *("trainer_state", "log_extra", "log_metric"),
@@ -176,7 +174,7 @@ class Scores:
     judges_steps: the names of process rewards.
     seconds, extra: by name, how long rewards took and the columns that they logged.
     metrics: by name, what they logged as numbers: the sum over completions, and their number.
-    failures: by reward, a sentence on why it failed first; under `SAMPLER`, why a completion did.
+    failures: by reward that failed, a sentence on why it did first.
     failure_counts: by the same names, on how many completions.
     reasons: why each failed completion failed, None for others; None if none failed.
     """

@@ -44,7 +44,8 @@ class Rollouts:
         there were several; None from a policy that is its own sampler: the core sets it.
     failures: why each rollout failed, None where it did not; None if none failed. A rollout that
         failed (its picture is not finite, its environment crashed) has no reward and no gradient,
-        and no reward is called on it: it is counted and shown.
+        and no reward is called on it: it is counted and shown. Its trajectory must be finite, since
+        it may be used for a pass whose gradient is multiplied by 0.
     facts: further columns of length B, which rewards receive like the dataset's.
     trajectory: whatever the policy's forward needs: tensors [B], tensors [B, T, ...] padded to T,
         and for any other shape a list of B tensors, so that no other dimension is taken for T.

@@ -13,8 +13,8 @@ Rows = slice | Tensor
 """Rows of a batch: a slice where they are contiguous, which copies nothing, or indices."""
 
 Velocity = Callable[[Tensor, Tensor, Rows], tuple[Tensor, Tensor | None]]
-"""(latents [n, ...], sigma [n], the n rows) -> the velocity and, with guidance, its unconditional
-part."""
+"""(latents [n, ...], sigma [n], the n rows) -> the velocity and, if it is to be kept, its
+unconditional part."""
 
 ALL = slice(None)
 
@@ -50,7 +50,7 @@ class Plan:
 class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
     log_probs [B, decisions]; unconditional [B, decisions, ...], the unconditional velocities, or
-    None without guidance; predicted [B, decisions + 1, ...], the clean samples x0 = x - sigma v
+    None if they are not kept; predicted [B, decisions + 1, ...], the clean samples x0 = x - sigma v
     predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite, which are 0
     in all tensors."""
 

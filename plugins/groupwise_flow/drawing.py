@@ -63,11 +63,9 @@ def draw(
         parts = [of(slice(n, n + config.batch)) for n in range(0, len(x), config.batch)]
         for _ in range(next(passes) - len(parts)):
             of(slice(0, 1))  # result unused: a sharded forward needs all ranks, and others do more
-        unconditional = [part for _, part in parts if part is not None]
-        return (
-            torch.cat([part for part, _ in parts]),
-            torch.cat(unconditional) if unconditional else None,
-        )
+        # Those that need a gradient are computed again in training.
+        constant = [u for _, u in parts if u is not None and not config.trains_unconditional]
+        return torch.cat([part for part, _ in parts]), torch.cat(constant) if constant else None
 
     return without_broken(denoise(velocity, start, noise, plan))
 

@@ -235,8 +235,8 @@ class FlowPolicy(Policy):
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         """Log-probs [b, t] of steps, averaged over the latents' dimensions, and the extras needed.
 
-        The unconditional velocities of sampling are reused until the first update changes the
-        weights, in passes that need no gradient of them.
+        With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
+        until the first update changes the weights.
         """
         answer = self.transitions.score(rollouts, decisions, self._sigmas)
         extra = {name: value for name, value in answer.extra.items() if self.needs(name)}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from groupwise.errors import first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.counting import peak
-from groupwise_flow.guided import decoded_at_once, has_two_branches
+from groupwise_flow.guided import decoded_at_once
 from groupwise_flow.precision import HALF
 from groupwise_flow.settings import Settings
 
@@ -55,9 +55,9 @@ class SamplingMemory:
         return self.settings.window.length(self.settings.steps)
 
     @property
-    def _branches(self) -> int:
-        """Passes of the model for a denoising step in training."""
-        return 1 + has_two_branches(self.adapter, self.settings.guidance_in_training)
+    def _constants(self) -> int:
+        """Unconditional velocities that are kept per rollout."""
+        return 0 if self.settings.trains_unconditional else self._decisions
 
     @cached_property
     def _conditions(self) -> Mapping[str, Tensor]:
@@ -107,10 +107,10 @@ class SamplingMemory:
     @property
     def _latents(self) -> int:
         """How many latents are held per rollout: the present ones and their velocity, noise, the
-        path, and unconditional velocities."""
+        path, and unconditional velocities that are kept."""
         noise = self._decisions + (self.settings.last_step == "noise")
         path = self._decisions + 1
-        return 2 + noise + path + (self._branches - 1) * self._decisions
+        return 2 + noise + path + self._constants
 
     def _velocity(self, count: int) -> Tensor:
         conditions = {
@@ -133,7 +133,7 @@ class SamplingMemory:
     ) -> Mapping[str, int]:
         """Bytes by purpose; see `Policy.estimate_cpu`."""
         path, floats = self._decisions + 1, 4 * self._pixels
-        latents = path + (self._branches - 1) * self._decisions
+        latents = path + self._constants
         sizes = {
             "latents of a step": rollouts * latents * self._latent,
             "pictures of a step": rollouts * (floats + self._pixels),  # tensors, PIL images

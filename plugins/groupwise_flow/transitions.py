@@ -22,9 +22,9 @@ class Transitions:
     """The denoising steps that are decisions: stored in sampling, scored in training.
 
     A rollout's trajectory holds `path` [decisions + 1, ...], its samples from the first decision
-    on; `first`, the index of that decision among all denoising steps; and with guidance
-    `unconditional` [decisions, ...], the unconditional velocities, and `version`, the number of the
-    weights that computed them. Paths and velocities are stored in CPU memory.
+    on; `first`, the index of that decision among all denoising steps; and where unconditional
+    velocities have no gradient `unconditional` [decisions, ...], these velocities, and `version`,
+    the number of the weights that computed them. Paths and velocities are stored in CPU memory.
 
     weights: numbers the versions of the trained weights; mesh: of a sharded model. In all methods
     sigmas [steps + 1] are the noise levels, on the device.
@@ -48,8 +48,8 @@ class Transitions:
         """Log-probs [b, t] of these decisions, averaged over the latents' dimensions, and the
         extras `mean` [b, t, ...], `std` [b, t] and `interval` [b, t].
 
-        The unconditional velocities of sampling are reused until the first update changes the
-        weights, in passes that need no gradient of them.
+        With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
+        until the first update changes the weights.
         """
         start, stop, _ = decisions.indices(rollouts.mask.shape[1])
         path = self._stack(rollouts, "path", slice(start, stop + 1))
@@ -108,11 +108,9 @@ class Transitions:
         return replace(rollouts, trajectory={**rollouts.trajectory, **constant})
 
     def _known_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
-        """[n, ...] the unconditional velocities of sampling; None once the weights have changed,
-        and where they need a gradient."""
+        """[n, ...] the unconditional velocities of sampling; None if none are kept, and once the
+        weights have changed."""
         if "unconditional" not in rollouts.trajectory:
-            return None
-        if torch.is_grad_enabled() and self.config.trains_unconditional:
             return None
         known = (CONSTANT, self.weights.number)
         outdated = any(int(v) not in known for v in rollouts.trajectory["version"])

@@ -2,20 +2,23 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from accelerate.utils import gather_object
+from tests.core.launching import launch
 
 import groupwise
-from groupwise import Rollouts
+from groupwise import Rollouts, processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.training.failing import TIMES, Failing
-from groupwise.training.work import Stage, TrainingBatch, parent_scores
+from groupwise.training.work import SoloWork, Stage, TrainingBatch, parent_scores
 
 WHY = "its numbers are not finite"
 
@@ -87,7 +90,10 @@ def test_no_reward_is_called_on_a_failed_rollout(lab, kind):
     assert scores.total.isnan().tolist() == [False, False, True, False]
     assert scores.column("long").nan_to_num(-1).tolist() == [2.0, 1.0, -1.0, 2.0]
     assert scores.extra == {"length": [2, 1, None, 2]}
-    assert scores.failures == {"": f"a completion failed: {WHY}, at the prompt 'question 2'"}
+    assert scores.failures == {}
+    assert SoloWork(judged=rollouts).failures == {
+        "/": f"a completion failed: {WHY}, at the prompt 'question 2'"
+    }
     nothing = Scorer([reward])(replace(rollouts, failures=[WHY] * 4))
     assert nothing.failed.all()
     assert nothing.values.shape == (4, 1)
@@ -137,7 +143,7 @@ def test_metrics_of_a_step_are_of_the_others(lab):
     twin = lab.trainer(lab.Tabular(), group_size=6)
     metrics = lab.step(trainer)
     clean = twin.experience.next(twin.state)
-    seeds = trainer.experience.failures[""]
+    seeds = trainer.experience.failures["/"]
     assert WHY in seeds
     assert "(seed " in seeds
     failed = trainer_failed(lab)
@@ -299,6 +305,89 @@ def test_a_run_ends_when_most_samples_fail_again_and_again(lab, tmp_path):
         groupwise.train(policy=policy, **more)
     assert f"in the last {TIMES} steps and evaluations in a row" in str(stop.value)
     assert len(lines(tmp_path / "run")) == TIMES - 1  # the first evaluation is one of them
+
+
+def second(lab):
+    """A policy that is prompted by the texts of another."""
+
+    class Second(lab.Tabular):
+        def sample(self, prompts, **options):
+            return super().sample([{**row, "id": 0} for row in prompts], **options)
+
+    return Second(seed=2)
+
+
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_failures_of_every_policy_are_named_with_prompt_and_seed(lab, tmp_path, kind, capsys):
+    members = [
+        {"label": "first", "policy": breaking(lab, lambda row, seed: True)},
+        {"label": "second", "policy": second(lab)},
+    ]
+    more = sections(lab, tmp_path, train={"steps": 9, "group_size": 8}, quiet=False)
+    if kind == "pool":
+        members[1]["policy"] = breaking(lab, lambda row, seed: True)
+    why = rf"a completion of 'first' failed: {WHY} \(seed \d+\), at the prompt 'question \d'"
+    with pytest.raises(UserError, match=f"the last failures:\n  {why}") as stop:
+        groupwise.train(**more, **{kind: members})
+    assert ("of 'second' failed" in str(stop.value)) == (kind == "pool")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert len(re.findall(f"warning: {why}", printed)) == 1
+    assert printed.count("warning: a completion of 'second' failed") == (kind == "pool")
+
+
+def test_an_evaluation_of_a_chain_names_the_prompt_of_a_failure(lab, tmp_path, capsys):
+    class Breaking(type(breaking(lab))):
+        def sample(self, prompts, *, purpose, **options):
+            rollouts = super().sample(prompts, purpose=purpose, **options)
+            return rollouts if purpose != "train" else replace(rollouts, failures=None)
+
+    members = [
+        {"label": "first", "policy": Breaking()},
+        {"label": "second", "policy": second(lab)},
+    ]
+    groupwise.train(**sections(lab, tmp_path, train={"steps": 0}, quiet=False), chain=members)
+    printed = " ".join(capsys.readouterr().err.split())
+    why = rf"warning: a completion of 'first' failed: {WHY} \(seed \d+\), at the prompt 'quest"
+    assert len(re.findall(why, printed)) == 1
+
+
+CHILD = """
+import importlib.util, json, os, sys
+os.environ["ACCELERATE_USE_CPU"] = "true"
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parents[2]))
+spec = importlib.util.spec_from_file_location("lab_of_tests", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from tests.core.test_failed import chain_that_fails_on_one_process
+out = Path(sys.argv[2])
+chain_that_fails_on_one_process(module.lab_of_tests, out)
+"""
+
+
+def chain_that_fails_on_one_process(lab, out):
+    """Write the error of each process of a run in which all of process 1's first texts failed."""
+    rank = processes.accelerator().process_index
+    members = [
+        {"label": "first", "policy": breaking(lab, lambda row, seed: rank == 1)},
+        {"label": "second", "policy": second(lab)},
+    ]
+    more = sections(lab, out.with_suffix(""))
+    message = None
+    try:
+        groupwise.train(**more, chain=members)
+    except UserError as error:
+        message = str(error)
+    messages = gather_object([message])
+    if rank == 0:
+        out.write_text(json.dumps(messages))
+
+
+def test_a_chain_without_prompts_on_one_process_ends_on_all_with_the_cause(lab, tmp_path):
+    messages = launch(CHILD, tmp_path, 2)
+    assert messages[0] == messages[1]
+    assert re.search(r"of 4 completions of 'first' 4 failed, and 'second' cannot", messages[0])
+    assert re.search(rf"failures:\n  a completion of 'first' failed: {WHY} \(seed", messages[0])
 
 
 def test_a_reward_that_fails_on_all_samples_again_and_again_ends_the_run(lab, tmp_path):

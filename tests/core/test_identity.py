@@ -13,7 +13,7 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Prompts
-from groupwise.prompts.identity import identity
+from groupwise.prompts.identity import fingerprint, identity
 from groupwise.prompts.split import held_out
 
 SPLIT = """
@@ -100,6 +100,17 @@ def test_a_prompt_without_a_known_content_is_refused(value):
     with pytest.raises(UserError, match=r"prompts\.key: .* holds an object of type .*; set prompt"):
         prompts.take(1)
     assert len(Prompts(prompts.source, fraction=0.0, key="id").take(1)) == 1
+
+
+@pytest.mark.parametrize("value", [object(), {"nested": [Opaque()]}, {(1, 2): 3}])
+def test_replay_names_the_column_that_it_cannot_identify(value):
+    """`prompts.key` would be no remedy: replay goes by all columns of a row."""
+    row = {"prompt": "a", "gold": "b", "state": value}
+    with pytest.raises(UserError, match=r"train\.replay: .* its column 'state' holds") as refusal:
+        fingerprint(row)
+    assert "leave this column out of the rows, or leave train.replay out" in str(refusal.value)
+    assert "prompts.key" not in str(refusal.value)
+    assert fingerprint({**row, "state": 1}) != fingerprint({**row, "state": 2})
 
 
 @pytest.mark.parametrize("value", [{(1, 2): 3}, {"a": 1, 2: 3}])

@@ -11,6 +11,7 @@ from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
+from groupwise.algorithms.reinforce_pp import ReinforcePP
 
 FORMS = {
     "grpo": (GRPO, {}),
@@ -279,6 +280,38 @@ def test_dapo_replaces_groups_without_variance(lab, max_refills):
     completions = [str(text) for text in rollouts.completions]
     recomputed = half_dead(completions, [row["prompt"] for row in rollouts.prompts])
     assert scores.total.tolist() == pytest.approx(recomputed)
+
+
+def test_a_group_is_dead_or_alive_among_those_that_would_be_trained_on(lab):
+    """In REINFORCE++ a group of equal rewards is dead alone, and alive beside others.
+
+    The first two rounds are dead. In the third one group has other rewards than the rest, so that
+    all groups differ from the mean.
+    """
+    sizes, calls = [], []
+
+    class Recording(ReinforcePP):
+        def dead(self, scores, rollouts):
+            sizes.append(len(rollouts.groups.unique()))
+            return super().dead(scores, rollouts)
+
+    def by_round(completions, **_):
+        calls.append(len(completions))
+        values = [float(len(calls))] * len(completions)
+        return values if len(calls) < 3 else [0.5] * 4 + values[4:]
+
+    trainer = lab.trainer(
+        algorithm=Recording(ReinforcePP.Config(refill=True)),
+        reward=by_round,
+        max_refills=9,
+        held_out=0.0,
+    )
+    scored = trainer.experience.next(trainer.state)
+    assert scored.metrics["refilled_groups"] == 8
+    assert calls == [16, 16, 16]
+    assert sizes == [4, 4, 4]  # decided once a round
+    assert scored.rollouts.groups.unique().tolist() == [8, 9, 10, 11]
+    assert sorted(set(scored.scores.total.tolist())) == [0.5, 3.0]
 
 
 # ---- processes

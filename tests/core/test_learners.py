@@ -409,6 +409,62 @@ def test_two_processes_train_as_one(lab, tmp_path):
             assert (torch.tensor(table) - expected).abs().max() < 1e-9
 
 
+# ---- metrics
+
+
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_logged_facts_of_each_policy_are_metrics(lab, tmp_path, kind):
+    drawn = {"one": [], "two": []}
+
+    def logging(label, painter):
+        class Logging(painter_class(lab) if painter else lab.Tabular):
+            logged = frozenset({"sureness"})
+
+            def sample(self, prompts, *, purpose, **options):
+                rollouts = super().sample(prompts, purpose=purpose, **options)
+                values = [seed % 1000 / 1000 for seed in options["seeds"]]
+                if purpose == "train":
+                    drawn[label] += zip(values, rollouts.lengths.tolist(), strict=True)
+                facts = {**rollouts.facts, "sureness": torch.tensor(values).unbind()}
+                return dataclasses.replace(rollouts, facts=facts)
+
+        return Logging(seed=1)
+
+    members = [
+        {"label": label, "policy": logging(label, kind == "chain" and label == "two")}
+        for label in drawn
+    ]
+    config = settings(lab, tmp_path, **{kind: members}, train={"steps": 1})
+    line = lines(groupwise.train(**config))[0]
+    for label, pairs in drawn.items():
+        assert len(pairs) > 3
+        mean = sum(value * length for value, length in pairs) / sum(length for _, length in pairs)
+        assert line[f"{label}/sureness"] == pytest.approx(mean)
+
+
+def test_an_evaluation_of_a_pool_counts_the_failures_of_all_policies(lab, tmp_path):
+    class Failing(lab.Tabular):
+        def sample(self, prompts, **options):
+            rollouts = super().sample(prompts, **options)
+            reasons = [f"seed {s}" if s % 2 else None for s in options["seeds"]]
+            return dataclasses.replace(rollouts, failures=reasons)
+
+    def sometimes(completions, **_):
+        return [None if text.startswith("1") else float(len(text)) for text in completions]
+
+    members = pool(lab)
+    members[1]["policy"] = Failing(seed=2)
+    config = settings(lab, tmp_path, pool=members, rewards=[sometimes], train={"steps": 1})
+    result = groupwise.train(**{**config, "evaluation": {"prompts": 2, "samples": 16}})
+    text = (result.folder / "samples" / "after.jsonl").read_text()
+    samples = [s for s in map(json.loads, text.splitlines()) if not s["greedy"]]
+    failed = sum("failed" in sample for sample in samples)
+    assert result.after["failed"] == failed > 0
+    unscored = [s["learner"] for s in samples if s["total"] is None and "failed" not in s]
+    assert set(unscored) == {"one", "two"}
+    assert result.after["unscored"] == len(unscored)
+
+
 # ---- what is refused
 
 

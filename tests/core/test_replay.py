@@ -334,6 +334,17 @@ def test_completions_scored_by_other_rewards_are_not_replayed(lab):
     assert not replay.fill(rollouts, scores, 0).replayed.any()
 
 
+def test_completions_with_other_columns_of_the_trajectory_are_dropped(lab):
+    """A resumed run may have a policy that stores fewer."""
+    replay = replay_of()
+    fill(lab, replay, [WRONG, RIGHT, WRONG])
+    rollouts = rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT, WRONG], prompt=1)
+    columns = {n: c for n, c in rollouts.trajectory.items() if n != "ragged"}
+    scores = lab.scores_of(torch.tensor([0.0, 1, 0]))
+    replay.fill(replace(rollouts, trajectory=columns), scores, 0)
+    assert replay.state_dict()["trajectory"].keys() == columns.keys()
+
+
 # ---- what is right
 
 

@@ -39,6 +39,23 @@ class Ungrouped:
         return replace(rollouts, groups=rollouts.groups * 0)
 
 
+class Failing:
+    """Marks every other rollout, by its seed."""
+
+    noise = 1.0
+
+    def sample(self, prompts, **options):
+        rollouts = super().sample(prompts, **options)
+        failures = ["its noise is too loud" if s % 2 else None for s in options["seeds"]]
+        noise = [torch.tensor([self.noise if failure else 0.0]) for failure in failures]
+        trajectory = {**rollouts.trajectory, "noise": noise}
+        return replace(rollouts, failures=failures, trajectory=trajectory)
+
+
+class NotFinite(Failing):
+    noise = torch.inf
+
+
 class MissingFact:
     """Declares an optional fact that is never returned."""
 
@@ -154,6 +171,7 @@ class Biased:
 
 POLICIES = {
     "`sample` returns `group_size` rollouts per row, in order": Ungrouped,
+    "failed rollouts have finite trajectories": NotFinite,
     "optional facts are returned on request": MissingFact,
     "a sample depends on its seed alone": ByBatch,
     "other seeds give other samples": IgnoresSeeds,
@@ -192,6 +210,10 @@ def test_a_correct_policy_satisfies_all_laws(lab):
     assert torch.equal(policy.table, before)
     assert not policy._kept
     assert list(POLICIES) == names(policy_checks.LAWS)
+
+
+def test_a_policy_may_mark_rollouts_as_failed(lab):
+    testing.check_policy(policy_of(lab, Failing), lab.rows(3))
 
 
 @pytest.mark.parametrize("name", names(policy_checks.LAWS))

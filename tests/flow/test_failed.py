@@ -28,7 +28,12 @@ def spoiled(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "form", [{}, {"guidance": 3.0}, {"precision": "bf16", "lora": {"rank": 2}}]
+    "form",
+    [
+        {},
+        {"guidance": 3.0, "guidance_gradient": "conditional"},
+        {"precision": "bf16", "lora": {"rank": 2}},
+    ],
 )
 def test_a_picture_that_is_not_finite_changes_nothing_of_the_others(lab, spoiled, form):
     policy = lab.policy(**form)

@@ -223,8 +223,11 @@ def test_sampling_is_the_moment_that_takes_most(lab):
     assert sizes["pictures of a batch"] == 64 * 4 * 3 * 16 * 16
     # 2 of the present, 4 of noise, 5 of the path; with guidance 4 more.
     assert sizes["latents while sampling"] == 64 * (2 + 4 + 5) * 4 * 4 * 8 * 8
-    guided = estimate_of_sampling(lab.settings(batch=64, guidance=3.0), 64)
-    assert guided["latents while sampling"] == 64 * 15 * 4 * 4 * 8 * 8
+    for kind, kept in (("both", 0), ("conditional", 4)):
+        guided = estimate_of_sampling(
+            lab.settings(batch=64, guidance=3.0, guidance_gradient=kind), 64
+        )
+        assert guided["latents while sampling"] == 64 * (11 + kept) * 4 * 4 * 8 * 8
     # Few pictures, and large encoders that move to the device for a prompt.
     settings = lab.settings(encoders="offload")
     sizes = SamplingMemory(without_weights(settings), settings).on_device(1, 10**9)
@@ -260,12 +263,15 @@ CPU = {"rollouts": 8, "prompts": 5, "requested": frozenset(), "reference": False
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+@pytest.mark.parametrize(
+    ("architecture", "gradient"), [("sd3", "both"), ("sd3", "conditional"), ("flux", "both")]
+)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
-    lab, architecture, precision
+    lab, architecture, gradient, precision
 ):
-    policy = lab.policy(architecture, precision=precision, guidance=3.0)
+    settings = {"precision": precision, "guidance": 3.0, "guidance_gradient": gradient}
+    policy = lab.policy(architecture, **settings)
     policy.requested = frozenset({"predictions"})
     rows = [{"prompt": f"{letter} cat"} for letter in "abcd"]
     rollouts = policy.sample(rows, group_size=2, seeds=range(8))

@@ -31,7 +31,8 @@ def test_in_float32_computes_the_bf16_weights_exactly(lab, architecture, lora):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_the_rounding_error_of_log_probs_is_logged(lab, precision):
-    policy = lab.policy(precision=precision, lora={"rank": 2}, guidance=2.0)
+    settings = {"lora": {"rank": 2}, "guidance": 2.0, "guidance_gradient": "conditional"}
+    policy = lab.policy(precision=precision, **settings)
     assert policy.logged == {"log_prob_error"} <= policy.facts
     first = sample(policy, lab.rows)
     error = first.facts["log_prob_error"]

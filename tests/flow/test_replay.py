@@ -18,6 +18,8 @@ from groupwise.training.replay import Replay
 def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
     """With guidance the stored unconditional velocities are outdated and must not be reused."""
     settings = {"guidance": guidance, "window": {"kind": "random", "size": 2}}
+    if guidance > 1:
+        settings["guidance_gradient"] = "conditional"
     policy, other = lab.policy(**settings), lab.policy(**settings)
     judge = Judge(EvaluationSection(), Reward(name="reward", function=len))
     replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))

@@ -26,18 +26,50 @@ def identity(value: Any) -> str:
     differ between processes.
     """
     try:
-        return json.dumps(value, sort_keys=True, default=_content)
-    except TypeError as error:  # keys of a mapping that JSON cannot write or sort
-        raise _unknown(f"a mapping with such keys: {error}") from error
+        return _text(value)
+    except _UnknownError as error:
+        raise UserError(
+            f"prompts.key: a row is identified by its content, and it holds {error}; set "
+            f"prompts.key to a column of text or numbers that is the same for rows that ask the "
+            f"same"
+        ) from error
 
 
 def fingerprint(row: Mapping[str, Any]) -> str:
     """A hash of all columns of a row: rows with one prompt and different gold answers differ.
 
-    It is the same in all processes and in a resumed run, wherever the row is in its source.
+    It is the same in all processes and in a resumed run, wherever the row is in its source. Raises
+    UserError, which names the column, for a content that is not known, as `identity` does.
     """
-    text = identity(dict(row))
+    try:
+        text = _text(dict(row))
+    except _UnknownError as error:
+        column = next(name for name, value in row.items() if not _is_known(value))
+        raise UserError(
+            f"train.replay: completions are kept for the content of all columns of a row, and its "
+            f"column {column!r} holds {error}; leave this column out of the rows, or leave "
+            f"train.replay out"
+        ) from error
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+class _UnknownError(Exception):
+    """An object without a known content."""
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=_content)
+    except TypeError as error:  # keys of a mapping that JSON cannot write or sort
+        raise _UnknownError(f"a mapping with such keys: {error}") from error
+
+
+def _is_known(value: Any) -> bool:
+    try:
+        _text(value)
+    except _UnknownError:
+        return False
+    return True
 
 
 @singledispatch
@@ -46,7 +78,8 @@ def _content(value: Any) -> Any:
     pillow = sys.modules.get("PIL.Image")  # without it there are no pictures
     if pillow is not None and isinstance(value, pillow.Image):
         return _hashed(f"{value.mode} {value.size} {value.getpalette()}", value.tobytes())
-    raise _unknown(f"an object of type {type(value).__module__}.{type(value).__qualname__}")
+    kind = type(value)
+    raise _UnknownError(f"an object of type {kind.__module__}.{kind.__qualname__}")
 
 
 @_content.register(dt.date)
@@ -72,7 +105,7 @@ def _(value: Sequence[Any]) -> list[Any]:
 @_content.register(set)
 @_content.register(frozenset)
 def _(value: set[Any] | frozenset[Any]) -> list[str]:
-    return sorted(map(identity, value))
+    return sorted(map(_text, value))
 
 
 @_content.register(bytes)
@@ -101,10 +134,3 @@ def _(value: Tensor) -> str:
 
 def _hashed(kind: str, data: bytes | bytearray) -> str:
     return f"{kind} sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def _unknown(what: str) -> UserError:
-    return UserError(
-        f"prompts.key: a row is identified by its content, and it holds {what}; set prompts.key to "
-        f"a column of text or numbers that is the same for rows that ask the same"
-    )

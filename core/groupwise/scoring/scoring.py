@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.rewards import SAMPLER, Scores
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.outcome import Outcome, excerpt
 
@@ -93,24 +93,17 @@ class Scoring:
         return reasons
 
     def _failures(self) -> dict[str, str]:
-        """By reward, or `SAMPLER`, the first failure and its prompt in one line."""
+        """By reward, its first failure and the prompt in one line."""
         described = {}
-        for row, reason in enumerate(self.rollouts.failures or ()):
-            if reason is not None:
-                described[SAMPLER] = f"a completion failed: {reason}, {self._at(row)}"
-                break
         for outcome in self.outcomes:
             for row, reason in islice(outcome.errors.items(), 1):
                 why = f"reward {outcome.reward.name!r} {reason.splitlines()[0]}"
-                described[outcome.reward.name] = f"{why}, {self._at(self.rows[row])}"
+                prompt = excerpt(self.rollouts.prompts[self.rows[row]].get("prompt"))
+                described[outcome.reward.name] = f"{why}, at the prompt {prompt}"
         return described
-
-    def _at(self, row: int) -> str:
-        return f"at the prompt {excerpt(self.rollouts.prompts[row].get('prompt'))}"
 
     def _failure_counts(self) -> dict[str, int]:
         counts = {o.reward.name: len(o.errors) for o in self.outcomes}
-        counts[SAMPLER] = len(self.rollouts) - len(self.rows)
         return {name: count for name, count in counts.items() if count}
 
     def _steps(self, failed: Tensor) -> Tensor | None:

@@ -15,7 +15,7 @@ from groupwise.sampler import Purpose
 from groupwise.training.evaluation_subject import EvaluationBatch, EvaluationSubject, Refusal
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Team
-from groupwise.training.work import ChainWork, Stage, Work, roots
+from groupwise.training.work import ChainWork, Stage, Work, roots, with_logged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,11 @@ class Chain(Team):
             )
             prompts = [prompt for prompt in following if prompt is not None]
         judged = _judged(stages, prompts, self.writers)
-        bare = [replace(stage, rollouts=replace(stage.rollouts, facts={})) for stage in stages]
-        return ChainWork(judged=judged, stages=bare)
+        return ChainWork(judged=judged, stages=[self._bare(stage) for stage in stages])
+
+    def _bare(self, stage: Stage) -> Stage:
+        logged = self.samplings[stage.label].policy.logged
+        return replace(stage, rollouts=with_logged(stage.rollouts, logged))
 
     def _next(
         self, label: str, rollouts: Rollouts, answered: Sequence["_Prompt"], size: int
@@ -178,6 +181,7 @@ class Together:
                 rollouts=work.judged,
                 indices=[row % size for row in first_rows.tolist()],
                 refusals=list(_refusals(work, size)),
+                failures=work.failures,
             )
 
 

@@ -1,13 +1,14 @@
 """EvaluationSubject: what an evaluation samples from: a single policy, or a chain of policies."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
+from groupwise.training import failures
 from groupwise.training.sampling import Sampling
 
 
@@ -28,12 +29,14 @@ class EvaluationSubject(Protocol):
 class EvaluationBatch:
     """Completions to judge; indices: the number of each among the completions of its prompt.
 
-    refusals: completions that are missing, since the next policy of a chain could not take them.
+    refusals: completions that are missing, since the next policy of a chain could not take them;
+    failures: why completions failed, of all policies; see `failures.of_policies`.
     """
 
     rollouts: Rollouts
     indices: Sequence[int]
     refusals: Sequence["Refusal"] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +58,10 @@ class Refusal:
 
 
 class SinglePolicy:
-    """One policy, evaluated by itself."""
+    """One policy, evaluated by itself; label: in a pool."""
 
-    def __init__(self, sampling: Sampling) -> None:
-        self.sampling = sampling
+    def __init__(self, sampling: Sampling, label: str = "") -> None:
+        self.sampling, self.label = sampling, label
 
     @property
     def greedy(self) -> bool:
@@ -69,5 +72,6 @@ class SinglePolicy:
     ) -> Iterator[EvaluationBatch]:
         for rollouts in self.sampling.draw(draws, size, space=space, purpose=purpose):
             indices = [row % size for row in range(len(rollouts))]
-            yield EvaluationBatch(rollouts=rollouts, indices=indices)
+            why = failures.of_policies({self.label: rollouts})
+            yield EvaluationBatch(rollouts=rollouts, indices=indices, failures=why)
             del rollouts  # else this frame holds them while the next ones are sampled

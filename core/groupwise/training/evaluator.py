@@ -13,14 +13,14 @@ from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
-from groupwise.rewards import SAMPLER, RunState, Scores
+from groupwise.rewards import RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Alarms, Watch
 from groupwise.training.evaluation_subject import EvaluationBatch, Refusal
 from groupwise.training.judge import Judge
-from groupwise.training.summary import mean, summarise
+from groupwise.training.summary import joined, summarise
 from groupwise.training.team import Team
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
@@ -34,7 +34,7 @@ class Evaluator:
 
     distinct: the number of different questions among the draws; watched: rewards that are only
     measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
-    completions are right; failures: by cause (a reward, or `SAMPLER`), a sentence on a completion
+    completions are right; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
     that failed, on any process.
     """
 
@@ -81,8 +81,8 @@ class Evaluator:
         return Evaluation(metrics, samples, self.alarms.raised)
 
     def _summary(self, samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, float]:
-        """The metrics; of several policies the means over them, and some metrics of each, such as
-        `accuracy/NAME`.
+        """The metrics; of several policies the means over them, sums of counts, and some metrics of
+        each, such as `accuracy/NAME`.
         """
         each = {
             name: summarise(
@@ -96,15 +96,13 @@ class Evaluator:
         }
         if len(each) == 1:
             return next(iter(each.values()))
-        first = next(iter(each.values()))
-        means = {n: mean([metrics.get(n) for metrics in each.values()]) for n in first}
         own = {
             f"{metric}/{name}": metrics[metric]
             for metric in OF_EACH
             for name, metrics in each.items()
             if metric in metrics
         }
-        return means | own
+        return joined([*each.values()]) | own
 
     def samples(
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
@@ -160,7 +158,8 @@ class Evaluator:
         scores, watched = self.rewards.finish([batch.rewards]), None
         if self.watched is not None and batch.watched is not None:
             watched = self.watched.finish([batch.watched])
-        self.failures |= {**scores.failures, **(watched.failures if watched else {})}
+        of_watched = watched.failures if watched else {}
+        self.failures |= {**batch.sampled.failures, **scores.failures, **of_watched}
         is_watched = watched is not None and self.settings.accuracy in watched.names
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
@@ -182,7 +181,6 @@ class Evaluator:
         failure = {"refused": refusal.by}
         if refusal.failure is not None:
             failure = {"failed": refusal.failure}
-            self.failures.setdefault(SAMPLER, f"a completion failed: {refusal.failure}")
         return {
             **_sample(batch, refusal.row, "", scores.total[0], right[0]),
             "rewards": _values(scores, 0),

@@ -12,7 +12,6 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.train import TrainSection
-from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.prompts.weighted import Weighted
 from groupwise.rewards import RunState, Scores
@@ -57,7 +56,7 @@ class Experience:
     Async and isolated rewards score a batch while the next one is sampled.
 
     Its state is the position in the prompts after the last step that was yielded. algorithms: by
-    label of the learner; failures: by cause (a reward, or `SAMPLER`), a sentence on a completion of
+    label of the learner; failures: by cause (a reward, or `/POLICY`), a sentence on a completion of
     the last step that failed, on any process.
     """
 
@@ -149,39 +148,46 @@ class Experience:
     # ---- scoring and refilling
 
     def _scored(self, first: Round, state: RunState) -> Scored:
-        """The rollouts of a step with their scores; groups of equal reward are refilled."""
+        """The rollouts of a step with their scores; dead groups are replaced by fresh ones.
+
+        Whether a group is dead is decided among those that would be trained on with it, since an
+        algorithm may compare a group with the rest. Dead groups of the last round stay: they count
+        in the denominators of the loss.
+        """
         self.failures = {}
         work, scores = self._finished(first)
-        spares = {n: self._spare(batch) for n, batch in work.training_batches(scores).items()}
-        parts = [self._own(first.draws, work, scores)]
-        metrics = self._describe(*parts[0])
+        spares = self._spares(work, scores)
+        work, scores = self._own(first.draws, work, scores)
+        dead = self._dead(work, scores)
+        metrics = self._describe(work, scores, dead)
         if not self.refills:
-            return _scored(*parts[0], metrics, spares)
-        target, refilled = self.settings.groups_per_step, 0
+            return _scored(work, scores, metrics, spares)
+        refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = target - sum(processes.total(self._alive_groups(w, s)) for w, s in parts)
-            if missing <= 0:
+            missing = processes.total(len(work.judged.groups.cpu()[dead].unique()))
+            if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
-            parts.append(self._own(more.draws, *self._finished(more)))
+            fresh, fresh_scores = self._own(more.draws, *self._finished(more))
+            work = type(work).concat([work.select(~dead), fresh])
+            scores = Scores.concat([scores.select(~dead), fresh_scores])
+            dead = self._dead(work, scores)
+            described = self._describe(fresh, fresh_scores, dead[len(dead) - len(fresh.judged) :])
+            metrics = step_metrics.with_round(metrics, described)
             refilled += missing
-            metrics = step_metrics.with_round(metrics, self._describe(*parts[-1]))
-        return _scored(*self._fill(parts), {**metrics, "refilled_groups": refilled}, spares)
+        return _scored(work, scores, {**metrics, "refilled_groups": refilled}, spares)
 
-    def _spare(self, batch: TrainingBatch) -> Rollouts | None:
-        """A rollout for dummy passes if there are several processes; a failed one if all failed."""
+    def _spares(self, work: Work, scores: Scores) -> dict[str, Rollouts | None]:
+        """By label, a rollout for dummy passes if there are several processes; a failed one if all
+        failed.
+
+        Raises UserError, on all processes, if a policy of a chain has none on one of them.
+        """
+        batches = work.training_batches(scores)
         if self.accelerator.num_processes == 1:
-            return None
-        rollouts = batch.without_failed().rollouts
-        if not len(rollouts):
-            rollouts = batch.rollouts
-        if not len(rollouts):
-            raise UserError(
-                "chain: on one of the processes the next policy could take none of the completions "
-                "as its prompt, so there is nothing to learn from; use fewer processes, or a first "
-                "policy that writes what the next one can take (shorter texts, say)"
-            )
-        return rollouts.select([int(rollouts.extents.argmax())])
+            return dict.fromkeys(batches)
+        processes.each(work.check_for_spares)
+        return {label: _spare(batch) for label, batch in batches.items()}
 
     def _finished(self, begun: Round) -> tuple[Work, Scores]:
         """The rollouts of a round with their scores; waits for the rewards."""
@@ -196,38 +202,20 @@ class Experience:
             return work.select(nothing), scores.select(nothing)
         return work, scores
 
-    def _fill(self, parts: Sequence[tuple[Work, Scores]]) -> tuple[Work, Scores]:
-        """The live groups of all rounds, filled up with dead ones to `groups_per_step`.
-
-        These dead groups still count in the denominators of the loss.
-        """
-        work = type(parts[0][0]).concat([part for part, _ in parts])
-        scores = Scores.concat([part for _, part in parts])
-        groups = work.judged.groups.cpu()
-        dead = self._dead(work, scores)
-        alive, spare = processes.union(groups[~dead]), processes.union(groups[dead])
-        room = max(0, self.settings.groups_per_step - len(alive))
-        kept = torch.isin(groups, torch.cat([alive, spare[:room]]))
-        return work.select(kept), scores.select(kept)
-
     def _dead(self, work: Work, scores: Scores) -> Tensor:
         """[B] bool: rollouts of groups without a training signal for any learner."""
         judged = TrainingBatch(rollouts=work.judged, scores=scores)
         return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 
-    def _alive_groups(self, work: Work, scores: Scores) -> int:
-        groups = work.judged.groups.cpu()
-        return len(groups[~self._dead(work, scores)].unique())
-
-    def _describe(self, work: Work, scores: Scores) -> dict[str, Any]:
+    def _describe(self, work: Work, scores: Scores, dead: Tensor) -> dict[str, Any]:
         self.judge.observe(scores)
         self.judge.agree()
-        self.failures |= processes.first_of(scores.failures)
+        self.failures |= processes.first_of({**work.failures, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
             work.judged,
             scores,
-            dead=self._dead(work, scores),
+            dead=dead,
             right=None if self.judge.measures else right,
             logged=self.team.logged,
         )
@@ -237,9 +225,9 @@ class Experience:
         batches = work.training_batches(scores)
         if len(batches) == 1:
             return metrics
-        dead = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
+        each = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.team.samplings.items()}
-        return metrics | step_metrics.of_learners(batches, dead, logged)
+        return metrics | step_metrics.of_learners(batches, each, logged)
 
 
 def _scored(
@@ -255,3 +243,10 @@ def _scored(
         metrics=metrics,
         spares=spares,
     )
+
+
+def _spare(batch: TrainingBatch) -> Rollouts:
+    rollouts = batch.without_failed().rollouts
+    if not len(rollouts):
+        rollouts = batch.rollouts
+    return rollouts.select([int(rollouts.extents.argmax())])

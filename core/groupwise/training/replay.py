@@ -18,6 +18,7 @@ importance weights are unbiased (`importance: sequence`, below the cap), and as 
 weights have not yet learned from the replayed completion.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ class Replay:
         which the age of kept completions is counted. A collective.
         """
         self._check(rollouts)
-        self._expire(step)
+        self._expire(step, rollouts, scores)
         right, groups = self.judge.right(scores), rollouts.groups.cpu()
         order, earlier = torch.arange(len(rollouts)), list[Kept]()
         fresh: list[tuple[int, str, list[Kept]]] = []
@@ -85,9 +86,7 @@ class Replay:
             row_of_group = fingerprint(rollouts.prompts[int(rows[0])])
             missing = self.settings.at_least - int((right[rows] == 1).sum())
             wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
-            # A resumed run may have other rewards.
-            usable = [k for k in self.kept.get(row_of_group, []) if k.scores.names == scores.names]
-            for row, kept in zip(wrong, usable, strict=False):
+            for row, kept in zip(wrong, self.kept.get(row_of_group, []), strict=False):
                 order[row] = len(rollouts) + len(earlier)
                 earlier.append(_in_place_of(rollouts, row, kept))
             fresh += [
@@ -130,13 +129,17 @@ class Replay:
                 self.kept[row] = [*kept, *before][: self.settings.at_least]
         self._drop()
 
-    def _expire(self, step: int) -> None:
-        """Drop the completions that weights of more than `age` steps ago sampled."""
-        if self.settings.age is None:
-            return
-        oldest = step - self.settings.age
-        young = {row: [k for k in kept if k.version >= oldest] for row, kept in self.kept.items()}
-        self.kept = {row: kept for row, kept in young.items() if kept}
+    def _expire(self, step: int, rollouts: Rollouts, scores: Scores) -> None:
+        """Drop the completions that weights of more than `age` steps ago sampled, and those that
+        do not fit the batch: a resumed run may have other rewards, or store other columns."""
+        oldest = -math.inf if self.settings.age is None else step - self.settings.age
+
+        def fits(kept: Kept) -> bool:
+            same_columns = kept.rollout.trajectory.keys() == rollouts.trajectory.keys()
+            return kept.version >= oldest and same_columns and kept.scores.names == scores.names
+
+        fitting = {row: [*filter(fits, kept)] for row, kept in self.kept.items()}
+        self.kept = {row: kept for row, kept in fitting.items() if kept}
 
     def _drop(self) -> None:
         while len(self._all) > self.settings.size:

@@ -1,9 +1,12 @@
 """Summary: the metrics of an evaluation's samples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from groupwise.evaluation import Sample
+
+COUNTS = frozenset({"failed", "unscored"})
+"""Metrics that count completions."""
 
 
 def summarise(
@@ -49,6 +52,15 @@ def summarise(
     for name in watched:
         metrics[f"watch/{name}"] = mean([sample["watched"][name] for sample in drawn])
     return metrics | (_pass_at_all(sampled, size) if judged else {})
+
+
+def joined(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of several policies as one: sums of counts, and means over those that have it."""
+    values = {
+        name: [metrics[name] for metrics in each if name in metrics]
+        for name in dict.fromkeys(name for metrics in each for name in metrics)
+    }
+    return {n: sum(of_n) if n in COUNTS else mean(of_n) for n, of_n in values.items()}
 
 
 def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:

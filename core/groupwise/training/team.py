@@ -97,7 +97,7 @@ class Pool(Team):
 
     @property
     def subjects(self) -> Mapping[str, EvaluationSubject]:
-        return {label: SinglePolicy(sampling) for label, sampling in self.samplings.items()}
+        return {label: SinglePolicy(s, label) for label, s in self.samplings.items()}
 
     def draw(self, draws: Sequence[Draw]) -> Iterator[Work]:
         ours = self.share(draws) or draws[:1]
@@ -108,4 +108,5 @@ class Pool(Team):
             )
             # The parts wait for those of the other policies, so not on the device.
             own[label] = Rollouts.concat([*map(Rollouts.with_facts_on_cpu, drawn)])
-        yield PoolWork.of(own, len(ours))
+        logged = {label: s.policy.logged for label, s in self.samplings.items()}
+        yield PoolWork.of(own, len(ours), logged)

@@ -1,8 +1,9 @@
 """Work: the rollouts of all policies of a run: those to judge, and those each learner trains on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import torch
@@ -14,6 +15,7 @@ from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.training import failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,19 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
 class Work(ABC):
     """A batch of whole groups by all policies of a run; judged: the rollouts that rewards see.
 
-    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them.
+    Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them. The
+    rollouts of each of several policies keep those that are logged, as plain numbers.
     """
 
     judged: Rollouts
+
+    @property
+    @abstractmethod
+    def failures(self) -> dict[str, str]:
+        """Why completions failed, of all policies; see `failures.of_policies`."""
+
+    def check_for_spares(self) -> None:  # noqa: B027
+        """Raise UserError if a policy has no rollouts on this process, so none for dummy passes."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
@@ -107,6 +118,10 @@ class Work(ABC):
 @dataclass(frozen=True, kw_only=True)
 class SoloWork(Work):
     """The rollouts of one policy, which are judged and learned from."""
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return failures.of_policies({"": self.judged})
 
     def select(self, rows: Tensor) -> "SoloWork":
         return SoloWork(judged=self.judged.select(rows))
@@ -129,6 +144,10 @@ class PoolWork(Work):
 
     owners: Tensor
     own: Mapping[str, Rollouts]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        return failures.of_policies(self.own)
 
     def select(self, rows: Tensor) -> "PoolWork":
         index = torch.arange(len(self.judged))[rows]
@@ -165,8 +184,11 @@ class PoolWork(Work):
         )
 
     @staticmethod
-    def of(own: Mapping[str, Rollouts], groups: int) -> "PoolWork":
-        """Join the policies' rollouts for the same draws, group by group."""
+    def of(
+        own: Mapping[str, Rollouts], groups: int, logged: Mapping[str, Collection[str]]
+    ) -> "PoolWork":
+        """Join the policies' rollouts for the same draws, group by group; logged: by label, the
+        facts whose means are metrics."""
         sizes = [len(rollouts) // max(1, groups) for rollouts in own.values()]
         owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes) * groups)
         numbers = torch.cat([torch.arange(groups).repeat_interleave(size) for size in sizes])
@@ -186,8 +208,16 @@ class PoolWork(Work):
         ]
         check_kinds(own)
         judged = Rollouts.concat(light).select(order)
-        bare = {label: replace(rollouts, facts={}) for label, rollouts in own.items()}
+        bare = {label: with_logged(rollouts, logged[label]) for label, rollouts in own.items()}
         return PoolWork(judged=judged, owners=owners[order], own=bare)
+
+
+def with_logged(rollouts: Rollouts, logged: Collection[str]) -> Rollouts:
+    """The same with these facts only, as plain numbers."""
+    names = sorted(logged & rollouts.facts.keys())
+    return replace(
+        rollouts, facts={n: [float(value) for value in rollouts.facts[n]] for n in names}
+    )
 
 
 def check_kinds(own: Mapping[str, Rollouts]) -> None:
@@ -229,6 +259,32 @@ class ChainWork(Work):
     """
 
     stages: Sequence[Stage]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        rows = self.stages[0].rollouts.prompts
+        answers = {}
+        for number, stage in enumerate(self.stages):
+            prompts = [rows[root] for root in self.roots(number).tolist()]
+            answers[stage.label] = replace(stage.rollouts, prompts=prompts)
+        return failures.of_policies(answers)
+
+    def check_for_spares(self) -> None:
+        for before, after in pairwise(self.stages):
+            if not len(after.rollouts):
+                raise UserError(self._lacks_prompts(before, after))
+
+    def _lacks_prompts(self, before: Stage, after: Stage) -> str:
+        failed, refused = int(before.rollouts.failed.sum()), int(before.refused.sum())
+        reasons = "".join(f"\n  {why}" for why in self.failures.values())
+        return (
+            f"chain: on one of the processes {after.label!r} has no prompt in this step, so there "
+            f"is nothing to learn from: of {len(before.rollouts)} completions of {before.label!r} "
+            f"{failed} failed, and {after.label!r} cannot take {refused} as its prompt. "
+            f"Use fewer processes or more train.groups_per_step"
+            f"{', and policies that write what the next one can take' if refused else ''}"
+            f"{'; the first failures:' if reasons else ''}{reasons}"
+        )
 
     def roots(self, number: int) -> Tensor:
         """[n]: for each rollout of a stage, the index of its ancestor in the first stage."""

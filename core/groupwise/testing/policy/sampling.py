@@ -1,5 +1,7 @@
 """Laws of a policy's sampling."""
 
+from itertools import product
+
 import torch
 
 from groupwise.testing import compare
@@ -25,6 +27,20 @@ def complete(case: Case) -> str | None:
         return f"a rollout has {most} decisions, and `max_decisions` is {policy.max_decisions}"
     missing = policy.facts - set(rollouts.facts)
     return f"facts lack {sorted(missing)}" if missing else None
+
+
+@law(
+    "failed rollouts have finite trajectories",
+    hint="`sample`: where it sets `failures`, replace what is not finite (`torch.nan_to_num`): the "
+    "rollout may be used for a pass whose gradient is multiplied by 0, and 0 x NaN is NaN",
+)
+def finite(case: Case) -> str | None:
+    rollouts = case.rollouts
+    rows = rollouts.failed.nonzero().flatten().tolist()
+    for (name, column), row in product(rollouts.trajectory.items(), rows):
+        if not bool(torch.as_tensor(column[row]).isfinite().all()):
+            return f"trajectory[{name!r}] of rollout {row}, which failed, is not finite"
+    return None
 
 
 @law(
@@ -81,4 +97,4 @@ def greedy(case: Case) -> str | None:
     return f"two seeds differ in {what} by {gap:.2g}" if gap > case.limit else None
 
 
-LAWS = (complete, on_request, seeds, other_seeds, global_generator, greedy)
+LAWS = (complete, finite, on_request, seeds, other_seeds, global_generator, greedy)
