@@ -16,6 +16,8 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise.training.threads import Threads
 
+END = object()
+"""What follows a sampler's last rollouts."""
 PRESENT = "policy"
 """The name of the weights in training, for `Sampler.follow`."""
 
@@ -141,8 +143,8 @@ class Sampling:
             if self.threads is not None:
                 self.threads.adapt()
             with torch.no_grad(), self.policy.using(name) if own else nullcontext():
-                rollouts: Any = next(stream, None)
-            if rollouts is None:
+                rollouts: Any = next(stream, END)
+            if rollouts is END:
                 break
             part = draws[start : start + most]
             rows = [draw.row for draw in part]
