@@ -56,9 +56,9 @@ class Scoring:
         for outcome, answer in self._elsewhere:
             outcome.take(answer)
         outcomes, reasons = self.outcomes, self._reasons()
-        given = torch.tensor([outcome.values for outcome in outcomes], dtype=torch.float64).T
-        values = given.new_full((len(self.rollouts), len(outcomes)), math.nan)
-        values[torch.tensor(self.rows, dtype=torch.int64)] = given
+        judged = torch.tensor([outcome.values for outcome in outcomes], dtype=torch.float64).T
+        values = judged.new_full((len(self.rollouts), len(outcomes)), math.nan)
+        values[torch.tensor(self.rows, dtype=torch.int64)] = judged
         failed = torch.tensor([reason is not None for reason in reasons], dtype=torch.bool)
         extra = {name: column for o in outcomes for name, column in o.call.extra.items()}
         return Scores(
