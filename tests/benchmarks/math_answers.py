@@ -6,9 +6,9 @@
 
 A row is a JSON object with style, prompt, text (the completion), gold, reward and config. The rows
 of `math`, `numeric_answer` and `exact_answer` are judged by Groupwise, those of `math` also by
-math-verify as TRL's accuracy_reward calls it (`rules="trl"`): with the gold answer as it stands, and
-with dollar signs around it, since there math-verify finds no answer in LaTeX without delimiters. An
-answer is paid where its value is above 0; no value counts as not paid.
+math-verify as TRL's accuracy_reward calls it (`rules="trl"`): with the gold answer as it stands
+and with dollar signs around it, since math-verify finds no answer in LaTeX without delimiters.
+An answer is paid where its value is above 0; no value counts as not paid.
 """
 
 import argparse
