@@ -1,170 +1,280 @@
-"""Counts what an answer leaves to compute: `2+3`, `10/2`, `5!` and `\\sqrt{25}` are not evaluated.
+"""The form of an expression: what it leaves to compute, and whether it is a sum or a product."""
 
-Sums, products, powers and functions are searched in the parsed expression before sympy evaluates
-it; those that math-verify's grammar evaluates while parsing are searched in the text.
-"""
-
-import re
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from math import gcd
-from typing import Any
 
-from sympy import (
-    Add,
-    Basic,
-    Derivative,
-    Expr,
-    Float,
-    Integral,
-    Limit,
-    MatrixBase,
-    Mul,
-    Pow,
-    Product,
-    Rational,
-    Sum,
-    UnevaluatedExpr,
-)
-from sympy.core.function import Application, AppliedUndef
+from groupwise_verifiable.mathematics.node import Node, factors, key, terms
+from groupwise_verifiable.mathematics.value import rational
 
-_CALCULUS = (Integral, Derivative, Sum, Product, Limit, UnevaluatedExpr)
-# Evaluated by the grammar while parsing.
-_EVALUATED = re.compile(
-    r"\\[dt]?binom|\\choose|\\det|vmatrix|\\gcd|\\lcm|\\operatorname|\\Gamma|\\[bp]?mod\b"
-)
-_FUNCTION = re.compile(
-    r"\\(?:ln|log|lg|exp|(?:arc|ar)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
-    r"|(?<![a-zA-Z\\])e\s*\^"
-)
-_QUOTIENT = re.compile(
-    r"(?P<whole>[0-9]+\s*)?\\frac\s*\{\s*(?P<a>-?[0-9]+)\s*\}\s*\{\s*(?P<b>-?[0-9]+)\s*\}"
-    r"|(?<![0-9.])(?P<c>[0-9]+)\s*(?:/|\\div|:)\s*(?P<d>-?[0-9]+)(?![0-9.])"
-)
-_NUMBER = re.compile(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+")
-_SIGNS = re.compile(r"[-+]\s*(?:\\left)?[({]*\s*[-+]")
-# Scientific notation, for numbers so large or small that it is usual: 10^2 is not evaluated.
-_SCIENTIFIC = re.compile(
-    r"-?(?:[0-9]+(?:\.[0-9]+)?\s*(?:\\times|\\cdot|\*)\s*)?"
-    r"10\s*\^\s*(?:[4-9]|\{\s*(?:[4-9]|[1-9][0-9]+|-[3-9]|-[1-9][0-9]+)\s*\})"
-)
+_MARKS = ("unit", "label", "money", "percent", "degrees")
 
 
-def is_scientific(latex: str) -> bool:
-    r"""Returns whether LaTeX is a number such as `2 \times 10^{6}`."""
-    return _SCIENTIFIC.fullmatch(latex) is not None
+def left_to_compute(node: Node) -> Counter[str]:
+    """Returns, by kind, the operations in an expression that are not carried out.
+
+    Fractions in lowest terms, mixed numbers, roots that are irrational and scientific notation are
+    numbers, not operations; so are the terms and factors of an expression with unknowns, if no two
+    of them can be joined.
+    """
+    return Counter(_operations(node))
 
 
-def left_to_compute(latex: str, value: Any) -> Counter[str]:
-    """Returns, by kind, the number of operations on numbers that are not carried out."""
-    left = Counter(_in_expression(value))
-    left += evaluated_as_read(latex)
-    read = sum(isinstance(node, Application) for node in _preorder(value))
-    left["function"] += max(0, len(_FUNCTION.findall(latex)) - read)
-    for above, below, whole in _quotients(latex):
-        improper = whole and abs(above) >= abs(below)
-        left["quotient"] += below == 0 or above % below == 0 or improper
-    # "2 3" and 2(3) are parsed as one number: count the text's numbers that the expression lacks.
-    numbers = len(_NUMBER.findall(_QUOTIENT.sub(" 1 ", latex)))
-    left["number"] += max(0, numbers - sum(_numbers(node) for node in _preorder(value)))
-    left["sign"] += len(_SIGNS.findall(latex))
-    return +left
+def reducible(node: Node) -> Iterator[Fraction]:
+    """Yields the values of fractions that are not in lowest terms, and of roots like `\\sqrt{12}`.
+
+    They are numbers, but no answers where the prompt holds them or asks for the simplest form.
+    """
+    for part in node.walk():
+        if part.kind == "div":
+            above, below = map(_integer, part.args)
+            if above is not None and below and gcd(above, below) > 1:
+                yield Fraction(above, below)
+            elif below and any(gcd(n, below) > 1 for n in (_coefficient(part.args[0]),) if n):
+                yield Fraction(below)
+        elif part.kind in ("root", "pow"):
+            is_square = part.args[1].text == "2" or rational(part.args[1]) == Fraction(1, 2)
+            radicand = _integer(part.args[0]) if is_square else None
+            if part.kind == "pow" and part.args[1].text == "2":
+                radicand = None
+            if radicand and any(radicand % (n * n) == 0 for n in range(2, 100)):
+                yield Fraction(radicand)
 
 
-def evaluated_as_read(latex: str) -> Counter[str]:
-    """Returns the functions in LaTeX that are evaluated while parsing."""
-    return Counter(match.group() for match in _EVALUATED.finditer(latex))
+def compounds(node: Node) -> int:
+    """Returns how many sums are factors, as often as they are: 2 for `x(x+1)^2`, 0 for `2x+1`.
+
+    A sum as a whole is none, nor is one over a number, with a sign or times a half: `(x+1)/2` is
+    the sum x/2 + 1/2. Denominators, roots and arguments of functions do not count.
+    """
+    sums = terms(_whole(node))
+    if len(sums) > 1:
+        return sum(_compound_factors(term) for _, term in sums)
+    return _compound_factors(sums[0][1])
 
 
-def reducible(latex: str) -> set[Fraction]:
-    """Returns the values of the fractions of integers that are not in lowest terms."""
-    return {Fraction(a, b) for a, b, _ in _quotients(latex) if b and (gcd(a, b) > 1 or b < 0)}
+def outside(node: Node) -> Counter[str]:
+    """Returns the names, and the integer, that a product has beside its sums: those of 3xy(x-y)."""
+    node = _whole(node)
+    node = node.args[0] if node.kind == "div" else node
+    names: Counter[str] = Counter()
+    for part in factors(node):
+        base = _base(part)
+        if base is not None:
+            times = _integer(part.args[1]) if part.kind == "pow" else 1
+            names[base.text] += times or 1
+        elif (integer := _integer(part)) is not None and abs(integer) > 1:
+            names[str(abs(integer))] += 1
+    return names
 
 
-def _quotients(latex: str) -> Iterator[tuple[int, int, bool]]:
-    for match in _QUOTIENT.finditer(latex):
-        above, below = match["a"] or match["c"], match["b"] or match["d"]
-        if max(len(above), len(below)) <= 1000:
-            yield int(above), int(below), match["whole"] is not None
-
-
-def _in_expression(value: Any) -> Iterator[str]:
-    for node in _preorder(value):
-        if isinstance(node, _CALCULUS):
-            yield type(node).__name__
-        elif isinstance(node, Pow) and node.exp == -1 and node.base.is_Integer:
-            pass  # the denominator of a fraction
-        elif _is_rational(node) or _collapses(node):
-            yield type(node).__name__
-        elif isinstance(node, Add):
-            if len(Add.make_args(Add(*node.args))) < len(node.args):  # like terms
-                yield "Add"
-        elif isinstance(node, Mul) and _has_numbers_to_multiply(node):
-            yield "Mul"
-
-
-def _is_rational(node: Basic) -> bool:
-    """Whether an operation on numbers has a rational result."""
-    if not isinstance(node, Expr) or not node.args or node.free_symbols:
+def is_scientific(node: Node) -> bool:
+    """Returns whether a node is a number such as `2 \\times 10^6`, or a high power of ten."""
+    if node.kind == "neg":
+        return is_scientific(node.args[0])
+    if node.kind == "mul" and len(node.args) == 2:
+        for one, other in (node.args, node.args[::-1]):
+            exponent = _power_of_ten(other)
+            if one.kind == "number" and exponent is not None and abs(exponent) > 1:
+                return True
         return False
-    exact = {number: Rational(str(number)) for number in node.atoms(Float)}
-    return bool(node.xreplace(exact).doit().is_Rational)
+    exponent = _power_of_ten(node)
+    return exponent is not None and not -3 < exponent < 4
 
 
-def _collapses(node: Basic) -> bool:
-    """Whether a function of numbers disappears when it is evaluated."""
-    if not isinstance(node, Application) or isinstance(node, AppliedUndef) or node.free_symbols:
-        return False
-    return not node.doit().has(node.func)
+def _power_of_ten(node: Node) -> int | None:
+    if node.kind == "pow" and node.args[0] == Node("number", text="10"):
+        return _integer(node.args[1])
+    return None
 
 
-def _has_numbers_to_multiply(product: Mul) -> bool:
-    factors = list(_factors(product, 1))
-    above = [number for number, power in factors if power > 0 and number != -1]
-    below = [number for number, power in factors if power < 0]
-    if len(above) > 1 or len(below) > 1 or 0 in above:
-        return True
-    if sum(bool(number < 0) for number, _ in factors) > 1:
-        return True
-    if not above or not below:
-        return False
-    quotient = above[0] / below[0]
-    return bool(quotient.is_Float or (quotient.is_Integer and abs(below[0]) != 1) or below[0] == 1)
+def _whole(node: Node) -> Node:
+    """The node without signs, numeric divisors and factors 1/n before all of it."""
+    if node.kind in ("neg", *_MARKS):
+        return _whole(node.args[0])
+    if node.kind == "div" and not node.args[1].unknowns:
+        return _whole(node.args[0])
+    if node.kind == "mul":
+        rest = [part for part in factors(node) if not _is_share(part)]
+        if len(rest) == 1:
+            return _whole(rest[0])
+    return node
 
 
-def _factors(node: Basic, power: int) -> Iterator[tuple[Any, int]]:
-    """(number, power) of a product's numeric factors; denominators have the power -1."""
-    if node.is_Number:
-        yield node, power
-    elif isinstance(node, Mul):
-        for argument in node.args:
-            yield from _factors(argument, power)
-    elif isinstance(node, Pow) and node.exp == -1:
-        yield from _factors(node.base, -power)
+def _is_share(node: Node) -> bool:
+    number = rational(node)
+    return number is not None and abs(number.numerator) == 1 < number.denominator
 
 
-def _numbers(node: Basic) -> int:
-    """How many numbers of the text a node accounts for: x_1 one, a product those of its factors."""
-    if node.is_Symbol:
-        return len(_NUMBER.findall(str(node)))
-    return int(bool(node.is_Number))
+def _compound_factors(node: Node) -> int:
+    if node.kind in ("neg", *_MARKS):
+        return _compound_factors(node.args[0])
+    if node.kind == "div":
+        return _compound_factors(node.args[0])
+    if node.kind == "mul":
+        return sum(_compound_factors(part) for part in factors(node))
+    if node.kind == "pow":
+        exponent = _integer(node.args[1])
+        return _compound_factors(node.args[0]) * (exponent if exponent and exponent > 0 else 1)
+    return int(node.kind == "add" and bool(node.unknowns))
 
 
-def _preorder(value: Any) -> list[Basic]:
-    """Every node of an expression; a product within a product is merged with it."""
-    if isinstance(value, MatrixBase):
-        return [node for entry in value.flat() for node in _preorder(entry)]
-    if not isinstance(value, Basic):
-        return []
-    parts, waiting = [], [(value, False)]
-    while waiting:
-        node, inside = waiting.pop()
-        if not inside:
-            parts.append(node)
-        below = isinstance(node, Mul) or (inside and isinstance(node, Pow))
-        waiting += [
-            (part, below and (isinstance(part, Mul) or (isinstance(part, Pow) and part.exp == -1)))
-            for part in node.args
-        ]
-    return parts
+def _integer(node: Node) -> int | None:
+    if node.kind == "neg":
+        number = _integer(node.args[0])
+        return None if number is None else -number
+    return int(node.text) if node.kind == "number" and node.text.isdigit() else None
+
+
+def _coefficient(node: Node) -> int | None:
+    """The integer factor of a product, or the common one of a sum's terms."""
+    parts = terms(node)
+    if len(parts) > 1:
+        numbers = [_coefficient(term) or 1 for _, term in parts]
+        return gcd(*numbers)
+    numbers = [n for part in factors(parts[0][1]) if (n := _integer(part)) is not None]
+    return numbers[0] if numbers else None
+
+
+def _operations(node: Node) -> Iterator[str]:
+    kind, args = node.kind, node.args
+    if kind in ("add", "neg"):
+        yield from _in_sum(node)
+        return
+    if kind == "mul":
+        yield from _in_product(node)
+        return
+    if kind == "div":
+        yield from _in_quotient(node)
+    elif kind == "pow":
+        yield from _in_power(node)
+    elif kind == "root":
+        yield "root" if rational(node) is None else "a root of a power"
+        if node.unknowns:
+            yield "root"
+    elif kind == "call":
+        yield node.text
+        if node.text == "log" and len(args) > 1 and args[1].kind == "number":
+            yield "log"  # it is a quotient of two
+    elif kind == "pm":
+        yield "sum"
+    elif kind == "mixed":
+        whole, above, below = (_integer(part) for part in args)
+        if None in (whole, above, below) or not 0 < (above or 0) < (below or 0):
+            yield "quotient"
+        return
+    times = _integer(args[1]) if kind == "pow" and args[0].unknowns else None
+    for place, part in enumerate(args):
+        repeated = max(1, min(times or 1, 20)) if place == 0 else 1
+        yield from [*_operations(part)] * repeated
+
+
+def _in_sum(node: Node) -> Iterator[str]:
+    parts = terms(node)
+    if len(parts) == 1:
+        sign, inner = parts[0]
+        if node.kind == "neg" and (sign == 1 or node.args[0].kind == "neg"):
+            yield "sign"
+        if node.kind == "neg" and inner.kind == "mul" and factors(inner)[0].kind == "neg":
+            yield "sign"
+        yield from _operations(inner)
+        return
+    kinds = Counter(_without_number(term) for _, term in parts)
+    for count in kinds.values():
+        yield from ["sum"] * (count - 1)
+    yield from ["term"] * (len(parts) - 1)
+    for _, term in parts:
+        if rational(term) == 0:
+            yield "sum"
+        yield from _operations(term)
+
+
+def _without_number(node: Node) -> object:
+    """What like terms share: 2x and x/3 are like, as are all numbers."""
+    if rational(node) is not None:
+        return "number"
+    if node.kind in ("neg", *_MARKS):
+        return _without_number(node.args[0])
+    if node.kind == "div" and rational(node.args[1]) is not None:
+        return _without_number(node.args[0])
+    rest = [part for part in factors(node) if rational(part) is None]
+    return key(rest[0]) if len(rest) == 1 else key(Node("mul", tuple(rest)))
+
+
+def _in_product(node: Node) -> Iterator[str]:
+    if is_scientific(node):
+        return
+    parts = factors(node)
+    numbers = [part for part in parts if rational(part) is not None]
+    if len(numbers) > 1:
+        yield from ["product"] * (len(numbers) - 1)
+    elif numbers and rational(numbers[0]) in (0, 1):
+        yield "product"
+    if any(part.kind == "neg" for part in parts[1:]):
+        yield "sign"
+    bases = Counter(key(base) for part in parts if (base := _base(part)) is not None)
+    for count in bases.values():
+        yield from ["product"] * (count - 1)
+    for part in parts:
+        yield from _operations(part)
+
+
+def _base(node: Node) -> Node | None:
+    """The name that a factor is a power of, also in a quotient's numerator."""
+    if node.kind == "pow":
+        return _base(node.args[0])
+    return node if node.kind == "name" else None
+
+
+def _in_quotient(node: Node) -> Iterator[str]:
+    above, below = node.args
+    numbers = [rational(part) for part in node.args]
+    if None not in numbers:
+        integers = [_integer(part) for part in node.args]
+        plain = None not in integers and all(_is_plain(part) for part in node.args)
+        if not plain or abs(integers[1] or 0) < 2 or (integers[0] or 0) % (integers[1] or 1) == 0:
+            yield "quotient"
+    elif (divisor := _integer(below)) is not None:
+        coefficient = _coefficient(above)
+        if abs(divisor) < 2 or (coefficient and coefficient % divisor == 0):
+            yield "quotient"
+    if any(part.kind == "div" for part in (*factors(above), *factors(below))):
+        yield "quotient"
+    shared = [
+        {key(base) for part in factors(side) if (base := _base(part) or _sum(part))}
+        for side in node.args
+    ]
+    if shared[0] & shared[1]:
+        yield "quotient"
+
+
+def _sum(node: Node) -> Node | None:
+    return node if node.kind == "add" else node.args[0] if node.kind == "pow" else None
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an integer is written without zeros before it."""
+    return not node.text.startswith("0") or node.text == "0"
+
+
+def _in_power(node: Node) -> Iterator[str]:
+    base, exponent = node.args
+    number, power = rational(base), rational(exponent)
+    if is_scientific(node):
+        return
+    if number is not None and power is not None:
+        yield "power" if power.denominator == 1 or rational(node) is not None else "root"
+        if power in (0, 1):
+            yield "product"
+    elif power in (0, 1):
+        yield "product"
+    elif power is not None and power.denominator == 1:
+        if base.kind in ("root", "pow", "div"):
+            yield "power"
+        if not base.unknowns and base.kind != "name" or base == Node("name", text="i"):
+            yield "power"
+        if base.kind == "mul" and any(rational(part) is not None for part in factors(base)):
+            yield "power"
+    elif power is not None:
+        yield "root"
