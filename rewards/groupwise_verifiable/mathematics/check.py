@@ -6,15 +6,15 @@ processes, whatever the policy writes.
 
 import re
 
-from groupwise_verifiable.mathematics.answers import gold_answer, stated_answer
 from groupwise_verifiable.mathematics.attempt import Attempt
-from groupwise_verifiable.mathematics.choice import choice, content
-from groupwise_verifiable.mathematics.comparison import Comparison
-from groupwise_verifiable.mathematics.grammar import read
-from groupwise_verifiable.mathematics.items import items
-from groupwise_verifiable.mathematics.node import Node
-from groupwise_verifiable.mathematics.notation import tidy
-from groupwise_verifiable.mathematics.question import Question, question
+from groupwise_verifiable.reading.answers import gold_answer, stated_answer
+from groupwise_verifiable.reading.choice import choice, content
+from groupwise_verifiable.reading.comparison import Comparison
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.items import items
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.question import Question, question
 
 _LONGEST = 1_000  # most characters of an answer, or twice those of the gold answer
 _PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
@@ -29,13 +29,20 @@ def equivalent(attempt: Attempt) -> float | None:
     answer, boxes = stated_answer(attempt.text)
     if not answer or len(answer) > max(_LONGEST, 2 * len(gold)):
         return 0.0
+    try:
+        return float(_is_right(gold, answer, boxes, attempt))
+    except RecursionError:  # brackets in brackets
+        return 0.0
+
+
+def _is_right(gold: str, answer: str, boxes: list[str], attempt: Attempt) -> bool:
     asked = question(attempt.prompt)
     strict = attempt.rules == "strict"
     if same_answer(gold, answer, asked, strict=strict):
-        return 1.0
+        return True
     if 1 < len(boxes) <= 10 and _count(gold, asked) == len(boxes):
-        return float(same_answer(gold, ", ".join(boxes), asked, strict=strict))
-    return 0.0
+        return same_answer(gold, ", ".join(boxes), asked, strict=strict)
+    return False
 
 
 def is_mathematics(gold: str) -> bool:

@@ -15,10 +15,10 @@ from groupwise_verifiable.completion import (
     prompt_text,
     tagged,
 )
-from groupwise_verifiable.mathematics.choice import choice, plain_words, stated_word
-from groupwise_verifiable.mathematics.node import key
-from groupwise_verifiable.mathematics.question import question
-from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
+from groupwise_verifiable.reading.choice import choice, plain_words, stated_word
+from groupwise_verifiable.reading.node import key
+from groupwise_verifiable.reading.numbers import Number, gold_number, last_number, whole_number
+from groupwise_verifiable.reading.question import question
 
 # Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
 # several characters in another Unicode form. Normalising takes quadratic time.

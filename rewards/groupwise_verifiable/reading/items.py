@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from groupwise_verifiable.mathematics.node import Node
-from groupwise_verifiable.mathematics.value import rational
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.value import rational
 
 _RUNS = ("abcdefghij", "mnpq", "pqrst", "uvw", "xyz")  # letters whose order is that of a tuple
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from groupwise_verifiable.mathematics.form import is_scientific, reducible
-from groupwise_verifiable.mathematics.grammar import read
-from groupwise_verifiable.mathematics.intervals import intervals
-from groupwise_verifiable.mathematics.node import Node, key
-from groupwise_verifiable.mathematics.notation import tidy
-from groupwise_verifiable.mathematics.words import LARGE, units_in
+from groupwise_verifiable.reading.form import is_scientific, reducible
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.intervals import intervals
+from groupwise_verifiable.reading.node import Node, key
+from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.words import LARGE, units_in
 
 _LONGEST = 20_000  # characters of a prompt that are read, from its end
 _MOST = 60  # formulas of a prompt
@@ -46,7 +46,8 @@ _ABOUT = {
 @dataclass(frozen=True)
 class Question:
     """names: letters of its formulas; keys: what they are, as far as they can be read; unreduced:
-    values of its fractions that are not in lowest terms; regions: of its relations; units: of what size, see `units_in`.
+    values of its fractions that are not in lowest terms; regions: of its relations; units: of
+    what size, see `units_in`.
     """
 
     text: str

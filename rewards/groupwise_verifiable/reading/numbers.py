@@ -9,14 +9,14 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from groupwise_verifiable.mathematics.form import left_to_compute, reducible
-from groupwise_verifiable.mathematics.grammar import read
-from groupwise_verifiable.mathematics.items import end_of_chain, unlabelled
-from groupwise_verifiable.mathematics.marks import peeled
-from groupwise_verifiable.mathematics.node import Node
-from groupwise_verifiable.mathematics.notation import half_width
-from groupwise_verifiable.mathematics.question import notation
-from groupwise_verifiable.mathematics.value import rational
+from groupwise_verifiable.reading.form import left_to_compute, reducible
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.items import end_of_chain, unlabelled
+from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.notation import half_width
+from groupwise_verifiable.reading.question import notation
+from groupwise_verifiable.reading.value import rational
 
 _SIGNS = r"[-+\u2212\u2013]"
 _CURRENCY = r"\\?[$\u20ac\u00a3]"  # between a sign and its number: -$5

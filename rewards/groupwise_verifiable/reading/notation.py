@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - signs that models write
 r"""Takes the dressing off mathematics: one spelling for what looks alike.
 
 `\dfrac`, `\nicefrac` and ¾ become `\frac`; sizes, colours, bold type, spaces and the punctuation of
@@ -11,14 +12,14 @@ _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "01234
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _SIGNS = str.maketrans(
     {
-        **dict.fromkeys("−–‐‑﹣－", "-"),  # noqa: RUF001 - signs and dashes that models write
-        **dict.fromkeys("×✕∗", r"\times "),  # noqa: RUF001
+        **dict.fromkeys("−–‐‑﹣－", "-"),
+        **dict.fromkeys("×✕∗", r"\times "),
         **dict.fromkeys("·⋅∙•", r"\cdot "),
         **dict.fromkeys("÷", r"\div "),
-        **dict.fromkeys("⁄∕／", "/"),  # noqa: RUF001
+        **dict.fromkeys("⁄∕／", "/"),
         **dict.fromkeys("。．", "."),
-        **dict.fromkeys("、，", ","),  # noqa: RUF001
-        **dict.fromkeys("‘’′", "'"),  # noqa: RUF001
+        **dict.fromkeys("、，", ","),
+        **dict.fromkeys("‘’′", "'"),
         "π": r"\pi ",
         "θ": r"\theta ",
         "∞": r"\infty ",
@@ -49,7 +50,7 @@ _SIGNS = str.maketrans(
         "㎝": "cm",
         "㎡": "m^2",
         "￥": "¥",
-        "％": "%",  # noqa: RUF001
+        "％": "%",
     }
 )
 _WRAPPERS = (
@@ -57,6 +58,8 @@ _WRAPPERS = (
     r"mathcal|mathscr|mathnormal|ensuremath|displaystyle|boxed|fbox|hbox|uline|cancel|tag|vec|"
     r"emph|textit|textsf|texttt|bold"
 )
+_UNIT = r"\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}"  # above or below: km/h
+_SPACE = r"(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f])"
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -101,8 +104,7 @@ _REWRITES = tuple(
         (r"\{,\}|\{\\,\}(?=[0-9])|,\\!\s*|\\!", lambda m: "," if "," in m[0] else ""),
         # 12 345, with any of LaTeX's spaces: groups of three digits are one number.
         (
-            r"(?<![0-9.,/])([0-9]{1,3})((?:(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f])[0-9]{3})+)"
-            r"(?![0-9/]|\s*/)",
+            rf"(?<![0-9.,/])[0-9]{{1,3}}(?:{_SPACE}[0-9]{{3}})+(?![0-9/]|\s*/)",
             lambda m: re.sub(r"[^0-9]", "", m[0]),
         ),
         (r"(?<!\\)\\(?:[,;:> ]|(?:quad|qquad|enspace|thinspace|hfill)(?![a-zA-Z]))|~|\u00a0", " "),

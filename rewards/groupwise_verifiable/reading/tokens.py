@@ -4,17 +4,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from groupwise_verifiable.mathematics.words import is_unit, number_of
+from groupwise_verifiable.reading.words import is_unit, number_of
 
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp max min gcd lcm "
-    "cis det".split()
-)
-_GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi "
-    "rho sigma tau phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell "
-    "angle triangle circ prime".split()
-)
+FUNCTIONS = frozenset({
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh",
+    "tanh", "ln", "log", "lg", "exp", "max", "min", "gcd", "lcm", "cis", "det",
+})  # fmt: skip
+_GREEK = frozenset({
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta",
+    "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi",
+    "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Sigma", "Phi", "Psi",
+    "Omega", "ell", "angle", "triangle", "circ", "prime",
+})  # fmt: skip
 _NAMED = {
     r"\pi": "pi",
     r"\infty": "infinity",
@@ -22,10 +23,13 @@ _NAMED = {
     r"\mathbbR": "R",
     r"\emptyset": "empty",
 }
-_TEXT = frozenset("text textbf textrm textup textnormal mathrm operatorname mbox rm".split())
-_SHORT_WORDS = frozenset(
-    "or and is no yes to if of in per mod not odd all any the are for day men man its it nan".split()
-)
+_TEXT = frozenset({
+    "text", "textbf", "textrm", "textup", "textnormal", "mathrm", "operatorname", "mbox", "rm",
+})  # fmt: skip
+_SHORT_WORDS = frozenset({
+    "or", "and", "is", "no", "yes", "to", "if", "of", "in", "per", "mod", "not", "odd", "all",
+    "any", "the", "are", "for", "day", "men", "man", "its", "it", "nan",
+})  # fmt: skip
 _PLAIN = {"pi": "pi", "infinity": "infinity", "inf": "infinity", "theta": "theta"}
 _TOKEN = re.compile(
     r"(?P<based>[0-9A-F]+\s*_\s*(?:[0-9]|\{\s*[0-9]{1,3}\s*\}))"
@@ -122,7 +126,7 @@ def _is_product(letters: str, names: frozenset[str], *, counted: bool) -> bool:
     lower = letters.lower()
     if counted or lower in _SHORT_WORDS or is_unit(letters) or number_of(lower) is not None:
         return False
-    return len(letters) <= 4 and (letters.isupper() or letters.islower() and len(letters) <= 3)
+    return len(letters) <= 4 and (letters.isupper() or (letters.islower() and len(letters) <= 3))
 
 
 def _group(text: str, position: int) -> tuple[str, int]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from groupwise_verifiable.mathematics.node import Node
-from groupwise_verifiable.mathematics.words import LARGE, changes, units_in
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.words import LARGE, changes, units_in
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,14 @@ class Marked:
 
 
 @lru_cache(maxsize=4096)
-def peeled(node: Node) -> Marked:
+def peeled(node: Node) -> Marked:  # noqa: PLR0911 - a case for each kind
     """Returns an expression without the marks around it and at its end, as in 36\\pi cm^2."""
     kind, args = node.kind, node.args
     if kind in ("percent", "degrees"):
         inner = peeled(args[0])
-        return replace(inner, **{kind: True})
+        if kind == "percent":
+            return replace(inner, percent=True)
+        return replace(inner, degrees=True)
     if kind == "money":
         inner = peeled(args[0])
         return replace(inner, units={**inner.units, **units_in("$")})

@@ -7,7 +7,7 @@ searched only at the end of the text.
 import re
 
 from groupwise_verifiable.completion import outside_thinking
-from groupwise_verifiable.mathematics.notation import undelimited
+from groupwise_verifiable.reading.notation import undelimited
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<brace>\{)|(?P<bare>[^\s{}$\\]{1,50}))")
 _BETWEEN = re.compile(r"[\s$]*(?:,|;|[\u3001\u6216\u548c\u4e0e\u4e14]|,?\s*\b(?:and|or)\b)[\s$]*")
@@ -29,8 +29,9 @@ _SENTENCE = re.compile(r"\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
 def stated_answer(text: str) -> tuple[str, list[str]]:
     """Returns the answer of a completion, and the contents of its boxes; both empty without one.
 
-    The answer is the last box, with the boxes that a comma, "and" or "or" joins to it. Without a box
-    it is what follows the last "answer is", "####" or the like: formulas, or the rest of the sentence. Thinking does not count.
+    The answer is the last box, with the boxes that a comma, "and" or "or" joins to it. Without a
+    box it is what follows the last "answer is", "####" or the like: formulas, or the rest of the
+    sentence. Thinking does not count.
     """
     text = outside_thinking(text)
     boxes = _boxes(text)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
-from groupwise_verifiable.mathematics.node import Node
-from groupwise_verifiable.mathematics.value import NoValueError, value
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.value import NoValueError, value
 
 _INFINITY = Node("name", text="infinity")
 _LEAST = Node("neg", (_INFINITY,))
@@ -40,7 +41,7 @@ def intervals(node: Node) -> tuple[Interval, ...] | None:
         return tuple(parts)
 
 
-def _parts(node: Node) -> list[Interval] | None:
+def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
     kind, args = node.kind, node.args
     if node in (Node("name", text="R"), Node("text", text="all real numbers")):
         return [ALL]
@@ -92,10 +93,10 @@ def _without(whole: Node, missing: Node) -> list[Interval] | None:
     except (NoValueError, TypeError):
         points = list(missing.args)
     ends = [_LEAST, *points, _INFINITY]
-    return [Interval(pair, _OPEN) for pair in zip(ends, ends[1:], strict=False)]
+    return [Interval(pair, _OPEN) for pair in pairwise(ends)]
 
 
-def _of_relation(node: Node) -> list[Interval] | None:
+def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
     signs, sides = node.text.split(), node.args
     if signs == ["in"] and sides[0].kind == "name":
         return _parts(sides[1])
@@ -129,7 +130,7 @@ def _place(end: Node) -> float:
 
 
 def _are_apart(ordered: list[Interval]) -> bool:
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in pairwise(ordered):
         upper, lower = _place(one.ends[1]), _place(other.ends[0])
         if upper > lower or (upper == lower and (one.closed[1] or other.closed[0])):
             return False

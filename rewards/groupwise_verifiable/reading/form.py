@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import gcd
 
-from groupwise_verifiable.mathematics.node import Node, factors, key, terms
-from groupwise_verifiable.mathematics.value import rational
+from groupwise_verifiable.reading.node import Node, factors, key, terms
+from groupwise_verifiable.reading.value import rational
 
 _MARKS = ("unit", "label", "money", "percent", "degrees")
 
@@ -137,7 +137,7 @@ def _coefficient(node: Node) -> int | None:
     return numbers[0] if numbers else None
 
 
-def _operations(node: Node) -> Iterator[str]:
+def _operations(node: Node) -> Iterator[str]:  # noqa: C901 - a case for each kind
     kind, args = node.kind, node.args
     if kind in ("add", "neg"):
         yield from _in_sum(node)
@@ -272,7 +272,7 @@ def _in_power(node: Node) -> Iterator[str]:
     elif power is not None and power.denominator == 1:
         if base.kind in ("root", "pow", "div"):
             yield "power"
-        if not base.unknowns and base.kind != "name" or base == Node("name", text="i"):
+        if (not base.unknowns and base.kind != "name") or base == Node("name", text="i"):
             yield "power"
         if base.kind == "mul" and any(rational(part) is not None for part in factors(base)):
             yield "power"

@@ -17,20 +17,24 @@ LARGE = {
 }
 """Words that multiply the number before them."""
 
-CHANGING = frozenset(
-    "about above after almost another approximately at before below between by cubed double each either except "
-    "fewer greater half if larger least less many minus mod modulo more most nearly neither nor not "
-    "of or over pair pairs plus quarter quarters score scores smaller squared than third thirds "
-    "times to triple twice under unless until up versus vs when where without wrong k gross "
-    "couple remainder halves".split()
-) - {"about", "approximately", "at", "by", "each", "of", "when", "where"}
+CHANGING = frozenset({
+    "above", "after", "almost", "another", "before", "below", "between", "couple", "cubed",
+    "double", "either", "except", "fewer", "greater", "gross", "half", "halves", "if", "k",
+    "larger", "least", "less", "many", "minus", "mod", "modulo", "more", "most", "nearly",
+    "neither", "nor", "not", "or", "over", "pair", "pairs", "plus", "quarter", "quarters",
+    "remainder", "score", "scores", "smaller", "squared", "than", "third", "thirds", "times",
+    "to", "triple", "twice", "under", "unless", "until", "up", "versus", "vs", "without", "wrong",
+})  # fmt: skip
 """Words after or before a number that make another value, or a condition, of it."""
 
 _ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+)  # fmt: skip
+_TENS = (
+    "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
+)  # fmt: skip
 _VALUES = {word: n for n, word in enumerate(_ONES)} | {w: 20 + 10 * n for n, w in enumerate(_TENS)}
 
 # Units by what they measure: two of one line differ in size.

@@ -5,13 +5,14 @@ Everything is bounded, so that no answer takes long: `9^{9^{9^9}}` has no value 
 
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import ceil, comb, factorial, floor, gcd, isqrt, lcm
+from typing import Any, TypeAlias
 
 import mpmath
 
-from groupwise_verifiable.mathematics.node import Node
-from groupwise_verifiable.mathematics.words import LARGE
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.words import LARGE
 
 _CONTEXT = mpmath.mp.clone()
 _CONTEXT.dps = 60
@@ -20,7 +21,8 @@ _DIGITS = 3_000  # most digits of an exact number
 _LARGEST = 10**9  # exponent
 _POINTS = 3
 
-Value = Fraction | mpmath.mpf | mpmath.mpc
+Value: TypeAlias = Any
+"""A Fraction where it is rational, else mpmath's mpf or mpc, which have no types."""
 
 
 class NoValueError(ValueError):
@@ -66,13 +68,19 @@ def equal(one: Value, other: Value) -> bool:
     return bool(abs(one - other) <= _NEAR * max(abs(one), abs(other)))
 
 
-def equivalent(one: Node, other: Node) -> bool:
-    """Returns whether two expressions have equal values at all points."""
+def equivalent(one: Node, other: Node, *, exact: bool = True) -> bool:
+    """Returns whether two expressions have equal values at all points.
+
+    exact: a rational constant is equal to no other one, however near, see `equal`.
+    """
     names = one.unknowns | other.unknowns
     try:
-        return all(_alike(value(one, point), value(other, point), names) for point in points(names))
+        pairs = [(value(one, point), value(other, point)) for point in points(names)]
     except NoValueError:
         return False
+    if exact and not names:
+        return equal(*pairs[0])
+    return all(equal(_float(first), _float(second)) for first, second in pairs)
 
 
 def proportional(one: Node, other: Node) -> bool:
@@ -85,10 +93,6 @@ def proportional(one: Node, other: Node) -> bool:
     except (NoValueError, ArithmeticError):
         return False
     return all(abs(each - quotients[0]) <= _NEAR * abs(quotients[0]) for each in quotients)
-
-
-def _alike(one: Value, other: Value, names: frozenset[str]) -> bool:
-    return equal(_float(one), _float(other)) if names else equal(one, other)
 
 
 def _float(number: Value) -> mpmath.mpf | mpmath.mpc:
@@ -107,7 +111,7 @@ def _plain(number: Value) -> Value:
     return number
 
 
-def _value(node: Node, point: Mapping[str, Value]) -> Value:
+def _value(node: Node, point: Mapping[str, Value]) -> Value:  # noqa: C901, PLR0911 - a case for each kind
     kind, args = node.kind, node.args
     if kind == "number":
         return Fraction(node.text)
@@ -202,9 +206,9 @@ def _mixed(whole: Value, above: Value, below: Value) -> Value:
 
 
 _OPERATIONS = {
-    "add": _sum,
+    "add": lambda *numbers: reduce(_sum, numbers),
     "neg": lambda number: -number,
-    "mul": _product,
+    "mul": lambda *numbers: reduce(_product, numbers),
     "div": _quotient,
     "pow": _power,
     "root": _root,
@@ -212,7 +216,12 @@ _OPERATIONS = {
 }
 
 
-def _call(name: str, numbers: list[Value]) -> Value:
+_FUNCTIONS = {
+    name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
+} | {f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan")}
+
+
+def _call(name: str, numbers: list[Value]) -> Value:  # noqa: PLR0911 - a case for each kind
     if name in _OF_INTEGERS:
         return Fraction(_OF_INTEGERS[name](*(_integer(number) for number in numbers)))
     first = numbers[0]
@@ -228,8 +237,7 @@ def _call(name: str, numbers: list[Value]) -> Value:
         return _CONTEXT.exp(_float(first))
     if name == "cis":
         return _CONTEXT.expj(_float(first))
-    functions = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
-    return _rounded(getattr(_CONTEXT, functions.get(name, name))(_float(first)))
+    return _rounded(getattr(_CONTEXT, _FUNCTIONS[name])(_float(first)))
 
 
 def _rounded(number: Value) -> Value:

@@ -2,7 +2,7 @@
 
 import re
 
-from groupwise_verifiable.mathematics.notation import tidy
+from groupwise_verifiable.reading.notation import tidy
 
 _TEXT = re.compile(r"\\(?:text|math)[a-z]*\s*\{([^{}]*)\}")
 _STATEMENT = (
