@@ -18,7 +18,7 @@ from groupwise_verifiable.completion import (
     prompt_text,
     tagged,
 )
-from groupwise_verifiable.numbers import last_number, whole_number
+from groupwise_verifiable.reading.numbers import last_number, whole_number
 from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer, folded, last_line
 from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkFormat
 from groupwise_verifiable.text.language import LanguageConsistency

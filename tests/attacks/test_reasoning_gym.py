@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from groupwise_verifiable import workers
-from groupwise_verifiable.numbers import whole_number
 from groupwise_verifiable.puzzles.check import Attempt, on_gold
 from groupwise_verifiable.puzzles.reward import ReasoningGymScore
 from groupwise_verifiable.puzzles.rules import REFUSED
 from groupwise_verifiable.puzzles.source import ReasoningGym
 from groupwise_verifiable.puzzles.tasks import task_names
+from groupwise_verifiable.reading.numbers import whole_number
 
 # reasoning-gym reads files that it leaves open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

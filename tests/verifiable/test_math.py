@@ -40,26 +40,33 @@ def test_only_the_text_after_thinking_counts() -> None:
     assert reward(["p"] * 5, texts, answer=golds) == [1.0, 0.0, 0.0, 0.0, None]
 
 
-def test_answers_too_costly_to_check_are_wrong_and_counted() -> None:
+def test_answers_that_have_no_value_are_wrong() -> None:
     texts = [RIGHT, TOWER, WRONG, rf"\boxed{{{'(' * 99}5{')' * 99}}}"]
-    texts += [r"\boxed{(10^{8})!}", rf"\boxed{{{'1+' * 999}1}}", ENDLESS]
+    texts += [
+        r"\boxed{(10^{8})!}",
+        rf"\boxed{{{'1+' * 999}1}}",
+        ENDLESS,
+        rf"\boxed{{{'-' * 900}5}}",
+    ]
+    for rules in ("strict", "any_form"):
+        reward = MathEquivalence(MathEquivalence.Config(rules=rules))
+        assert reward(["p"] * 8, texts, answer=[GOLD] * 8) == [1.0, *[0.0] * 7]
+
+
+def test_answers_too_costly_to_check_by_published_rules_are_wrong_and_counted() -> None:
+    reward = MathEquivalence(MathEquivalence.Config(rules="trl", timeout=1.0))
     metrics: dict[str, float] = {}
-    values = MathEquivalence()(["p"] * 7, texts, answer=[GOLD] * 7, log_metric=metrics.__setitem__)
-    assert values == [1.0, *[0.0] * 6]
-    assert metrics == {"unchecked": 4 / 7}  # by the strict rules ENDLESS is never read
-    for rules in ("any_form", "trl"):
-        reward = MathEquivalence(MathEquivalence.Config(rules=rules, timeout=1.0))
-        texts = [RIGHT, TOWER, ENDLESS]
-        values = reward(["p"] * 3, texts, answer=[GOLD] * 3, log_metric=metrics.__setitem__)
-        assert values == [1.0, 0.0, 0.0]
-        assert metrics == {"unchecked": 2 / 3}
+    texts = [RIGHT, TOWER, ENDLESS]
+    values = reward(["p"] * 3, texts, answer=[GOLD] * 3, log_metric=metrics.__setitem__)
+    assert values == [1.0, 0.0, 0.0]
+    assert metrics == {"unchecked": 2 / 3}
 
 
 def test_a_row_whose_gold_answer_is_too_costly_is_an_error() -> None:
-    reward = MathEquivalence(MathEquivalence.Config(timeout=1.0))
+    reward = MathEquivalence(MathEquivalence.Config(rules="trl", timeout=1.0))
     gold = ENDLESS.removeprefix(r"\boxed{").removesuffix("}")
     with pytest.raises(SampleErrors) as caught:
-        reward(["p"] * 3, [RIGHT, RIGHT, WRONG], answer=[GOLD, gold, GOLD])
+        reward(["p"] * 3, [RIGHT, RIGHT, WRONG], answer=[GOLD, f"${gold}$", GOLD])
     assert list(caught.value.values) == [1.0, None, 0.0]
     reason = "took longer than 1 s and was stopped on the gold answer, too"
     assert dict(caught.value.errors) == {1: f"{reason}: its row or its checker is broken"}
@@ -108,8 +115,8 @@ def test_an_unchecked_answer_has_the_length_reward_of_a_wrong_one() -> None:
         "groups": [0] * 3,
     }
     for reward, expected in (
-        (Length(), [0.5, 0.0, -0.5]),
-        (CosineLength(CosineLength.Config(max_length=20)), [0.75, -0.75, -0.5]),
+        (Length(Length.Config(rules="trl")), [0.5, 0.0, -0.5]),
+        (CosineLength(CosineLength.Config(max_length=20, rules="trl")), [0.75, -0.75, -0.5]),
     ):
         metrics: dict[str, float] = {}
         texts = [RIGHT, TOWER, WRONG]

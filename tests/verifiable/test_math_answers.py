@@ -20,7 +20,6 @@ RIGHT_IN_ANY_NOTATION: tuple[Case, ...] = (
     (r"1\frac{1}{2}", r"\frac32"),
     ("1 1/2", r"\frac32"),
     (r"\frac{2}{6}", r"\frac{1}{3}"),
-    ("0.3333333", r"\frac{1}{3}"),
     (r"\frac13 \approx 0.333", r"\frac{1}{3}"),
     (r"\sqrt{8}", r"2\sqrt{2}"),
     (r"\sqrt2 \cdot 2", r"2\sqrt{2}"),
@@ -67,8 +66,7 @@ RIGHT_IN_ANY_NOTATION: tuple[Case, ...] = (
     (r"x \le 5", r"(-\infty,5]"),
     ("1<x<2", "(1,2)"),
     (r"\begin{bmatrix}1&2\\3&4\end{bmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
-    ("(x+1)^2", "x^2+2x+1"),
-    ("x(x+2)+1", "x^2+2x+1"),
+    ("(1+x)(x+1)", "(x+1)^2"),
     (r"\frac{x^2}{2}+C", r"\frac{1}{2}x^2+C"),
     ("2i+3", "3+2i"),
     (r"\frac12 \ln 4", r"\ln 2"),
@@ -114,10 +112,7 @@ RIGHT_IN_ANY_NOTATION: tuple[Case, ...] = (
 )
 
 UNEVALUATED: tuple[Case, ...] = (
-    *(
-        (sign, "5")
-        for sign in ("2+3", "3+2", "7 - 2", "5+0", r"5 \cdot 1", "(5)(1)", "2(3)", "2 3")
-    ),
+    *((sign, "5") for sign in ("2+3", "3+2", "7 - 2", "5+0", r"5 \cdot 1", "(5)(1)", "1(5)")),
     *((sign, "5") for sign in ("10/2", r"\frac{10}{2}", r"20 \div 4", r"\frac{10.0}{2}", "5/1")),
     *(
         (sign, "5")
@@ -131,17 +126,12 @@ UNEVALUATED: tuple[Case, ...] = (
         (sign, "5")
         for sign in (r"e^{\ln 5}", "-(-5)", "(-1)(-5)", "x=2+3", "5=2+3", r"\frac{5x}{x}")
     ),
-    *(
-        (sign, "5")
-        for sign in (r"\sum_{i=1}^5 1", r"\lim_{x \to 5} x", r"\frac{d}{dx} 5x", "5 + 0i")
-    ),
+    *((sign, "5") for sign in ("5 + 0i", "4 + 1", "7 + (-2)", r"\sqrt{5} \cdot \sqrt{5}")),
     (r"\frac{1}{0.2}", "5"),
     (r"4\frac{2}{2}", "5"),
-    (r"\begin{vmatrix}5\end{vmatrix}", "5"),
     ("5!", "120"),
     ("2^5", "32"),
     ("10^2", "100"),
-    (r"\int_0^1 x\,dx", "1/2"),
     (r"\sin\frac{\pi}{3}", r"\frac{\sqrt3}{2}"),
     (r"\pi+\pi", r"2\pi"),
     ("(2+3, 4)", "(5,4)"),
@@ -151,6 +141,11 @@ UNEVALUATED: tuple[Case, ...] = (
 )
 
 NEVER_RIGHT: tuple[Case, ...] = (
+    # Neither solved nor computed here, by any rules.
+    *((answer, "5") for answer in (r"\sum_{i=1}^5 1", r"\lim_{x \to 5} x", r"\frac{d}{dx} 5x")),
+    *((answer, "5") for answer in ("2(3)", "2 3", r"\begin{vmatrix}5\end{vmatrix}")),
+    (r"\int_0^1 x\,dx", "1/2"),
+    ("0.3333333", r"\frac{1}{3}"),
     *((answer, "5") for answer in (r"5\%", r"500\%", r"5^\circ", "6=5", "1=2=3=4=5", "4=x=5")),
     *((answer, "5") for answer in ("", "x", "nan", r"\infty", "True", "5x", r"5 \neq 6", "x > 5")),
     *(
@@ -210,9 +205,7 @@ def test_right_answers_in_unusual_notation() -> None:
 
 def test_unevaluated_answers_are_right_only_in_any_form() -> None:
     assert dict.fromkeys(UNEVALUATED, 0.0) == rewards_of(UNEVALUATED)
-    misread = ("(5)(1)", "5")  # which math-verify reads as the mixed number 5 + 1
-    values = rewards_of([case for case in UNEVALUATED if case != misread], "any_form")
-    assert all(value == 1.0 for value in values.values()), values
+    assert dict.fromkeys(UNEVALUATED, 1.0) == rewards_of(UNEVALUATED, "any_form")
 
 
 @pytest.mark.parametrize("rules", ["strict", "any_form"])
@@ -279,7 +272,10 @@ def test_a_base_that_the_prompt_mentions() -> None:
         ("The answer is 17 or 18.", 0.0),
         ("The answer is not 18.", 0.0),
         ("The answer is 18, 19.", 0.0),
-        ("The answer is 9 * 2 = 18", 0.0),
+        ("The answer is 9 * 2 = 18", 1.0),
+        ("The answer is 9 * 3 = 18", 0.0),
+        ("The answer is eighteen (18).", 1.0),
+        ("\u7b54\u6848\u662f18\u3002", 1.0),
         ("The answer is 36/2", 0.0),
         ("The answer is 18 because I say so, and that is that.", 0.0),
         ("18", 0.0),
@@ -366,7 +362,7 @@ def test_gold_answers_that_are_floats(gold: str | float) -> None:
 
 
 def test_gold_answers_that_cannot_be_parsed() -> None:
-    golds = ["no mathematics here!", "forty two", "???", None, float("nan")]
+    golds = ["no mathematics here!", "It is forty two.", "???", None, float("nan")]
     assert MathEquivalence()(["p"] * 5, [r"\boxed{5}"] * 5, answer=golds) == [None] * 5
     texts = [rf"\boxed{{{answer}}}" for answer in (r"0.\overline{3}", "0.3", "0")]
     for gold in (r"$0.\overline{3}$", r"0.\overline{3}"):  # compared as it is written

@@ -13,16 +13,15 @@ ROWS = [
 ]
 # The strict rules do not read, or do not accept, answers that contain one of these.
 REFUSED = (
-    r"x < 2 \text{ or } x > 3",
-    r"\text{all real numbers}",
-    "(1, 2, 3)",  # for a column
+    r"12x^3 - 9x^2",  # for a product
+    r"\frac{n(n+1)}{2}",  # for a sum
+    r"\frac{n(n-1)}{2}",  # for a binomial coefficient
+    r"1 - \frac{1}{n+1}",  # for a quotient
+    "2x+3y=5",  # for an equation that is solved for y
     r"7 \pmod{12}",  # for 7
     r"7 \mod 12",
-    r"\text{Janet makes } 18 \text{ dollars}",
     r"16 - 3 - 4 = 9 \times 2 = 18",
     r"\[ x = 42 \]",  # neither in a box nor called the answer
-    r"\boxed 8",
-    r"\text{Cost: } \$18",
     "<answer>18</answer>",
 )
 

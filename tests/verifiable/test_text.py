@@ -11,7 +11,7 @@ from groupwise_verifiable.completion import (
     prompt_text,
     tagged,
 )
-from groupwise_verifiable.numbers import last_number, whole_number
+from groupwise_verifiable.reading.numbers import last_number, whole_number
 from groupwise_verifiable.text.answers import folded, last_line
 from groupwise_verifiable.text.reward_model import encodable
 

@@ -7,21 +7,22 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column
+from groupwise_verifiable.columns import column, is_missing
 from groupwise_verifiable.completion import judged_texts, prompt_text
 from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
+from groupwise_verifiable.mathematics.check import equivalent
 from groupwise_verifiable.workers import map_each
 
 
 class MathEquivalence:
     r"""1.0 if the completion's answer equals the gold one mathematically, else 0.0.
 
-    Answers are compared by math-verify. `strict` also requires that an answer leaves nothing to
-    compute that the gold answer does not leave, and that `6 = 5` is not 5; `trl` is TRL's
-    `accuracy_reward` (with `after` its `reasoning_accuracy_reward`), `open_r1` open-r1's. None
-    where the gold answer is no mathematics. An answer that takes too long to check is wrong, and
-    counted in the metric `unchecked`.
+    By the rules `strict` an answer has the kind and the form of gold, leaves nothing to compute
+    that gold does not leave, and is no copy of the prompt; by `any_form` its value is gold's. `trl`
+    is TRL's `accuracy_reward` (with `after` its `reasoning_accuracy_reward`), `open_r1` open-r1's;
+    both compare by math-verify, in worker processes: an answer that takes too long to check is
+    wrong, and counted in the metric `unchecked`. None where the gold answer is no mathematics.
     """
 
     judges = True
@@ -34,8 +35,8 @@ class MathEquivalence:
         gold: str = Field(default="answer", description="Column with the gold answers.")
         rules: Rules = Field(
             default="strict",
-            description="Which answers are right: strict: a value in simplest form; any_form: any "
-            "form of it; trl, open_r1: as in these libraries.",
+            description="Which answers are right: strict: gold's kind and form; any_form: gold's "
+            "value; trl, open_r1: as in these libraries.",
         )
         after: str | None = Field(
             default=None,
@@ -44,14 +45,23 @@ class MathEquivalence:
             "one the value is 0.0.",
         )
         timeout: float = Field(
-            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
+            default=5.0,
+            gt=0,
+            description="Longest time to check one completion by `trl` and `open_r1`, in seconds.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Raises ValueError where math-verify is missing."""
-        if find_spec("math_verify") is None:
-            raise ValueError("reward 'math' needs math-verify: pip install 'groupwise[math]'")
+        """Raises ValueError where math-verify is missing for the rules that need it."""
         self.config = config or self.Config()
+        if self._is_published and find_spec("math_verify") is None:
+            raise ValueError(
+                f"reward 'math' with rules: {self.config.rules} needs math-verify: "
+                "pip install 'groupwise[math]'"
+            )
+
+    @property
+    def _is_published(self) -> bool:
+        return self.config.rules in ("trl", "open_r1")
 
     def __call__(
         self,
@@ -78,7 +88,7 @@ class MathEquivalence:
         texts = judged_texts(completions, columns)
         attempts = [
             Attempt(
-                str(gold),
+                "" if is_missing(gold) else str(gold),
                 self._counted(text),
                 prompt_text(prompt),
                 self.config.rules,
@@ -98,10 +108,13 @@ class MathEquivalence:
 
     def _checked(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """The outcomes; equal attempts, frequent within a group, are checked once."""
-        from groupwise_verifiable.mathematics.check import equivalent  # imports sympy
-
         different = list(dict.fromkeys(attempts))
-        outcomes = map_each(equivalent, different, timeout=self.config.timeout)
+        if self._is_published:
+            from groupwise_verifiable.mathematics.published import published  # imports sympy
+
+            outcomes = map_each(published, different, timeout=self.config.timeout)
+        else:
+            outcomes = [equivalent(attempt) for attempt in different]
         by_attempt = dict(zip(different, outcomes, strict=True))
         return [by_attempt[attempt] for attempt in attempts]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from groupwise_verifiable.numbers import last_number, whole_number
+from groupwise_verifiable.reading.numbers import last_number, whole_number
 
 Entry = Mapping[str, Any]
 Rule = Callable[[str, Entry], bool]

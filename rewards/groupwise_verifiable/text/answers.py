@@ -15,17 +15,23 @@ from groupwise_verifiable.completion import (
     prompt_text,
     tagged,
 )
-from groupwise_verifiable.numbers import Number, gold_number, last_number, whole_number
+from groupwise_verifiable.reading.choice import choice, plain_words, stated_word
+from groupwise_verifiable.reading.node import key
+from groupwise_verifiable.reading.numbers import Number, gold_number, last_number, whole_number
+from groupwise_verifiable.reading.question import question
 
 # Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
 # several characters in another Unicode form. Normalising takes quadratic time.
 _LONGEST_FORM = 20
+_LONGEST_WORDS = 60  # "The correct option is", \\text{...}
 
 
 class ExactAnswer:
     """1.0 if the answer is the gold string, else 0.0; None where the gold value is blank.
 
     Both sides are stripped, runs of white space become one space, and Unicode is normalised (NFC).
+    Signs of LaTeX and Markdown around an answer fall away, as do the brackets, the full stop and
+    the words that models put around the letter of an option.
     With `extract: tag`, a completion without the tag is wrong.
     """
 
@@ -69,9 +75,20 @@ class ExactAnswer:
         if answer is None:
             return 0.0
         plain = folded(answer)
-        if len(plain) > _LONGEST_FORM * len(gold):
+        if len(plain) > _LONGEST_FORM * len(gold) + _LONGEST_WORDS:
             return 0.0
-        return float(self._normal(plain) == self._normal(gold))
+        return float(self._normal(plain) == self._normal(gold) or self._is_dressed(plain, gold))
+
+    def _is_dressed(self, answer: str, gold: str) -> bool:
+        """Whether an answer is gold in the dress that models give it: `\\boxed{C}`, **C**, (C)."""
+        letter = choice(gold)
+        if letter is not None:
+            return (
+                choice(self._normal(answer).upper() if self.config.ignore_case else answer)
+                == letter
+            )
+        undressed = stated_word(answer)
+        return bool(undressed) and self._normal(undressed) == self._normal(plain_words(gold))
 
     def _extracted(self, text: str) -> str | None:
         if self.config.extract == "tag":
@@ -155,13 +172,15 @@ class NumericAnswer:
         answer = None if cut else self._number(text)
         if answer is None or self._is_left_to_compute(answer, right, prompt):
             return 0.0
+        if answer.is_percent and not question(prompt_text(prompt)).is_about("percent"):
+            return 0.0
         return float(abs(answer.value - right.value) <= self._tolerance(right.value))
 
     @staticmethod
     def _is_left_to_compute(answer: Number, gold: Number, prompt: Any) -> bool:
         if not answer.is_fraction or gold.is_fraction:
             return False
-        return not answer.is_reduced or answer.literal in "".join(prompt_text(prompt).split())
+        return not answer.is_reduced or key(answer.node) in question(prompt_text(prompt)).keys
 
     def _tolerance(self, gold: Fraction) -> Fraction:
         # From the decimal string: 0.1 in a configuration means exactly one tenth.

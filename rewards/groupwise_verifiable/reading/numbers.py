@@ -9,13 +9,22 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from groupwise_verifiable.reading.form import left_to_compute, reducible
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.items import end_of_chain, unlabelled
+from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.notation import half_width
+from groupwise_verifiable.reading.question import notation
+from groupwise_verifiable.reading.value import rational
+
 _SIGNS = r"[-+\u2212\u2013]"
 _CURRENCY = r"\\?[$\u20ac\u00a3]"  # between a sign and its number: -$5
 # An ASCII number: thousands in threes or plain digits, decimals, a short exponent, a denominator.
 # A sign counts only where no word, digit or bracket precedes it.
 # Exponents have at most three digits, so that no number can fill the memory.
 _NUMBER = re.compile(
-    rf"(?:(?<![\w)\].]){_SIGNS}(?:{_CURRENCY}(?=[0-9]))?)?"
+    rf"(?:(?<![A-Za-z0-9_)\].]){_SIGNS}(?:{_CURRENCY}(?=[0-9]))?)?"
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"
     r"(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?"
     r"(?: ?/ ?[0-9]+)?"
@@ -43,26 +52,19 @@ _LONGEST_NUMBER = 4000
 
 @dataclass(frozen=True)
 class Number:
-    """A number and its spelling, without white space."""
+    """node: how it is written; is_fraction: as 3/4, not 0.75; is_reduced: not as 6/8 or 5/1;
+    is_percent: with this sign after it."""
 
     value: Fraction
-    literal: str
-
-    @property
-    def is_fraction(self) -> bool:
-        """Whether it is written as a fraction: 3/4, not 0.75."""
-        return "/" in self.literal
-
-    @property
-    def is_reduced(self) -> bool:
-        """Whether a fraction is in lowest terms: 3/4, not 6/8 or 5/1. True for other numbers."""
-        _, _, denominator = self.literal.partition("/")
-        return not denominator or (denominator == str(self.value.denominator) != "1")
+    node: Node
+    is_fraction: bool = False
+    is_reduced: bool = True
+    is_percent: bool = False
 
 
 def last_number(text: str) -> Number | None:
     """Returns the last number of the text; None if there is none or it does not stand by itself."""
-    text = _UNIT_EXPONENT.sub(r"\1", _THOUSANDS.sub(",", text))
+    text = _UNIT_EXPONENT.sub(r"\1", _THOUSANDS.sub(",", half_width(text)))
     last = None
     for match in _NUMBER.finditer(text):
         last = match
@@ -70,17 +72,38 @@ def last_number(text: str) -> Number | None:
 
 
 def whole_number(text: str) -> Number | None:
-    """Returns the number if the whole text is one, else None.
+    """Returns the number if the whole text is one, as the reward `math` reads it, else None.
 
-    White space around it, a dollar sign before it and a full stop after it are allowed.
+    Nothing may be left to compute in it. Units, currencies and the signs of LaTeX and Markdown
+    around it are allowed, so is a name before it: `x = 18`.
     """
-    stripped = text.strip().removeprefix("$").removesuffix(".")
-    return _number(stripped) if _NUMBER.fullmatch(stripped) else None
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    node = read(text)
+    node = None if node is None else end_of_chain(unlabelled(node))
+    if node is None:
+        return None
+    marked = peeled(node)
+    value = rational(marked.node)
+    if value is None or marked.changed or left_to_compute(marked.node) or marked.degrees:
+        return None
+    reduced = not any(reducible(marked.node))
+    return Number(
+        value * marked.factor,
+        marked.node,
+        is_fraction=notation(marked.node) == "fraction",
+        is_reduced=reduced,
+        is_percent=marked.percent,
+    )
 
 
 def gold_number(text: str) -> Number | None:
-    """Returns the number of a gold answer, which may follow "####" as in GSM8K; else None."""
-    return whole_number(text.rpartition("####")[2])
+    """Returns the number of a gold answer, which may follow "####" as in GSM8K; else None.
+
+    White space around it, a dollar sign before it and a full stop after it are allowed.
+    """
+    stripped = text.rpartition("####")[2].strip().removeprefix("$").removesuffix(".")
+    return _number(stripped) if _NUMBER.fullmatch(stripped) else None
 
 
 def _is_part(text: str, match: re.Match[str]) -> bool:
@@ -102,4 +125,9 @@ def _number(literal: str) -> Number | None:
     plain = plain.replace("\u2212", "-").replace("\u2013", "-")
     numerator, _, denominator = plain.partition("/")
     below = Fraction(denominator) if denominator else Fraction(1)
-    return Number(Fraction(numerator) / below, plain) if below else None
+    if not below:
+        return None
+    value = Fraction(numerator) / below
+    node = read(plain) or Node("number", text=plain)
+    reduced = not denominator or denominator == str(value.denominator) != "1"
+    return Number(value, node, bool(denominator), reduced)

@@ -1,0 +1,113 @@
+"""Where the answer of a completion stands, and that of a gold column.
+
+Completions may be adversarial: every pattern here takes linear time, and an answer without a box is
+searched only at the end of the text.
+"""
+
+import re
+
+from groupwise_verifiable.completion import outside_thinking
+from groupwise_verifiable.reading.notation import undelimited
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<brace>\{)|(?P<bare>[^\s{}$\\]{1,50}))")
+_BETWEEN = re.compile(r"[\s$]*(?:,|;|[\u3001\u6216\u548c\u4e0e\u4e14]|,?\s*\b(?:and|or)\b)[\s$]*")
+_BETWEEN_FORMULAS = re.compile(_BETWEEN.pattern.replace("$", ""))
+_MOST_BOXES = 20
+_FORMULA = re.compile(
+    r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
+)
+_ANCHOR = re.compile(
+    r"(?:\banswer\b\**(?:\s+(?:is|would be|should be|=))?|(?<!\S)####|"
+    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult\s+is)\s*[*:_\uff1a]*\s*",
+    re.IGNORECASE,
+)
+_TAIL = 4_000  # characters at the end that are searched for an answer without a box
+_LONGEST_LINE = 200
+_SENTENCE = re.compile(r"\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
+
+
+def stated_answer(text: str) -> tuple[str, list[str]]:
+    """Returns the answer of a completion, and the contents of its boxes; both empty without one.
+
+    The answer is the last box, with the boxes that a comma, "and" or "or" joins to it. Without a
+    box it is what follows the last "answer is", "####" or the like: formulas, or the rest of the
+    sentence. Thinking does not count.
+    """
+    text = outside_thinking(text)
+    boxes = _boxes(text)
+    if boxes:
+        joined = boxes[-1][2]
+        for box, following in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
+            separator = _BETWEEN.fullmatch(text[box[1] : following[0]])
+            if separator is None:
+                break
+            joined = box[2] + _joining(separator) + joined
+        return joined, [box[2] for box in boxes]
+    return _stated(text[-_TAIL:]), []
+
+
+def gold_answer(gold: str) -> str:
+    """Returns a gold answer without the reasoning before it: of a box, or after "####"."""
+    gold = gold.rpartition("####")[2]
+    boxes = _boxes(gold)
+    if boxes:
+        return ", ".join(box[2] for box in boxes)
+    return undelimited(gold)
+
+
+def _boxes(text: str) -> list[tuple[int, int, str]]:
+    """Start, end and content of the last boxes that are in no other one."""
+    found: list[tuple[int, int, str]] = []
+    for match in list(_BOX.finditer(text))[-_MOST_BOXES:]:
+        if found and match.start() < found[-1][1]:
+            continue
+        if match["bare"]:
+            found.append((match.start(), match.end(), match["bare"].rstrip(".,")))
+        elif (end := closing(text, match.end())) is not None:
+            found.append((match.start(), end + 1, text[match.end() : end].strip()))
+    return [box for box in found if box[2]]
+
+
+def closing(text: str, start: int) -> int | None:
+    """Returns the index of the brace that closes the one open before `start`; None without one."""
+    depth = 1
+    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth == 0:
+            return match.start()
+    return None
+
+
+def _joining(separator: re.Match[str]) -> str:
+    """A separator between two answers as the grammar reads it."""
+    if re.search("or|\u6216", separator.group()):
+        return " or "
+    return " and " if re.search("and|[\u548c\u4e0e\u4e14]", separator.group()) else ", "
+
+
+def _stated(text: str) -> str:
+    for anchor in reversed(list(_ANCHOR.finditer(text))):
+        formulas = _formulas(text, anchor.end())
+        if formulas:
+            return formulas
+        line = text[anchor.end() : anchor.end() + _LONGEST_LINE].partition("\n")[0]
+        line = _SENTENCE.split(line)[0].strip().rstrip("*_.!\u3002 \t")
+        if line:
+            return line
+    return ""
+
+
+def _formulas(text: str, position: int) -> str:
+    """The formulas at a position, also behind a few words, that commas, "and" or "or" join."""
+    start = re.compile(r"[^$\\\n(]{0,60}\s*(?=\$|\\[(\[])").match(text, position)
+    if start is None or re.search(r"[0-9]", start.group()):
+        return ""
+    contents, position = "", start.end()
+    while match := _FORMULA.match(text, position):
+        contents += next(group for group in match.groups() if group is not None).strip()
+        separator = _BETWEEN_FORMULAS.match(text, match.end())
+        if separator is None or not _FORMULA.match(text, separator.end()):
+            break
+        contents += _joining(separator)
+        position = separator.end()
+    return contents

@@ -1,0 +1,46 @@
+"""Options of a multiple choice: the letter C in `\\text{(C)}`, "C. 12" and "Option C"."""
+
+import re
+
+from groupwise_verifiable.reading.notation import tidy
+
+_TEXT = re.compile(r"\\(?:text|math)[a-z]*\s*\{([^{}]*)\}")
+_STATEMENT = (
+    r"(?i:(?:the )?(?:correct |final |right )?(?:answer|option|choice|\u7b54\u6848|\u9009\u9879)"
+    r"(?: is|\u662f|\u4e3a)?(?: option)?[: ]*)"
+)
+_LETTER = re.compile(rf"{_STATEMENT}?[(\[]?([A-J])[)\]]?[.:)]?")
+_QUOTES = "\"'\u201c\u201d\u300c\u300d"
+# An option and its content: \textbf{(C) }12, (C) 12, C. 12, C) 12.
+_OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])[.):])\s*(\S.*)", re.DOTALL)
+
+
+def choice(text: str) -> str | None:
+    """Returns the letter of an option, alone or with its content after it; else None."""
+    plain = plain_words(text)
+    match = _LETTER.fullmatch(plain)
+    if match is not None:
+        return match[1]
+    match = _OPTION.fullmatch(plain)
+    if match is None or re.search(r"\([A-J]\)|\b[A-J][.)]", match[3]):
+        return None
+    return match[1] or match[2]
+
+
+def content(text: str) -> str:
+    """Returns what follows the letter of an option, or the text itself."""
+    match = _OPTION.fullmatch(plain_words(text))
+    return text if match is None or _LETTER.fullmatch(plain_words(text)) else match[3]
+
+
+def stated_word(text: str) -> str:
+    """Returns a text without "The answer is" before it, too."""
+    return re.sub(rf"^{_STATEMENT}", "", plain_words(text)).strip(_QUOTES)
+
+
+def plain_words(text: str) -> str:
+    """Returns a text without the signs of LaTeX and Markdown around it."""
+    text = tidy(text)
+    text = _TEXT.sub(r"\1", text)
+    text = " ".join(re.sub(r"[{}*]", " ", text).split())
+    return text.strip(_QUOTES).strip().removesuffix(".").strip(_QUOTES)

@@ -1,0 +1,236 @@
+"""Whether an answer is the gold one: its kind and form are gold's, and its values are equal.
+
+Nothing is solved or simplified. Expressions have equal values at a few points; what an expression
+leaves to compute is counted in the tree, as it is written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from groupwise_verifiable.reading.equality import Equality
+from groupwise_verifiable.reading.form import compounds, left_to_compute, reducible
+from groupwise_verifiable.reading.intervals import Interval, intervals
+from groupwise_verifiable.reading.items import (
+    are_named_differently,
+    in_order,
+    is_named,
+    is_reduced,
+    items,
+    last_side,
+    matched,
+    rows,
+    unlabelled,
+)
+from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.node import Node, key
+from groupwise_verifiable.reading.question import Question, notation
+from groupwise_verifiable.reading.relations import equals, is_solved, names_one, on_one_side
+from groupwise_verifiable.reading.value import (
+    equivalent,
+    proportional,
+    rational,
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """question: what the prompt says; strict: whether form counts, not value alone."""
+
+    question: Question
+    strict: bool = True
+
+    @cached_property
+    def values(self) -> Equality:
+        """The comparison of single values."""
+        return Equality(self.question, self.strict)
+
+    def same(self, gold: Node, answer: Node) -> bool:
+        """Returns whether an answer is the gold one."""
+        if self.strict and self._is_copy(gold, answer):
+            return False
+        return self._same(gold, answer)
+
+    def _same(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
+        ours, theirs = peeled(gold), peeled(answer)
+        gold, answer = unlabelled(gold), unlabelled(answer)
+        if theirs.changed and theirs.words != ours.words:
+            return False
+        if key(gold) == key(answer):
+            return True
+        if answer.kind == "relation" and gold.kind == "ratio":
+            return self._ends_in(answer, gold)
+        if "ratio" in (ours.node.kind, theirs.node.kind):
+            return self._same_ratio(gold, answer)
+        regions = intervals(gold), intervals(answer)
+        if regions[0] is not None and regions[1] is not None:
+            return self._same_regions(gold, answer, regions[0], regions[1])
+        if len(items(gold)) > 1 or len(items(answer)) > 1 or "set" in (gold.kind, answer.kind):
+            return self._same_items(gold, answer)
+        if "relation" in (gold.kind, answer.kind):
+            return self._same_relation(gold, answer)
+        if "matrix" in (gold.kind, answer.kind):
+            return self._same_matrix(gold, answer)
+        if "tuple" in (gold.kind, answer.kind):
+            return self._same_tuple(gold, answer)
+        return self.values.same(gold, answer)
+
+    # ---- copies
+
+    def _is_copy(self, gold: Node, answer: Node) -> bool:
+        """Whether the answer stands in the prompt, in another notation than gold's."""
+        gold, answer = peeled(unlabelled(gold)).node, peeled(unlabelled(answer)).node
+        if answer.kind == "relation" and gold.kind != "relation":
+            if answer.text != "in" and intervals(answer) in self.question.regions:
+                return True
+            if set(answer.text.split()) == {"="}:
+                answer = peeled(answer.args[-1]).node
+        if answer.kind == "builder" and intervals(answer) in self.question.regions:
+            return gold.kind != "builder"
+        if answer.kind in ("name", "text") or key(answer) == key(gold):
+            return False
+        if answer.kind == gold.kind == "number" and notation(gold) == notation(answer):
+            return False
+        if key(answer) in self.question.keys:
+            return True
+        simplest = self.question.asks_for("simplest")
+        unreduced = set(reducible(answer)) - set(reducible(gold))
+        return bool(unreduced & self.question.unreduced) or bool(simplest and unreduced)
+
+    # ---- several values
+
+    def _same_items(self, gold: Node, answer: Node) -> bool:
+        """Lists and sets, in any order; pairs, also without brackets, in theirs."""
+        if "tuple" in (gold.kind, answer.kind):
+            return self._same_in_order(gold, answer)
+        golds, answers = items(gold), items(answer)
+        if len(golds) != len(answers):
+            return False
+        if "set" in (gold.kind, answer.kind) and len(golds) == 1:
+            return self._same(golds[0], answers[0])
+        if are_named_differently(golds) or are_named_differently(answers):
+            return matched(in_order(golds), in_order(answers), self._same)
+        left = list(map(last_side, answers))
+        for each in map(last_side, golds):
+            place = next((n for n, one in enumerate(left) if self._same(each, one)), None)
+            if place is None:
+                return False
+            del left[place]
+        return True
+
+    def _same_in_order(self, gold: Node, answer: Node) -> bool:
+        """A tuple and a list without brackets: 1, 2 or x = 1, y = 2 for (1, 2)."""
+        parts = [node.args if node.kind == "tuple" else items(node) for node in (gold, answer)]
+        if "set" in (gold.kind, answer.kind) or any(
+            any(map(is_named, each)) and not are_named_differently(each) for each in parts
+        ):
+            return False
+        return matched(in_order(parts[0]), in_order(parts[1]), self._same)
+
+    def _same_tuple(self, gold: Node, answer: Node) -> bool:
+        if gold.kind != answer.kind or gold.text != answer.text:
+            return False
+        return matched(gold.args, answer.args, self._same)
+
+    def _same_matrix(self, gold: Node, answer: Node) -> bool:
+        ours, theirs = rows(gold), rows(answer)
+        if ours is None or theirs is None or len(ours) != len(theirs):
+            return False
+        return all(matched(*pair, self._same) for pair in zip(ours, theirs, strict=True))
+
+    def _same_ratio(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
+        if not self.values.units_agree(peeled(gold), peeled(answer)):
+            return False
+        gold, answer = peeled(gold).node, peeled(answer).node
+        if gold.kind != "ratio" or answer.kind != "ratio":
+            about = gold.kind == "ratio" or self.question.is_about("ratio") or not self.strict
+            if not about and rational(gold) is None:
+                return False
+            quotients = [
+                Node("div", node.args) if node.kind == "ratio" and len(node.args) == 2 else node
+                for node in (gold, answer)
+            ]
+            return self.values.same(quotients[0], quotients[1])
+        if len(gold.args) != len(answer.args):
+            return False
+        if (
+            self.strict
+            and not is_reduced(answer)
+            and not matched(gold.args, answer.args, self.values.same)
+        ):
+            return False
+        if not is_reduced(gold):  # a time: 3:30 is not 1:10
+            return matched(gold.args, answer.args, self.values.same)
+        return all(
+            equivalent(Node("div", one), Node("div", other))
+            for one, other in zip(pairwise(gold.args), pairwise(answer.args), strict=True)
+        ) and all(not left_to_compute(part) - left_to_compute(gold) for part in answer.args)
+
+    # ---- relations
+
+    def _same_regions(
+        self, gold: Node, answer: Node, ours: Sequence[Interval], theirs: Sequence[Interval]
+    ) -> bool:
+        if (gold.kind == "tuple") != (answer.kind == "tuple") and self.question.is_about("points"):
+            return False
+        if gold.kind == "relation" and answer.kind == "relation":
+            names = [node.unknowns for node in (gold, answer)]
+            if len(names[0]) == len(names[1]) == 1 and names[0] != names[1]:
+                return False
+        if len(ours) != len(theirs):
+            return False
+        return all(
+            one.closed == other.closed and matched(one.ends, other.ends, self.values.same)
+            for one, other in zip(ours, theirs, strict=True)
+        )
+
+    def _same_relation(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
+        equations = [
+            node.kind == "relation" and set(node.text.split()) <= {"=", "approx"}
+            for node in (gold, answer)
+        ]
+        if not equations[0] and gold.kind == "relation":
+            return self._same_congruence(gold, answer)
+        if not equations[1]:
+            if answer.kind == "relation":
+                return False
+            return is_solved(gold) and self._same(gold.args[-1], answer)
+        if not equations[0]:
+            return self._ends_in(answer, gold)
+        if is_solved(gold):
+            if len(answer.args) > 2:
+                return self._ends_in(answer, gold.args[-1])
+            if not is_solved(answer):
+                return False
+            return names_one(gold.args[0], answer.args[0]) and self._same(
+                gold.args[-1], answer.args[-1]
+            )
+        if len(gold.args) != 2 or len(answer.args) != 2:
+            return False
+        ours, theirs = on_one_side(gold), on_one_side(answer)
+        if self.strict:
+            left = left_to_compute(theirs) - left_to_compute(ours)
+            if left or compounds(ours) != compounds(theirs):
+                return False
+        return proportional(ours, theirs)
+
+    def _same_congruence(self, gold: Node, answer: Node) -> bool:
+        if gold.kind != answer.kind or gold.text != answer.text:
+            return False
+        return matched(gold.args, answer.args, self.values.same)
+
+    def _ends_in(self, chain: Node, gold: Node) -> bool:
+        """Whether a chain such as x = 2 + 3 = 5 ends in gold, and no side has another value."""
+        *before, last = chain.args
+        if len(before) == 1 and last.kind == "name" and not gold.unknowns:
+            before, last = [last], before[0]  # 5 = x
+        if "approx" in chain.text:  # 1/3 = 0.333 is about the exact side
+            sides = [side for side in (*before, last) if not side.unknowns]
+            return bool(sides) and self._same(gold, sides[0])
+        if not self._same(gold, last):
+            return False
+        return all(
+            side.unknowns or side.kind in ("text", "call", "label") or equals(side, last)
+            for side in before
+        )

@@ -1,0 +1,117 @@
+"""Whether two single values are equal, in a form and a notation that gold has."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from groupwise_verifiable.reading.form import compounds, left_to_compute, outside
+from groupwise_verifiable.reading.marks import Marked, peeled
+from groupwise_verifiable.reading.node import Node, key, number, terms
+from groupwise_verifiable.reading.question import Question, notation
+from groupwise_verifiable.reading.value import equivalent, proportional, rational
+
+
+@dataclass(frozen=True)
+class Equality:
+    """question: what the prompt says; strict: whether form counts, not value alone."""
+
+    question: Question
+    strict: bool = True
+
+    def same(self, gold: Node, answer: Node) -> bool:
+        """Returns whether an answer, with its unit, is gold."""
+        ours, theirs = peeled(gold), peeled(answer)
+        if not self.units_agree(ours, theirs):
+            return False
+        if any(node.kind in ("text", "dots") for node in (ours.node, theirs.node)):
+            return ours.node.kind == theirs.node.kind and _words(ours.node) == _words(theirs.node)
+        if not self._bases_agree(ours.node, theirs.node):
+            return False
+        if self.strict and not (
+            self._is_finished(ours.node, theirs.node) and self._in_notation(gold, answer)
+        ):
+            return False
+        return any(
+            self._equal(scaled, _scaled(theirs.node, theirs.factor))
+            for scaled in self._golds(ours, theirs)
+        )
+
+    def _golds(self, ours: Marked, theirs: Marked) -> list[Node]:
+        """What gold may mean: 50% is 50 or one half, 5 million may be counted in millions."""
+        golds = [_scaled(ours.node, ours.factor)]
+        if self.question.counts_in(theirs.factor) and ours.factor == 1:
+            golds.append(_scaled(ours.node, theirs.factor))
+        if self.question.counts_in(ours.factor) and theirs.factor == 1:
+            golds.append(ours.node)
+        if ours.percent == theirs.percent:
+            return golds
+        about = self.question.is_about("percent")
+        if theirs.percent:  # 50% for 50 or for 0.5
+            number = rational(ours.node)
+            share = number is not None and abs(number) <= 1
+            plain = golds if about else []
+            return plain + ([_scaled(ours.node, Fraction(100))] if share else [])
+        return golds + ([] if about else [_scaled(ours.node, Fraction(1, 100))])
+
+    def units_agree(self, ours: Marked, theirs: Marked) -> bool:
+        """Returns whether an answer has no unit of another size than gold or the prompt."""
+        if theirs.degrees and not ours.degrees and not self.question.is_about("degrees"):
+            return False
+        for family, members in theirs.units.items():
+            expected = ours.units.get(family) or self.question.units.get(family)
+            if expected is not None and not members <= expected:
+                return False
+        return True
+
+    def _bases_agree(self, gold: Node, answer: Node) -> bool:
+        bases = [
+            node.text.partition("_")[2] if node.kind == "based" else None for node in (gold, answer)
+        ]
+        if bases[0] is None and bases[1] is None:
+            return True
+        if bases[0] is not None and bases[1] is not None:
+            return bases[0] == bases[1]
+        return bases[1] is None or self.question.is_about("bases")
+
+    def _is_finished(self, gold: Node, answer: Node) -> bool:
+        """Whether an answer leaves nothing to compute that gold does not leave."""
+        if answer.unknowns - gold.unknowns:
+            return False
+        if left_to_compute(answer) - left_to_compute(gold):
+            return False
+        if not (gold.unknowns or answer.unknowns):
+            return True
+        factored = compounds(gold)
+        if factored != compounds(answer):
+            return False
+        if factored and len(terms(gold)) == 1 and outside(gold) != outside(answer):
+            return False
+        quotients = gold.kind == answer.kind == "div" and gold.args[1].unknowns
+        return not quotients or proportional(gold.args[0], answer.args[0])
+
+    def _in_notation(self, gold: Node, answer: Node) -> bool:
+        """Whether an answer has the notation that the prompt asks for, if gold has it."""
+        kinds = [notation(node) for node in (gold, answer)]
+        if kinds[0] == kinds[1]:
+            return True
+        asked = kinds[0] in ("fraction", "decimal", "mixed", "scientific")
+        if asked and self.question.asks_for(kinds[0]):
+            return kinds[1] == "percent" and self.question.asks_for("percent")
+        return True
+
+    def _equal(self, gold: Node, answer: Node) -> bool:
+        if gold.kind == "based" or answer.kind == "based":
+            digits = [node.text.partition("_")[0].lstrip("0") for node in (gold, answer)]
+            return digits[0] == digits[1]
+        return key(gold) == key(answer) or equivalent(gold, answer, exact=self.strict)
+
+
+def _scaled(node: Node, factor: Fraction) -> Node:
+    if factor == 1:
+        return node
+    above, below = factor.as_integer_ratio()
+    scaled = Node("mul", (node, number(above)))
+    return scaled if below == 1 else Node("div", (scaled, number(below)))
+
+
+def _words(node: Node) -> str:
+    return " ".join(node.text.lower().replace("-", " ").split()) if node.kind == "text" else ""

@@ -1,0 +1,271 @@
+r"""Reads expressions: sums, products, powers, functions, and the marks behind them.
+
+sum       = sign? product (+ | - | \pm  product)*
+product   = factor ((\cdot | \times | * | / | \div)? factor)*
+factor    = sign? atom (^ group | ! | % | ^\circ | unit)*
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from groupwise_verifiable.reading.node import Node, number
+from groupwise_verifiable.reading.stream import END, UnreadableError
+from groupwise_verifiable.reading.tokens import Token
+from groupwise_verifiable.reading.units import Units
+
+_TIMES = ("*", r"\cdot", r"\times")
+OPENING = ("(", "[", r"\{", r"\langle", "{")
+
+
+class Expressions(Units, ABC):
+    """The part of the grammar that reads one value."""
+
+    @abstractmethod
+    def bracketed(self, opening: str) -> Node:
+        """Reads what follows an opening bracket, with the closing one."""
+
+    @abstractmethod
+    def matrix(self) -> Node:
+        """Reads what follows `\begin`."""
+
+    def sum(self) -> Node:
+        """Reads a sum, or a term of one."""
+        sign = self.take("+", "-", r"\pm")
+        first = self.product()
+        if sign == "-":
+            first = _negative(first)
+        elif sign == r"\pm":
+            first = Node("pm", (first,))
+        parts = [first]
+        while sign := self.take("+", "-", r"\pm"):
+            right = self.product()
+            if sign == r"\pm":
+                parts = [Node("pm", (_joined("add", parts), right))]
+            else:
+                parts.append(right if sign == "+" else Node("neg", (right,)))
+        return _joined("add", parts)
+
+    def product(self) -> Node:
+        parts = [self.factor()]
+        while True:
+            if self.take(*_TIMES):
+                parts.append(self.factor())
+            elif self.take("/", r"\div"):
+                parts = [Node("div", (_joined("mul", parts), self.factor()))]
+            elif self.starts_factor():
+                parts += self.beside(parts.pop())
+            else:
+                return _joined("mul", parts)
+
+    def beside(self, node: Node) -> list[Node]:
+        """A factor and the one that follows without a sign; 1 1/2 and 1 \\frac12 are numbers."""
+        if node.kind == "number" and "." not in node.text:
+            if self.next == Token("command", r"\frac"):
+                right = self.atom()
+                if right.kind == "div" and all(part.kind == "number" for part in right.args):
+                    return [self.marked(Node("mixed", (node, *right.args)))]
+                return [node, self.marked(right)]
+            if self.next.kind == "number":
+                above = self.factor()
+                if self.take("/") and self.next.kind == "number":
+                    return [self.marked(Node("mixed", (node, above, self.atom())))]
+                raise UnreadableError
+        if self.next.kind == "number" and node.kind != "call":
+            raise UnreadableError  # two numbers side by side
+        return [node, self.factor()]
+
+    def starts_factor(self) -> bool:
+        token = self.next
+        if token.kind in ("number", "based", "repeating", "name", "function"):
+            return True
+        if token.text == "|":
+            return self.bars == 0 and self.after() is not END
+        starts = ("(", "[", "{", r"\frac", r"\sqrt", r"\binom", r"\langle", r"\begin", r"\$", "$")
+        return token.text in starts and not (token.text == "[" and self.depth == 0)
+
+    def factor(self) -> Node:
+        if self.take("-"):
+            return Node("neg", (self.factor(),))
+        if self.take("+"):
+            return self.factor()
+        if self.take(r"\$", "$"):
+            return self.marked(Node("money", (self.factor(),)))
+        return self.marked(self.atom())
+
+    def marked(self, node: Node) -> Node:
+        """The node with what stands behind it: exponents, marks and units."""
+        while True:
+            token, following = self.next, self.after()
+            if token.text == "^" and following.text in (r"\circ", "circ"):
+                self.position += 2
+                node = Node("degrees", (node,))
+            elif token.text == "^":
+                self.position += 1
+                node = self.power(node)
+            elif token.text == "!":
+                self.position += 1
+                node = Node("call", (node,), "factorial")
+            elif token.text in ("%", r"\%"):
+                self.position += 1
+                node = Node("percent", (node,))
+            elif token.text in (r"\$", "$", "¢") and not self.starts_number(1):
+                self.position += 1
+                node = Node("unit", (node,), token.text.lstrip("\\"))
+            elif token.kind == "exponent":
+                self.position += 1
+                power = Node("pow", (number(10), _integer(token.text)))
+                node = Node("mul", (node, power))
+            elif (token.kind == "word" and not self.joins()) or self.is_unit_letter(node):
+                node = self.unit(node)
+            else:
+                return node
+
+    def starts_number(self, count: int) -> bool:
+        return self.after(count).kind == "number"
+
+    def power(self, base: Node) -> Node:
+        if self.take("'"):
+            raise UnreadableError
+        sign = self.take("-")
+        exponent = self.group()
+        return Node("pow", (base, Node("neg", (exponent,)) if sign else exponent))
+
+    def atom(self) -> Node:
+        token = self.next
+        self.position += 1
+        if token.kind == "number":
+            return Node("number", text=token.text)
+        if token.kind in ("based", "repeating"):
+            return Node(token.kind, text=token.text)
+        if token.kind == "name":
+            return self.name(token.text)
+        if token.kind == "function":
+            return self.call(token.text)
+        readers: dict[str, Callable[[], Node]] = {
+            r"\frac": self.fraction,
+            r"\sqrt": self.root,
+            r"\binom": lambda: Node("call", (self.group(), self.group()), "binom"),
+            r"\begin": self.matrix,
+            r"\ldots": lambda: Node("dots"),
+            r"\lfloor": lambda: self.between(r"\rfloor", "floor"),
+            r"\lceil": lambda: self.between(r"\rceil", "ceil"),
+            r"\overline": lambda: Node("call", (self.group(),), "overline"),
+            "|": self.absolute,
+        }
+        if token.text in readers and token.kind in ("command", "sign"):
+            return readers[token.text]()
+        if token.text in OPENING and token.kind in ("command", "sign"):
+            return self.bracketed(token.text)
+        raise UnreadableError
+
+    def name(self, text: str) -> Node:
+        if text in ("angle", "triangle", "Delta") and self.next.kind == "name":
+            letters = ""
+            while self.next.kind == "name":
+                letters += self.next.text
+                self.position += 1
+            return Node("name", text=f"{text} {letters}")
+        if self.take("_"):
+            text += "_" + _plain(self.group())
+        if self.take("'"):
+            text += "'"
+        if text[0] in "fghFPpS" and self.next.text == "(":
+            place = self.position
+            self.position += 1
+            inside = self.bracketed("(")
+            if self.next.text == "=" or inside.kind == "relation":
+                return Node("call", (inside,), text)
+            self.position = place
+        return Node("name", text=text)
+
+    def call(self, text: str) -> Node:
+        base: tuple[Node, ...] = ()
+        if text in ("log", "lg") and self.take("_"):
+            base = (self.group(),)
+        power = self.group() if self.take("^") else None
+        if text in ("ln", "lg"):
+            base = (Node("name", text="e"),) if text == "ln" else (number(10),)
+        argument = self.bracketed("(") if self.take("(", "[") else self.argument()
+        name = {"ln": "log", "lg": "log"}.get(text, text)
+        if power is not None and _plain(power) == "-1" and name in ("sin", "cos", "tan"):
+            return Node("call", (argument,), f"arc{name}")
+        arguments = argument.args if argument.kind == "tuple" else (argument,)
+        node = Node("call", (*arguments, *base), name)
+        return node if power is None else Node("pow", (node, power))
+
+    def argument(self) -> Node:
+        """The argument of a function without brackets: `\\sin 2x`, `\\ln 3`."""
+        sign = self.take("-")
+        node = self.factor()
+        while self.next.kind in ("name", "number") or self.next.text in (r"\frac", r"\sqrt"):
+            if node.kind in ("degrees", "unit"):
+                break
+            node = Node("mul", (node, self.factor()))
+        if self.next.text == "/" and self.after().kind == "number":  # \sin \pi/3
+            self.position += 1
+            node = Node("div", (node, self.factor()))
+        return Node("neg", (node,)) if sign else node
+
+    def group(self) -> Node:
+        """An argument of a command, or an exponent: one token or what is in braces."""
+        if self.take("{"):
+            return self.bracketed("{")
+        if self.take("("):
+            return self.bracketed("(")
+        token = self.next
+        if token.kind == "number" and len(token.text) > 1 and self.previous(r"\frac"):
+            digit, rest = token.text[0], token.text[1:]
+            self.stream[self.position] = Token("number", rest)
+            return Node("number", text=digit)
+        return self.atom_or_command()
+
+    def previous(self, command: str) -> bool:
+        return self.position > 0 and self.stream[self.position - 1].text == command
+
+    def atom_or_command(self) -> Node:
+        if self.next.kind == "word":
+            words = self.words()
+            return Node("text", text=words)
+        return self.atom()
+
+    def fraction(self) -> Node:
+        above = self.group()
+        return Node("div", (above, self.group()))
+
+    def root(self) -> Node:
+        index = number(2)
+        if self.take("["):
+            index = self.sum()
+            if not self.take("]"):
+                raise UnreadableError
+        return Node("root", (self.group(), index))
+
+    def absolute(self) -> Node:
+        self.bars += 1
+        node = self.sum()
+        self.bars -= 1
+        if not self.take("|"):
+            raise UnreadableError
+        return Node("call", (node,), "abs")
+
+    def between(self, closing: str, name: str) -> Node:
+        node = self.sum()
+        if not self.take(closing):
+            raise UnreadableError
+        return Node("call", (node,), name)
+
+
+def _joined(kind: str, parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Node(kind, tuple(parts))
+
+
+def _negative(node: Node) -> Node:
+    return Node("neg", (node,))
+
+
+def _integer(text: str) -> Node:
+    return _negative(number(int(text[1:]))) if text.startswith("-") else number(int(text))
+
+
+def _plain(node: Node) -> str:
+    return node.text or "".join(("-" if node.kind == "neg" else "") + _plain(x) for x in node.args)

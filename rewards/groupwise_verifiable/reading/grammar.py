@@ -1,0 +1,197 @@
+r"""Reads a tidied text as a `Node`, exactly as it is written: nothing is evaluated.
+
+A recursive descent over the tokens, in time linear in their number:
+
+    answer    = items, joined by commas, semicolons, "and", "or"
+    item      = words? relation words?
+    relation  = union (= | < | \le | > | \ge | \ne | \in | \approx | \equiv  union)*
+    union     = ratio ((\cup | \setminus) ratio)*
+    ratio     = sum (: sum)*
+    sum       = sign? product (+ | - | \pm  product)*
+    product   = factor ((\cdot | \times | * | / | \div)? factor)*
+    factor    = sign? atom (^ group | ! | % | ^\circ | unit)*
+"""
+
+from functools import lru_cache
+
+from groupwise_verifiable.reading.expressions import Expressions
+from groupwise_verifiable.reading.node import Node, number
+from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.stream import END, UnreadableError
+from groupwise_verifiable.reading.tokens import tokens
+from groupwise_verifiable.reading.words import number_of
+
+_DEEPEST = 30  # most brackets within brackets
+_RELATIONS = {
+    **{sign: sign for sign in "=<>"},
+    **{rf"\{name}": name for name in ("le", "ge", "ne", "in", "approx", "equiv")},
+}
+_CLOSING = {"(": ")]", "[": ")]", r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": "}"}
+
+
+@lru_cache(maxsize=4096)
+def read(text: str, names: frozenset[str] = frozenset()) -> Node | None:
+    """Returns the node of a text; None if the grammar does not read it.
+
+    names: letters that are unknowns, so that the m of 2m is none of metres.
+    """
+    value = number_of(text)
+    if value is not None:
+        return number(value)
+    try:
+        return _Answers(tokens(tidy(text), names), names).answer()
+    except UnreadableError:
+        return None
+
+
+class _Answers(Expressions):
+    def answer(self) -> Node:
+        node = self.items()
+        if self.next is not END:
+            raise UnreadableError
+        return node
+
+    def items(self) -> Node:
+        """What commas, "and" and "or" join; the item itself if there is one."""
+        items, signs = [self.item()], []
+        while sign := self.separator():
+            signs.append(sign)
+            items.append(self.item())
+        if len(items) == 1:
+            return items[0]
+        return Node(
+            "list", tuple(items), "and" if "and" in signs else "or" if "or" in signs else ","
+        )
+
+    def separator(self) -> str | None:
+        sign = self.take(",", ";", r"\land", r"\lor", r"\\")
+        word = self.take_words("and", "or", "as") if sign is None or sign == "," else None
+        joined = word or {r"\land": "and", r"\lor": "or"}.get(sign or "", sign)
+        return joined if self.next is not END else None
+
+    def item(self) -> Node:
+        if self.next.kind != "word":
+            return self.relation()
+        words = self.words()
+        after_words = self.position
+        if self.next is END or self.next.text in (",", ")", "}", r"\}"):
+            value = number_of(words)
+            return Node("text", text=words) if value is None else number(value)
+        if self.next.text == "=" or self.take(":"):
+            if self.take("=") and self.next is END:
+                raise UnreadableError
+            return Node("label", (self.relation(),), words)
+        value = number_of(words)
+        if value is not None and self.take("("):  # seventy-two (72)
+            inside = self.relation()
+            if self.take(")") and inside == number(value):
+                return self.marked(inside)
+        self.position = after_words
+        return Node("label", (self.relation(),), words)
+
+    def relation(self) -> Node:
+        sides, signs = [self.union()], []
+        while self.next.text in _RELATIONS and self.next.kind in ("sign", "command"):
+            signs.append(_RELATIONS[self.next.text])
+            self.position += 1
+            if signs[-1] == "=" and self.next.text == "=":
+                self.position += 1
+            sides.append(self.union())
+        return Node("relation", tuple(sides), " ".join(signs)) if signs else sides[0]
+
+    def union(self) -> Node:
+        if self.take(r"\approx"):
+            return self.union()
+        node = self.ratio()
+        while sign := self.take(r"\cup", r"\setminus", r"\backslash", r"\cap"):
+            if sign == r"\cap":
+                raise UnreadableError
+            node = Node("union" if sign == r"\cup" else "minus", (node, self.ratio()))
+        return node
+
+    def ratio(self) -> Node:
+        parts = [self.sum()]
+        while not self.in_set and (self.take(":") or (self.take_words("to"))):
+            parts.append(self.sum())
+        return self.marked(Node("ratio", tuple(parts))) if len(parts) > 1 else parts[0]
+
+    def bracketed(self, opening: str) -> Node:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise UnreadableError
+        bars, in_set = self.bars, self.in_set
+        builds = opening in (r"\{", "{") and self.next.kind == "name"
+        self.in_set = builds and self.after().text in ("|", ":", r"\mid", r"\in")
+        self.bars = int(self.in_set)
+        if opening == r"\{" and self.take(r"\}"):
+            node, closing = Node("name", text="empty"), r"\}"
+        else:
+            node = self.inside(opening)
+            closing = self.take(*_CLOSING[opening]) or ""
+            if not closing:
+                raise UnreadableError
+        self.depth, self.bars, self.in_set = self.depth - 1, bars, in_set
+        return _collected(opening, node, closing)
+
+    def inside(self, opening: str) -> Node:
+        node = self.items()
+        if opening == "{" and (sign := self.take(r"\over", r"\choose")):
+            parts = node, self.items()
+            return Node("div", parts) if sign == r"\over" else Node("call", parts, "binom")
+        if self.in_set and self.take("|", ":", r"\mid"):
+            self.in_set, self.bars = False, 0
+            return Node("builder", (node, self.items()))
+        return node
+
+    def matrix(self) -> Node:
+        """`\\begin{pmatrix}a & b \\\\ c & d\\end{pmatrix}`, of any bracket."""
+        self.environment()
+        rows, row = [], [self.relation()]
+        while True:
+            if self.take("&"):
+                row.append(self.relation())
+            elif self.take(r"\\"):
+                rows.append(Node("row", tuple(row)))
+                if self.next.text == r"\end":
+                    row = []
+                    break
+                row = [self.relation()]
+            else:
+                break
+        if not self.take(r"\end"):
+            raise UnreadableError
+        self.environment()
+        rows += [Node("row", tuple(row))] if row else []
+        return Node("matrix", tuple(rows))
+
+    def environment(self) -> None:
+        if not self.take("{"):
+            raise UnreadableError
+        name = ""
+        while self.next.kind in ("word", "name"):
+            name += self.next.text
+            self.position += 1
+        if not self.take("}") or not name.endswith(("matrix", "array")) or name[0] == "v":
+            raise UnreadableError
+        if name == "array" and self.take("{"):
+            while self.next is not END and not self.take("}"):
+                self.position += 1
+
+
+def _collected(opening: str, node: Node, closing: str) -> Node:  # noqa: PLR0911 - a case for each kind
+    if opening == "{":
+        return node
+    if opening == r"\{":
+        if node.kind == "builder" or node == Node("name", text="empty"):
+            return node
+        return Node("set", node.args if node.kind == "list" else (node,))
+    if node.kind == "list":
+        brackets = "()" if opening == r"\langle" else opening + closing
+        return Node("tuple", node.args, brackets)
+    if opening == "(" and closing == ")":
+        return node
+    if node.kind == "matrix":
+        return node
+    if opening == "[" and closing == "]":
+        return Node("tuple", (node,), "[]")
+    raise UnreadableError

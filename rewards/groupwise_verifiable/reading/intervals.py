@@ -1,0 +1,137 @@
+"""Regions of numbers: intervals, their unions, and the relations that describe them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.value import NoValueError, value
+
+_INFINITY = Node("name", text="infinity")
+_LEAST = Node("neg", (_INFINITY,))
+_OPEN = (False, False)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """ends: lower and upper end; closed: whether each of them belongs to it."""
+
+    ends: tuple[Node, Node]
+    closed: tuple[bool, bool]
+
+
+ALL = Interval((_LEAST, _INFINITY), _OPEN)
+
+
+def intervals(node: Node) -> tuple[Interval, ...] | None:
+    """Returns the intervals of a region in their order; None if it is no region as it is written.
+
+    A relation counts if one unknown stands in it alone, against constants; a union if its parts
+    neither meet nor overlap.
+    """
+    parts = _parts(node)
+    if parts is None:
+        return None
+    if len(parts) == 1:
+        return tuple(parts)
+    try:
+        ordered = sorted(parts, key=lambda part: _place(part.ends[0]))
+        return tuple(ordered) if _are_apart(ordered) else None
+    except (NoValueError, TypeError):
+        return tuple(parts)
+
+
+def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
+    kind, args = node.kind, node.args
+    if node in (Node("name", text="R"), Node("text", text="all real numbers")):
+        return [ALL]
+    if kind == "text" and node.text.lower() in ("all reals", "all real numbers", "real numbers"):
+        return [ALL]
+    if kind == "tuple" and len(args) == 2 and len(node.text) == 2 and node.text[0] in "([":
+        return [Interval((args[0], args[1]), (node.text[0] == "[", node.text[1] == "]"))]
+    if kind == "builder":
+        subject = args[0]
+        if subject.kind == "relation" and subject.text == "in" and args[1].kind == "relation":
+            subject = subject.args[0]  # {x \in R | x > 5}
+        return _parts(args[1]) if args[1].kind in ("relation", "list") else None
+    if kind == "union" or (kind == "list" and node.text == "or"):
+        return _joined(_parts(part) for part in args)
+    if kind == "list" and node.text == "and":
+        return _between(args)
+    if kind == "minus":
+        return _without(args[0], args[1])
+    return _of_relation(node) if kind == "relation" else None
+
+
+def _joined(parts: Iterable[list[Interval] | None]) -> list[Interval] | None:
+    every: list[Interval] = []
+    for part in parts:
+        if part is None:
+            return None
+        every += part
+    return every
+
+
+def _between(relations: tuple[Node, ...]) -> list[Interval] | None:
+    """The numbers between two limits: x > 1 and x < 3."""
+    parts = [_of_relation(part) for part in relations if part.kind == "relation"]
+    ends = sorted((part[0] for part in parts if part), key=lambda part: part.ends[0] == _LEAST)
+    if len(relations) != 2 or len(ends) != 2:
+        return None
+    lower, upper = ends
+    if lower.ends[1] != _INFINITY or upper.ends[0] != _LEAST:
+        return None
+    return [Interval((lower.ends[0], upper.ends[1]), (lower.closed[0], upper.closed[1]))]
+
+
+def _without(whole: Node, missing: Node) -> list[Interval] | None:
+    """All real numbers but some."""
+    if _parts(whole) != [ALL] or missing.kind != "set":
+        return None
+    try:
+        points = sorted(missing.args, key=_place)
+    except (NoValueError, TypeError):
+        points = list(missing.args)
+    ends = [_LEAST, *points, _INFINITY]
+    return [Interval(pair, _OPEN) for pair in pairwise(ends)]
+
+
+def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
+    signs, sides = node.text.split(), node.args
+    if signs == ["in"] and sides[0].kind == "name":
+        return _parts(sides[1])
+    names = [n for n, side in enumerate(sides) if side.kind == "name" and side.unknowns]
+    if len(names) != 1 or any(s.unknowns for n, s in enumerate(sides) if n != names[0]):
+        return None
+    if signs == ["ne"]:
+        return _without(Node("name", text="R"), Node("set", (sides[1 - names[0]],)))
+    if len(signs) == 1 and signs[0] in ("<", ">", "le", "ge"):
+        limit = sides[1 - names[0]]
+        below = (signs[0] in ("<", "le")) == (names[0] == 0)
+        closed = signs[0] in ("le", "ge")
+        if below:
+            return [Interval((_LEAST, limit), (False, closed))]
+        return [Interval((limit, _INFINITY), (closed, False))]
+    if len(signs) == 2 and names == [1]:
+        if all(sign in ("<", "le") for sign in signs):
+            return [Interval((sides[0], sides[2]), (signs[0] == "le", signs[1] == "le"))]
+        if all(sign in (">", "ge") for sign in signs):
+            return [Interval((sides[2], sides[0]), (signs[1] == "ge", signs[0] == "ge"))]
+    return None
+
+
+def _place(end: Node) -> float:
+    """Where an end lies, as a float; raises NoValueError for unknowns."""
+    if end == _LEAST:
+        return float("-inf")
+    if end == _INFINITY or (end.kind == "neg" and end.args[0] == _LEAST):
+        return float("inf")
+    return float(value(end))
+
+
+def _are_apart(ordered: list[Interval]) -> bool:
+    for one, other in pairwise(ordered):
+        upper, lower = _place(one.ends[1]), _place(other.ends[0])
+        if upper > lower or (upper == lower and (one.closed[1] or other.closed[0])):
+            return False
+    return True

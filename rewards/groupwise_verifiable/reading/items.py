@@ -1,0 +1,114 @@
+"""The items of an answer: of lists, sets, pairs and matrices, `\\pm`, values with names."""
+
+from collections.abc import Callable, Sequence
+from math import gcd
+
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.value import rational
+
+_RUNS = ("abcdefghij", "mnpq", "pqrst", "uvw", "xyz")  # letters whose order is that of a tuple
+
+
+def unlabelled(node: Node) -> Node:
+    """Returns a node without the words of an answer's beginning: "Total = 18", "x = 18"."""
+    while node.kind == "label" and node.args[0].kind != "list":
+        inner = node.args[0]
+        if inner.kind in ("relation", "tuple", "set", "matrix", "ratio"):
+            node = inner
+        else:
+            break
+    return node
+
+
+def end_of_chain(node: Node) -> Node | None:
+    """Returns the last side of a chain such as x = 2 + 3 = 5; None if its sides differ."""
+    if node.kind != "relation":
+        return node
+    *before, last = node.args
+    numbers = {rational(side) for side in before} - {None}
+    return last if set(node.text.split()) == {"="} and numbers <= {rational(last)} else None
+
+
+def is_several(node: Node) -> bool:
+    """Returns whether a node has several values: a list, a set, a pair of both signs."""
+    return node.kind in ("list", "set") or _both_signs(node) is not None
+
+
+def items(node: Node) -> list[Node]:
+    """Returns the values of a node: those of a list or set, both of `\\pm`, or itself."""
+    if node.kind == "set":
+        return [value for part in node.args for value in (_both_signs(part) or [part])]
+    if node.kind == "list":
+        return [value for part in node.args for value in items(part)]
+    if node.kind == "relation" and node.text == "=" and is_several(node.args[-1]):
+        return [Node("relation", (node.args[0], each), "=") for each in items(node.args[-1])]
+    if node.kind == "relation" and node.text == "in" and node.args[-1].kind == "set":
+        return items(node.args[-1])
+    return _both_signs(node) or [node]
+
+
+def _both_signs(node: Node) -> list[Node] | None:
+    """The two values of an expression with one `\\pm`."""
+    if sum(part.kind == "pm" for part in node.walk()) != 1 or node.kind in ("list", "set"):
+        return None
+    return [_with_sign(node, sign) for sign in (1, -1)]
+
+
+def _with_sign(node: Node, sign: int) -> Node:
+    args = tuple(_with_sign(part, sign) for part in node.args)
+    if node.kind != "pm":
+        return Node(node.kind, args, node.text)
+    last = args[-1] if sign > 0 else Node("neg", (args[-1],))
+    return Node("add", (args[0], last)) if len(args) > 1 else last
+
+
+def last_side(node: Node) -> Node:
+    """Returns the value of `x = 2`, with its name dropped."""
+    return node.args[-1] if is_named(node) else node
+
+
+def is_named(node: Node) -> bool:
+    """Returns whether a node is a value with its name, as x = 2."""
+    return node.kind == "relation" and node.text == "=" and node.args[0].kind in ("name", "call")
+
+
+def are_named_differently(values: Sequence[Node]) -> bool:
+    """Returns whether values have names of which no two are equal: a = 3, b = -1."""
+    names = [value.args[0] for value in values if is_named(value)]
+    return len(names) == len(values) > 1 and len(set(names)) == len(names)
+
+
+def in_order(values: Sequence[Node]) -> list[Node]:
+    """Returns values in the order of their names, x before y, without these names."""
+    if are_named_differently(values):
+        names = "".join(value.args[0].text for value in values)
+        if any(set(names) <= set(run) for run in _RUNS):
+            values = sorted(values, key=lambda value: value.args[0].text)
+    return [last_side(value) for value in values]
+
+
+def rows(node: Node) -> list[tuple[Node, ...]] | None:
+    """Returns the rows of a matrix, or of a tuple as a column; None for anything else."""
+    if node.kind == "relation" and node.text == "=":
+        node = node.args[-1]
+    if node.kind == "matrix":
+        return [row.args for row in node.args]
+    if node.kind == "tuple" and node.text == "()":
+        return [(part,) for part in node.args]
+    return None
+
+
+def is_reduced(ratio: Node) -> bool:
+    """Returns whether the integers of a ratio have no common divisor."""
+    integers = [int(part.text) for part in ratio.args if part.text.isdigit()]
+    if any("." in part.text for part in ratio.args):
+        return False
+    times = any(part.text.startswith("0") for part in ratio.args)
+    return not times and (len(integers) < len(ratio.args) or gcd(*integers) <= 1)
+
+
+def matched(
+    golds: Sequence[Node], answers: Sequence[Node], same: Callable[[Node, Node], bool]
+) -> bool:
+    """Returns whether two sequences are the same, item by item."""
+    return len(golds) == len(answers) and all(map(same, golds, answers))

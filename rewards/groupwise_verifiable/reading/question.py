@@ -1,0 +1,142 @@
+"""What a prompt says about its answer: its unknowns, its expressions, the notation it asks for."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from groupwise_verifiable.reading.form import is_scientific, reducible
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.intervals import intervals
+from groupwise_verifiable.reading.node import Node, key
+from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.words import LARGE, units_in
+
+_LONGEST = 20_000  # characters of a prompt that are read, from its end
+_MOST = 60  # formulas of a prompt
+_FORMULA = re.compile(
+    r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
+)
+# Formulas in prose without delimiters: runs of numbers, single letters, brackets and signs.
+_PLAIN = re.compile(
+    r"(?:[0-9.,:%]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[-+*/^()=!|<>{}\[\] \u2212\u00d7\u00f7\u2264"
+    r"\u2265\u221a\u00b2\u00b3\u00bc-\u00be]){1,300}"
+)
+_NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+|\s*[eE][-+]?[0-9]+|\s*%|)")
+_NOTATIONS = {
+    "fraction": re.compile(r"\bas an? (?:[a-z]+ ){0,3}fraction|\bcommon fraction", re.IGNORECASE),
+    "decimal": re.compile(r"\bas an? (?:[a-z]+ ){0,2}decimal|in decimal (?:form|notation)", re.I),
+    "mixed": re.compile(r"\bmixed (?:number|fraction)", re.IGNORECASE),
+    "percent": re.compile(r"\b(?:as an?|in) (?:[a-z]+ )?percent|\bas %", re.IGNORECASE),
+    "scientific": re.compile(r"\b(?:scientific|exponential|standard) (?:notation|form)", re.I),
+    "simplest": re.compile(r"simplest|simplif|lowest terms|reduced? |irreducible", re.IGNORECASE),
+}
+_ABOUT = {
+    "percent": re.compile(r"%|\bper\s?cent", re.IGNORECASE),
+    "degrees": re.compile(r"degree|°|\\circ|angle|temperature|rotat", re.IGNORECASE),
+    "bases": re.compile(r"\bbases?\b|\b(?:bi|octal|deci|hexadeci)|_", re.IGNORECASE),
+    "points": re.compile(
+        r"\bpoints?\b|\bordered\b|coordinate|vert(?:ex|ices)|vector|intersect|\bpairs?\b|system",
+        re.IGNORECASE,
+    ),
+    "ratio": re.compile(r"\bratio|proportion|odds", re.IGNORECASE),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """names: letters of its formulas; keys: what they are, as far as they can be read; unreduced:
+    values of its fractions that are not in lowest terms; regions: of its relations; units: of
+    what size, see `units_in`.
+    """
+
+    text: str
+    names: frozenset[str]
+    keys: frozenset[object]
+    unreduced: frozenset[Fraction]
+    regions: frozenset[object]
+    units: dict[int, frozenset[int]]
+
+    def asks_for(self, notation: str) -> bool:
+        """Returns whether the prompt asks for a notation: `fraction`, `decimal`, `simplest` ..."""
+        return _NOTATIONS[notation].search(self.text) is not None
+
+    def is_about(self, subject: str) -> bool:
+        """Returns whether the prompt speaks of percent, degrees, large numbers, bases, ratios."""
+        return _ABOUT[subject].search(self.text) is not None
+
+    def counts_in(self, factor: Fraction) -> bool:
+        """Returns whether the prompt speaks of millions, for a million, and so on."""
+        words = (word for word, size in LARGE.items() if size == factor)
+        return any(word in self.text.lower() for word in words)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+@lru_cache(maxsize=512)
+def question(prompt: str) -> Question:
+    """Returns what a prompt says."""
+    prompt = prompt[-_LONGEST:]
+    formulas = _formulas(prompt)
+    names = frozenset[str]().union(*(_letters(formula) for formula in formulas))
+    parts: list[Node] = []
+    for formula in formulas:
+        node = read(formula, names)
+        if node is not None:
+            parts += [node, *(node.args if node.kind in ("relation", "list") else ())]
+            parts += [part for part in node.walk() if part.kind in ("tuple", "set", "matrix")]
+    return Question(
+        text=prompt,
+        names=names,
+        keys=frozenset(key(unmarked(part)) for part in parts),
+        unreduced=frozenset(value for part in parts for value in reducible(part)),
+        regions=frozenset(
+            region for part in parts if part.kind == "relation" and (region := intervals(part))
+        ),
+        units=units_in(prompt),
+    )
+
+
+def _formulas(prompt: str) -> list[str]:
+    """The formulas in a prompt, delimited or not, and the numbers in its prose."""
+    delimited = [next(g for g in m.groups() if g is not None) for m in _FORMULA.finditer(prompt)]
+    rest = _FORMULA.sub(" ? ", prompt)
+    plain = [match.group().strip(" .,:?;-") for match in _PLAIN.finditer(rest)]
+    numbers = [match.group() for match in _NUMBER.finditer(rest)]
+    commands = [line for line in rest.splitlines() if "\\" in line and len(line) <= 300]
+    every = [part for part in (*delimited, *plain, *numbers, *commands) if 0 < len(part) <= 600]
+    return [part for part in dict.fromkeys(every) if re.search(r"[0-9A-Za-z]", part)][:_MOST]
+
+
+def _letters(formula: str) -> frozenset[str]:
+    plain = re.sub(r"\\(?:text|mathrm)[a-z]*\s*\{[^{}]*\}|\\[a-zA-Z]+", " ", formula)
+    if re.search(r"[A-Za-z]{4,}", plain):  # prose between two dollar signs
+        return frozenset()
+    return frozenset(re.findall(r"[A-Za-z]", plain))
+
+
+def unmarked(node: Node) -> Node:
+    """Returns a node without units, words and currencies around it."""
+    while node.kind in ("unit", "label", "money"):
+        node = node.args[0]
+    return node
+
+
+def notation(node: Node) -> str:
+    """Returns the notation of a number: integer, decimal, fraction, mixed, percent, scientific."""
+    node = unmarked(node)
+    if node.kind == "neg":
+        return notation(node.args[0])
+    if node.kind == "number":
+        return "decimal" if node.text.partition(".")[2].strip("0") else "integer"
+    if is_scientific(node):
+        digits = next((part for part in node.args if part.kind == "number"), None)
+        normal = digits is None or 1 <= float(digits.text) < 10 or node.kind == "pow"
+        return "scientific" if normal else "expression"
+    if node.kind == "div" and all(part.kind in ("number", "neg") for part in node.args):
+        return "fraction"
+    return node.kind if node.kind in ("mixed", "percent", "repeating") else "expression"
+
+
+__all__ = ["Question", "notation", "question", "tidy", "unmarked"]
