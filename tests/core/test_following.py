@@ -225,11 +225,11 @@ def test_a_browser_that_leaves_prints_nothing(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr(watching, "_made", made)
     with serve(begin(tmp_path / "run")) as (request, _):
-        for linger in (0, 1):
+        for resets in (True, False):
             connection = socket.create_connection(("127.0.0.1", request.port), timeout=20)
             # Without waiting, closing resets the connection.
-            linger = struct.pack("ii", 1 - linger, 0)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            option = struct.pack("ii", resets, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
             host = f"Host: localhost:{request.port}"
             connection.sendall(f"GET {request.path} HTTP/1.1\r\n{host}\r\n\r\n".encode())
             while not handlers():
@@ -243,9 +243,9 @@ def test_a_browser_that_leaves_prints_nothing(tmp_path, monkeypatch, capfd):
 
 def test_an_error_of_the_page_itself_is_shown(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(watching, "_made", lambda *_: 1 / 0)
-    with serve(begin(tmp_path / "run")) as (request, _):
-        with pytest.raises(http.client.RemoteDisconnected):
-            request()
+    disconnected = pytest.raises(http.client.RemoteDisconnected)
+    with serve(begin(tmp_path / "run")) as (request, _), disconnected:
+        request()
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
