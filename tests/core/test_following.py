@@ -200,7 +200,10 @@ def test_the_page_is_served_only_at_its_own_address(tmp_path):
 
 def handlers() -> list[threading.Thread]:
     """The threads that answer requests now."""
-    return [each for each in threading.enumerate() if "process_request_thread" in each.name]
+    threads = [each for each in threading.enumerate() if "process_request_thread" in each.name]
+    return [
+        each for each in threads if each.is_alive()
+    ]  # `enumerate` has those about to start, too
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local"])
