@@ -15,9 +15,17 @@ class UserError(ValueError):
         super().__init__(secrets.redacted(str(message)))
 
 
+def message_of(error: object) -> str:
+    """The text of an exception or of another reason, also of one whose `__str__` raises."""
+    try:
+        return str(error)
+    except Exception:
+        return f"({type(error).__name__} without a readable message)"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the name of its class if it has no message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (message_of(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from groupwise.errors import UserError, first_line
+from groupwise.errors import UserError, first_line, message_of
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def _sendable(error: Exception | None) -> Exception | None:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {message_of(error)}")
     return error
 
 

@@ -4,8 +4,12 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
+import signal
+import stat
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from groupwise.cli import app
+from groupwise.storage.disk import reason
+from groupwise.storage.metrics import MetricsFile
 
 from . import projects
 
@@ -80,6 +86,21 @@ def replace_by_a_folder(path: Path) -> None:
 def link_to_nothing(path: Path) -> None:
     path.unlink()
     path.symlink_to("/nowhere/at/all")
+
+
+def become_a_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def become_a_socket(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+def link_to_a_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(os.devnull)
 
 
 def link_to_itself(path: Path) -> None:
@@ -154,6 +175,50 @@ def test_any_damage_to_any_file_gives_one_sentence(trained, tmp_path, monkeypatc
             raise
         shutil.rmtree(home)
         tries()
+
+
+class LateError(BaseException):
+    """No Exception, so that nothing handles it before the test fails."""
+
+
+@contextmanager
+def within(seconds: float):
+    """Raises LateError in a call that takes longer, also in one that waits for a pipe."""
+
+    def late(*_):
+        raise LateError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+NO_FILES = [
+    *(("metrics.jsonl", damage) for damage in (become_a_socket, link_to_a_device)),
+    *((file, become_a_pipe) for file in (*FILES, "run.lock", "report.html", "result.json.new")),
+]
+
+
+@pytest.mark.parametrize(("file", "damage"), NO_FILES)
+@pytest.mark.parametrize("name", ["resume", "report"])
+def test_no_command_waits_for_a_pipe(project, file, damage, name):
+    damage(project / "run" / file)
+    with within(60):
+        assert_one_sentence(call(*COMMANDS[name]))
+
+
+@pytest.mark.parametrize("kind", [become_a_pipe, become_a_socket, replace_by_a_folder])
+def test_metrics_are_written_to_a_file_alone(tmp_path, kind):
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    kind(path)
+    with within(60), pytest.raises(OSError, match=r"metrics\.jsonl") as error:
+        MetricsFile(path).write(1, {"reward": 1.0})
+    assert re.match(r"expected a file, found a .*: /.*/metrics.jsonl", reason(error.value))
 
 
 @pytest.mark.attack(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import sys
@@ -348,15 +349,72 @@ def test_a_removed_lock_is_written_again(home):
     assert (home / "run" / "run.lock").exists()
 
 
-@pytest.mark.parametrize("what", ["shutil.rmtree('run')", "os.rename('run', 'moved')"])
-def test_a_run_ends_and_saves_its_step_if_its_folder_is_moved_or_removed(home, what):
-    (home / "letters.py").write_text(AT_STEP_2.format(once=str(home / "once"), what=what))
-    result = call("train", "run.yaml", "train.steps=4")
-    assert result.exit_code == 2
+def move():
+    Path("run").rename("moved")
+
+
+def remove():
+    shutil.rmtree("run")
+
+
+def empty():
+    remove()
+    Path("run").mkdir()
+
+
+WRITES = (
+    "groupwise.run.record.MetricsFile.write",
+    "groupwise.run.snapshot.take",
+    "groupwise.storage.tensors.save_file",
+    "groupwise.storage.checkpoint.write_list",
+    "groupwise_llm.policy.LanguageModel.save_pretrained",
+    "groupwise.run.record.write_samples",
+    "groupwise.run.record.write_report",
+)
+
+
+@pytest.mark.parametrize(
+    ("during", "lose"),
+    [*((write, lose) for write in WRITES for lose in (move, remove)), (WRITES[4], empty)],
+)
+def test_a_run_ends_if_its_folder_is_moved_or_removed(home, monkeypatch, during, lose):
+    """It does not make the folder again: half a folder could be neither resumed nor replaced."""
+    assert call("train", "run.yaml", "train.steps=1", "--quiet").exit_code == 0
+    with monkeypatch.context() as patch:
+        module, _, name = during.rpartition(".")
+        owner = pkgutil.resolve_name(module)
+        real = getattr(owner, name)
+        losses = [lose]
+
+        def lose_the_folder(*arguments, **named):
+            if losses:
+                losses.pop()()
+            return real(*arguments, **named)
+
+        patch.setattr(owner, name, lose_the_folder)
+        result = call("resume", "run", "train.steps=2", "--quiet")
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
     text = " ".join(result.stderr.split())
-    assert "error: run was moved or removed while the run wrote to it" in text
-    assert "step 2 is saved; it is in " in text
-    assert (home / "run" / "model" / "model.safetensors").exists()
+    assert "error: run is gone: it was moved or removed while the run wrote to it" in text
+    left = sorted(str(path) for path in Path("run").rglob("*"))
+    assert left in ([], ["run/run.lock"])
+    again = call("train", "run.yaml", "train.steps=1", "--auto-resume", "--quiet")
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_all_files_of_a_run_have_the_same_mode(home, umask):
+    before = os.umask(umask)
+    try:
+        result = call("train", "run.yaml", "policy.lora={rank: 2}", "--quiet")
+    finally:
+        os.umask(before)
+    assert result.exit_code == 0, result.output
+    files = [path for path in (home / "run").rglob("*") if path.is_file()]
+    assert {"adapter_model.safetensors", "optimizer.safetensors"} <= {path.name for path in files}
+    modes = {str(path): oct(path.stat().st_mode & 0o777) for path in files}
+    assert {file for file, mode in modes.items() if mode != oct(0o666 & ~umask)} == set()
 
 
 def test_a_reward_may_change_the_current_folder(home, older_weights, tmp_path):

@@ -76,7 +76,7 @@ def follow(browser, run):
         # Twenty times as often as every two seconds.
         page.add_init_script("const later = setTimeout; setTimeout = (f, ms) => later(f, ms / 20)")
         try:
-            page.goto(f"http://127.0.0.1:{server.server_port}/")
+            page.goto(server.address)
             yield page, server, events
         finally:
             server.shutdown()

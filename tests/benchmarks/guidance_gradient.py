@@ -7,8 +7,9 @@
 `differences` compares the gradient of log-probs by autograd with central differences of the same
 log-probs along random directions (guidance 4.5). `kl` descends the KL to the base model alone, from
 weights that noise has moved away from it. `race` trains examples/shapes.yaml with guidance 3 by
-each gradient, until 300 steps or 17 minutes, and prints steps and seconds to an accuracy of 0.75 on
-held-out prompts; see race.py for its options.
+each gradient, until 300 steps or 17 minutes, and prints steps and seconds to an accuracy of 0.95 on
+held-out prompts (guidance alone brings the base model from 0.51 to 0.88); see race.py for its
+options.
 """
 
 import argparse
@@ -41,7 +42,7 @@ RACE = Race(
         "evaluation.samples=2",
         "train.schedule=constant",
     ],
-    goal=0.75,
+    goal=0.95,
     held_out=True,
 )
 

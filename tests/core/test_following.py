@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.report import live as states
+from groupwise.report import watch as watching
 from groupwise.report.watch import _Server, watch
 
 
@@ -43,10 +45,12 @@ def serve(*runs: Path):
     """Serves the runs; yields a function that requests a path, and the messages of the server."""
     messages: list[str] = []
     with _Server(runs, 0, messages.append) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
 
-        def request(path: str = "/", method: str = "GET", host: str | None = None, **headers: str):
+        def request(
+            path: str = server.path, method: str = "GET", host: str | None = None, **headers: str
+        ):
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
             connection.putrequest(method, path, skip_host=True)
             for name in (f"localhost:{server.server_port}" if host is None else host).split():
@@ -57,6 +61,7 @@ def serve(*runs: Path):
             response = connection.getresponse()
             return response, response.read().decode()
 
+        request.port, request.path = server.server_port, server.path
         try:
             yield request, messages
         finally:
@@ -169,12 +174,82 @@ def test_nothing_but_the_page_is_served(tmp_path, path):
     with serve(begin(tmp_path / "run")) as (request, _):
         response, body = request(path)
         assert (response.status, body) == (404, "")
-        response, body = request("/", "HEAD")
+        response, body = request(method="HEAD")
         assert (response.status, body) == (200, "")
-        assert request("/", "POST")[0].status == 501
+        assert request(method="POST")[0].status == 501
         assert response.headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert response.headers["X-Frame-Options"] == "DENY"
         assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_the_page_is_served_only_at_its_own_address(tmp_path):
+    """Every user of the machine reaches the port; only who runs the server knows the address."""
+    run = begin(tmp_path / "run")
+    with _Server([run], 0, print) as one, _Server([run], 0, print) as two:
+        assert one.path != two.path
+        assert one.address == f"http://127.0.0.1:{one.server_port}{one.path}"
+        assert re.fullmatch(r"/[\w-]{20,}", one.path)
+    with serve(run) as (request, _):
+        path = request.path
+        for other in ("/", "*", path[:-1], f"{path}x", f"{path}/", path.swapcase(), f"{path}?x"):
+            response, body = request(other)
+            assert (response.status, body) == (404, ""), other
+            assert "ETag" not in response.headers  # it changes with the run
+        assert request(path)[0].status == 200
+
+
+def handlers() -> list[threading.Thread]:
+    """The threads that answer requests now."""
+    threads = [each for each in threading.enumerate() if "process_request_thread" in each.name]
+    return [
+        each for each in threads if each.is_alive()
+    ]  # `enumerate` has those about to start, too
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local"])
+def test_a_connection_that_asks_for_nothing_ends(tmp_path, monkeypatch, sent):
+    monkeypatch.setattr(watching, "LONGEST", 0.2)
+    with serve(begin(tmp_path / "run")) as (request, _):
+        with socket.create_connection(("127.0.0.1", request.port), timeout=20) as connection:
+            connection.sendall(sent)
+            while connection.recv(100):
+                pass
+        for thread in handlers():
+            thread.join(20)
+        assert handlers() == []
+
+
+def test_a_browser_that_leaves_prints_nothing(tmp_path, monkeypatch, capfd):
+    left = threading.Event()
+
+    def made(*_):
+        assert left.wait(20)
+        return "page" * 10**6
+
+    monkeypatch.setattr(watching, "_made", made)
+    with serve(begin(tmp_path / "run")) as (request, _):
+        for resets in (True, False):
+            connection = socket.create_connection(("127.0.0.1", request.port), timeout=20)
+            # Without waiting, closing resets the connection.
+            option = struct.pack("ii", resets, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
+            host = f"Host: localhost:{request.port}"
+            connection.sendall(f"GET {request.path} HTTP/1.1\r\n{host}\r\n\r\n".encode())
+            while not handlers():
+                pass
+            connection.close()
+            left.set()
+            for thread in handlers():
+                thread.join(20)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_of_the_page_itself_is_shown(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(watching, "_made", lambda *_: 1 / 0)
+    disconnected = pytest.raises(http.client.RemoteDisconnected)
+    with serve(begin(tmp_path / "run")) as (request, _), disconnected:
+        request()
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_the_server_listens_only_on_the_local_interface(tmp_path):
@@ -200,7 +275,7 @@ def test_ctrl_c_ends_the_server_without_an_error(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
         line = server.stdout.readline()
-        port = int(re.match(r"http://127\.0\.0\.1:(\d+)/ follows ", line)[1])
+        port = int(re.match(r"http://127\.0\.0\.1:(\d+)/[\w-]{20,} follows ", line)[1])
         # As a browser that keeps its connection open.
         connection = socket.create_connection(("127.0.0.1", port))
         server.send_signal(signal.SIGINT)

@@ -1,5 +1,6 @@
 """Rewards in separate processes (`isolate: true`), and runs outside the main thread."""
 
+import os
 import sys
 import textwrap
 import threading
@@ -20,7 +21,7 @@ from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.worker import _environment
 
 MODULE = """
-    import asyncio, os, signal, subprocess, threading, time
+    import asyncio, os, signal, subprocess, sys, threading, time
     from multiprocessing import get_context
     from pathlib import Path
     import numpy as np
@@ -72,6 +73,51 @@ MODULE = """
     def is_killed_beside_a_child(completions, images):
         get_context("fork").Process(target=time.sleep, args=(1000,)).start()
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def forks(completions, images):
+        child = os.fork()
+        if child:
+            return [float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))] * 2
+        return [-1.0, -1.0]
+
+    def forks_to_exit(completions, images):
+        child = os.fork()
+        if child:
+            return [float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))] * 2
+        sys.exit(5)
+
+    class Unspeakable(BaseException):
+        def __str__(self):
+            raise LookupError("no words")
+
+    def raises_the_unspeakable(completions, images):
+        raise Unspeakable
+
+    def interrupts(completions, images):
+        raise KeyboardInterrupt
+
+    def explode(error):
+        raise error
+
+    class Explosive:
+        def __init__(self, error):
+            self.error = error
+
+        def __reduce__(self):
+            return explode, (self.error,)
+
+    class Forks:
+        children = []
+
+        def __init__(self):
+            self.children.append(os.fork())
+
+        def load(self):
+            self.children.append(os.fork())
+
+        def __call__(self, completions):
+            assert all(self.children)
+            return [float(len(text)) for text in completions]
 
     class Judge:
         judges = False
@@ -183,6 +229,69 @@ def test_values_that_cannot_be_sent_back_are_refused_and_the_process_stays(lab, 
         RewardError, match=r"'isolated' returned or logged a value that cannot be sent back: k"
     ):
         scorer(rollouts(lab, "logs_oddly"))
+    assert scorer(rollouts(lab, "measures")).extra == process
+
+
+@pytest.mark.parametrize(("task", "code"), [("forks", 0.0), ("forks_to_exit", 5.0)])
+def test_a_child_of_an_isolated_reward_never_answers(lab, scorer, task, code):
+    """A second answer would be taken for that of the next call, and so on."""
+    process = scorer(rollouts(lab, "measures")).extra
+    for _ in range(2):
+        assert scorer(rollouts(lab, task)).total.tolist() == [code, code]
+        assert scorer(rollouts(lab, "groups")).total.tolist() == [0.0, 1.0]
+    assert scorer(rollouts(lab, "measures")).extra == process
+
+
+def test_a_child_of_a_constructor_or_of_load_never_answers(lab, user_module, tmp_path):
+    section = {"name": "isolated_rewards:Forks", "isolate": True, "deadline": 30}
+    own = os.getpid()
+    try:
+        result = run(lab, tmp_path, rewards=[section], train={"steps": 0})
+    finally:
+        if os.getpid() != own:
+            os._exit(42)
+    assert result.before["rewards/Forks"] > 0
+    children = user_module.Forks.children  # of this process, which constructs it, too
+    assert [os.waitpid(child, 0)[1] for child in children] == [0]
+
+
+REPEATS = """
+import itertools, json
+from multiprocessing.connection import Connection
+
+connection = Connection({descriptor})
+for number in itertools.count():
+    connection.recv_bytes()
+    logged = {{"extra": {{}}, "metrics": {{}}, "seconds": 0.0, "reading": None}}
+    reply = {{**logged, "number": number, "values": [float(number)] * 2}}
+    for _ in range(3):
+        connection.send_bytes(json.dumps(reply).encode())
+"""
+
+
+def test_a_reply_to_another_request_is_dropped(lab, scorer, monkeypatch):
+    """Requests are numbered; the first two are the reward itself and `load`."""
+    monkeypatch.setattr(worker, "_program", lambda descriptor: REPEATS.format(**locals()))
+    repeating = Scorer([replace(scorer.rewards[0], deadline=30.0)])
+    values = [repeating(rollouts(lab, "measures")).total.tolist() for _ in range(3)]
+    repeating.close()
+    assert values == [[2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]
+
+
+def test_any_exception_in_the_process_is_a_failed_call_and_the_process_stays(
+    lab, scorer, user_module
+):
+    process = scorer(rollouts(lab, "measures")).extra
+    with pytest.raises(RewardError, match="'isolated' raised Unspeakable: "):
+        scorer(rollouts(lab, "raises_the_unspeakable"))
+    with pytest.raises(RewardError, match="'isolated' raised KeyboardInterrupt"):
+        scorer(rollouts(lab, "interrupts"))
+    for error in (LookupError("gone"), SystemExit(0), KeyboardInterrupt()):
+        batch = rollouts(lab, "measures")
+        batch = replace(batch, facts={"images": [user_module.Explosive(error), None]})
+        with pytest.raises(RewardError, match=f"'isolated' raised {type(error).__name__}: "):
+            scorer(batch)
+        assert skipping(scorer)(batch).failed.all()
     assert scorer(rollouts(lab, "measures")).extra == process
 
 

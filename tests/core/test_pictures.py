@@ -112,6 +112,7 @@ def test_rewritten_samples_replace_the_images_of_earlier_ones(tmp_path):
         return {"completion": Picture(str(draw)), "draw": draw, "index": 0, "greedy": greedy}
 
     path = tmp_path / "run" / "samples" / "after.jsonl"
+    path.parents[1].mkdir()
     write_samples(path, [sample(0), sample(1)])
     write_samples(path, [sample(0), sample(0, greedy=True)])
     names = sorted(p.name for p in path.with_suffix("").iterdir())

@@ -1,5 +1,9 @@
 """The command line. This module imports little; every command imports what it needs."""
 
+import atexit
+import os
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """The exit code that shells expect from a program that Ctrl-C ended."""
+PATIENCE = 30.0
+"""Seconds that a command which is done waits for threads, such as an upload's, to end."""
 
 app = App(
     name="groupwise",
@@ -244,4 +250,28 @@ def _print_metrics(metrics: Mapping[str, float]) -> None:
 
 def main() -> None:
     """The entry point of the `groupwise` command."""
-    app()
+    code = 1
+    try:
+        app()
+        code = 0
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else int(bool(done.code))
+        raise
+    finally:
+        _leave_threads(code)
+
+
+def _leave_threads(code: int) -> None:
+    """Do not wait for ever for threads that called code, such as a reward, has left running."""
+
+    def leave() -> None:
+        others = (t for t in threading.enumerate() if t is not threading.main_thread())
+        names = ", ".join(repr(t.name) for t in others if not t.daemon)
+        typer.secho(f"note: all is done, but the thread {names} goes on; it is ended", err=True)
+        sys.stdout.flush()
+        os._exit(code)
+
+    timer = threading.Timer(PATIENCE, leave)
+    timer.daemon = True
+    atexit.register(timer.cancel)  # called when all threads have ended
+    timer.start()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from groupwise.report.charts import Chart, draw
 from groupwise.report.wording import brief, text
+from groupwise.storage.disk import read_text, write_text
 
 _HERE = Path(__file__).parent
 MARK = '<meta name="generator" content="groupwise">'
@@ -43,7 +44,7 @@ def document(
 def write_page(path: Path, html: str) -> Path:
     """Write a page and return its path."""
     # A model can write half a surrogate pair, which cannot be encoded.
-    path.write_text(html, encoding="utf-8", errors="replace")
+    write_text(path, html, errors="replace")
     return path
 
 
@@ -51,7 +52,7 @@ def check_replaceable(path: Path) -> None:
     """Raise ValueError if the path is a folder, or a file that is not a page of ours."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file")
-    if path.exists() and MARK not in path.read_text("utf-8", errors="replace")[:1000]:
+    if path.exists() and MARK not in read_text(path, errors="replace")[:1000]:
         raise ValueError(f"{path} is no page of groupwise: name another file, or remove it")
 
 

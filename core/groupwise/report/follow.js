@@ -39,7 +39,7 @@ const update = text => {
 const follow = async () => {
   let reached = true;
   try {
-    const answer = await fetch("/", {headers: {"If-None-Match": version}});
+    const answer = await fetch(location.pathname, {headers: {"If-None-Match": version}});
     if (answer.status === 200) {
       version = answer.headers.get("ETag");
       update(await answer.text());

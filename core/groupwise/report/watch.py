@@ -1,13 +1,23 @@
-"""Watch: the page of runs that go on, served to browsers of this machine alone."""
+"""Watch: the page of runs that go on, served to browsers of this machine alone.
 
+Every user of the machine can connect to the port, also where the run's folder is closed to them. So
+the page's address has a random part, which is shown to the one who serves it.
+"""
+
+import hmac
 import re
+import secrets
+import socket
+import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from groupwise.report import page, several
 from groupwise.report.live import Live, live
@@ -19,6 +29,8 @@ OWN = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 what is served (DNS rebinding). The port may be that of a tunnel."""
 EVERY = 1.0
 """Seconds between checks whether the runs have ended."""
+LONGEST = 60.0
+"""Seconds after which a connection is ended: enough for a page through a slow tunnel."""
 _KEPT = ("unit", "policy", "algorithm")
 """Keys of a result that stay true after the run was resumed."""
 
@@ -40,7 +52,7 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
         ) from error
     try:
         with server:
-            say(f"http://{ADDRESS}:{server.server_port}/ follows {', '.join(map(str, runs))}")
+            say(f"{server.address} follows {', '.join(map(str, runs))}")
             server.serve_forever(EVERY)
     except KeyboardInterrupt:  # the usual end, and no error
         say("closed")
@@ -55,7 +67,14 @@ class _Server(ThreadingHTTPServer):
         self.runs, self.say = runs, say
         self._lock, self._newest = Lock(), (Live("", "", over=False), b"")
         self._is_over = False
+        self._since: dict[socket.socket, float] = {}
+        self.path = f"/{secrets.token_urlsafe(16)}"
         super().__init__((ADDRESS, port), _Handler)
+
+    @property
+    def address(self) -> str:
+        """The only address that has the page."""
+        return f"http://{ADDRESS}:{self.server_port}{self.path}"
 
     def page(self) -> tuple[str, bytes]:
         """The version of the page, and the page."""
@@ -70,6 +89,30 @@ class _Server(ThreadingHTTPServer):
         if now.over and not self._is_over:
             self.say(f"{now.sentence} The page stays; Ctrl-C closes it.")
         self._is_over = now.over
+        self._end_old()
+
+    # ---- connections
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def close_request(self, request: Any) -> None:
+        self._since.pop(request, None)
+        super().close_request(request)
+
+    def _end_old(self) -> None:
+        """End connections that are older than `LONGEST`, each of which holds a thread."""
+        now = time.monotonic()
+        for connection, since in list(self._since.items()):
+            if now - since > LONGEST:
+                with suppress(OSError):  # it has just ended
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about a browser that left before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _made(runs: Sequence[Path], now: Live) -> str:
@@ -101,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not OWN.fullmatch(hosts[0]):
             self._answer(HTTPStatus.FORBIDDEN)
-        elif self.path != "/":
+        elif not hmac.compare_digest(self.path.encode(), self.server.path.encode()):
             self._answer(HTTPStatus.NOT_FOUND)
         else:
             version, body = self.server.page()

@@ -28,7 +28,6 @@ def write_card(
 
     result: the content of result.json.
     """
-    folder.mkdir(parents=True, exist_ok=True)  # a policy may save nothing
     facts = dict(policy.card)
     usage = str(facts.pop("usage", "")).replace("{path}", str(folder.resolve()))
     head = yaml_lines.write({**facts, "tags": ["groupwise", "grpo"]})

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from groupwise.run import exits
+
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a process: from a scheduler, and from a closed terminal."""
 HEEDED = (signal.SIGINT, signal.SIGTERM)
@@ -56,12 +58,13 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextmanager
 def orderly() -> Iterator[None]:
-    """A context in which signals that end the process raise KeyboardInterrupt, like Ctrl-C."""
+    """A context in which signals that end the process raise KeyboardInterrupt, like Ctrl-C, and
+    exits of called code are errors."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    with _handled(ENDING, interrupt):
+    with _handled(ENDING, interrupt), exits.reported():
         yield
 
 

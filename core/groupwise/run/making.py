@@ -13,6 +13,7 @@ from groupwise.errors import UserError
 from groupwise.plugins.build import build, load_target
 from groupwise.policy import Policy
 from groupwise.sampler import Sampler
+from groupwise.scoring.forks import ending_forks
 
 
 def make_part(
@@ -24,14 +25,15 @@ def make_part(
     *beside: Any,
 ) -> Any:
     """The object that a section names, built with its options; beside: further arguments."""
-    if path in objects:
-        part = objects[path]
+    with ending_forks():
+        if path not in objects:
+            target = load_target(loaded, kind, path, section.name)
+            part = build(loaded, path, target, section.name, section.options, *beside)
         # An object with options, as `{"name": object, "size": 3}`, or a class of samplers.
-        if section.options or beside:
-            part = build(loaded, path, part, section.name, section.options, *beside)
-    else:
-        target = load_target(loaded, kind, path, section.name)
-        part = build(loaded, path, target, section.name, section.options, *beside)
+        elif section.options or beside:
+            part = build(loaded, path, objects[path], section.name, section.options, *beside)
+        else:
+            part = objects[path]
     expected, fits = _EXPECTED[kind]
     if isinstance(part, type):
         problem = f"expected {expected}, found the class {part.__name__} itself: pass an instance"

@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from groupwise import processes
 from groupwise.callback import Callback
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig
@@ -95,7 +96,8 @@ class Record:
         self.time_left.evaluated(self.trainer.clock.seconds.get("evaluate", 0.0))
         self._samples("before", evaluation)
         if self.folder is not None:
-            disk.write(self._first_metrics, as_json(evaluation.metrics))
+            with self.run_folder.writing():
+                disk.write(self._first_metrics, as_json(evaluation.metrics))
         if evaluation.metrics:
             self.display.say(f"before: {brief(evaluation.metrics)}")
         elif self.loaded.config.evaluation.count:
@@ -131,9 +133,9 @@ class Record:
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record a finished step."""
         if self.folder is not None:
-            self.run_folder.keep()
-            self.metrics.write(step, metrics)
-            self._keep_config()
+            with self.run_folder.writing():
+                self.metrics.write(step, metrics)
+                self._keep_config()
         self._has_begun()
         self.display.step(step, metrics, left=self._left(step, metrics))
         if any(name.startswith("alarm/") for name in metrics):
@@ -177,10 +179,10 @@ class Record:
     def _samples(self, name: str, evaluation: Evaluation) -> None:
         logged = self.evaluation(self.trainer.step, evaluation)
         if self.folder is not None:
-            if evaluation.metrics:
-                self.metrics.write_evaluation(self.trainer.step, logged)
-            self.run_folder.keep()
-            write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
+            with self.run_folder.writing():
+                if evaluation.metrics:
+                    self.metrics.write_evaluation(self.trainer.step, logged)
+                write_samples(self.folder / "samples" / f"{name}.jsonl", evaluation.samples)
 
     def _warn_of_failures(self, reasons: Mapping[str, str]) -> None:
         for warning in next(iter(self.symptoms.values())).failed(reasons):
@@ -196,7 +198,9 @@ class Record:
     def rescue(self) -> None:
         """After an error, save the last whole step: a failure at step 90 must not lose 89 steps."""
         trainer = self.trainer
-        if self.folder is None or not trainer.step or self.run_folder.taken:
+        if self.folder is None or not trainer.step:
+            return
+        if self.run_folder.taken or self.run_folder.is_gone:
             return
         try:
             # Saving a sharded policy is a collective, and the other processes may not join it.
@@ -243,7 +247,9 @@ class Record:
 
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()
-        if self._saves:
+        if not self._saves:
+            return
+        with self._saving():
             checkpoint = snapshot.take(self.trainer)
             run = {"names": kept(self.loaded.config), "run": self.run_folder.identity}
             checkpoint = replace(checkpoint, state={**checkpoint.state, **run})
@@ -255,21 +261,40 @@ class Record:
         try:
             self.checkpoint()
         finally:  # the model is saved even if the checkpoint fails
-            fresh = self.run_folder.folder / f"{MODEL}.new"
-            if self.folder is not None:
-                disk.remove(fresh)
-            for label, learner in self.trainer.learners.items():
-                policy, averaged = learner.policy, learner.averaged
-                with policy.using(averaged) if averaged else nullcontext():
-                    policy.save_pretrained(fresh if label == SOLE else fresh / label)
-            if self.folder is not None and fresh.exists():  # a policy may have nothing to save
-                disk.replace(self.folder / MODEL, fresh)
+            with self._saving():
+                self._save_model()
+
+    def _save_model(self) -> None:
+        fresh = self.run_folder.folder / f"{MODEL}.new"
+        if self.folder is not None:
+            disk.remove(fresh)
+        for label, learner in self.trainer.learners.items():
+            policy, averaged = learner.policy, learner.averaged
+            with policy.using(averaged) if averaged else nullcontext():
+                policy.save_pretrained(fresh if label == SOLE else fresh / label)
+        if self.folder is not None and fresh.exists():  # a policy may have nothing to save
+            disk.open_to_others(fresh)
+            self.run_folder.keep()  # a policy makes missing folders, and so the run's
+            disk.replace(self.folder / MODEL, fresh)
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Checks the folder before all processes that save write to it, and on an error."""
+        if self._is_sharded:
+            processes.first(self.run_folder.keep)
+        else:
+            self.run_folder.keep()
+        with self.run_folder.reporting_loss():
+            yield
 
     @property
     def _saves(self) -> bool:
         """Whether this process takes part in saving: the first, or all for a sharded policy."""
-        sharded = any(x.policy.mesh is not None for x in self.trainer.learners.values())
-        return self.folder is not None or sharded
+        return self.folder is not None or self._is_sharded
+
+    @property
+    def _is_sharded(self) -> bool:
+        return any(x.policy.mesh is not None for x in self.trainer.learners.values())
 
     def finish(self, result: RunResult) -> None:
         learners = self.loaded.config.learners
@@ -285,20 +310,26 @@ class Record:
             "seed": self.loaded.config.seed,
             "unit": unit(result.policies),
         }
-        self._keep_config()
         self._has_begun()
         if self.folder is not None:
-            self.run_folder.keep()
-            disk.write(self.folder / RESULT, as_json(record))
-            for label, learning in learners.items():
-                if learning.learns:
-                    model = self.folder / MODEL
-                    folder = model if label == SOLE else model / label
-                    write_card(folder, result.policies[label], learning, self.loaded, record)
-            report = result.folder / write_report(self.folder).name
+            with self.run_folder.writing():
+                report = self._write_result(self.folder, result, record)
             self.display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
         for callback in self.callbacks:
             callback.on_end(record)
+
+    def _write_result(self, folder: Path, result: RunResult, record: Mapping[str, Any]) -> Path:
+        """Write the result, the cards of the models and the report; returns the report's path."""
+        self._keep_config()
+        disk.write(folder / RESULT, as_json(record))
+        model = folder / MODEL
+        for label, learning in self.loaded.config.learners.items():
+            if learning.learns:
+                own = model if label == SOLE else model / label
+                for each in (model, own):  # a policy may save nothing
+                    each.mkdir(exist_ok=True)
+                write_card(own, result.policies[label], learning, self.loaded, record)
+        return result.folder / write_report(folder).name
 
 
 def unit(policies: Mapping[str, Policy]) -> str:

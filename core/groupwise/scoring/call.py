@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from groupwise.errors import message_of
 from groupwise.rewards import Reward, RunState, SampleErrors
 from groupwise.rollouts import Rollouts
+from groupwise.scoring.forks import ending_forks
 
 HOOKS = ("log_extra", "log_metric")
 """TRL's logging functions among the arguments; created in the process that makes the call."""
@@ -24,6 +26,11 @@ class Failure(Exception):  # noqa: N818
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.is_final = reason, is_final
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """The failure of a call that raised an exception."""
+        return cls(f"raised {type(error).__name__}: {message_of(error)}")
 
 
 class Call:
@@ -58,15 +65,16 @@ class Call:
         self.began: float | None = None
 
     def run(self, function: Callable[..., Any]) -> list[Any]:
-        """Call the function. Raises SampleErrors, or Failure for any other error of it."""
+        """Call the function. Raises SampleErrors, KeyboardInterrupt, or Failure for any other
+        exception of it."""
         self.began = time.monotonic()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), ending_forks():
                 return listed(function(**self.arguments, **self._hooks))
-        except SampleErrors:
+        except (SampleErrors, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:  # sys.exit in a reward must not end the run
-            raise _failure(error) from error
+        except BaseException as error:  # sys.exit in a reward must not end the run
+            raise Failure.of(error) from error
         finally:
             self.seconds = time.monotonic() - self.began
             # Pictures on the device are freed; `reading` is still asked for.
@@ -76,11 +84,12 @@ class Call:
         """Like `run`, for an async function."""
         self.began = time.monotonic()
         try:
-            return listed(await function(**self.arguments, **self._hooks))
-        except (SampleErrors, asyncio.CancelledError):
-            raise
-        except (Exception, SystemExit) as error:
-            raise _failure(error) from error
+            with ending_forks():
+                return listed(await function(**self.arguments, **self._hooks))
+        except (SampleErrors, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+            raise  # the last is also raised by Python, in a task that is dropped
+        except BaseException as error:
+            raise Failure.of(error) from error
         finally:
             self.seconds = time.monotonic() - self.began
 
@@ -152,7 +161,3 @@ def listed(values: Any) -> Any:
     if all(getattr(value, "shape", ()) == (1,) for value in series):
         return [number for (number,) in plain]
     return plain
-
-
-def _failure(error: BaseException) -> Failure:
-    return Failure(f"raised {type(error).__name__}: {error}")

@@ -12,6 +12,7 @@ import torch
 
 from groupwise.rewards import Reward
 from groupwise.scoring.call import Call, Failure
+from groupwise.scoring.settings import OF_PROCESS, Kept
 
 PATIENCE = 1.0
 """Seconds after its deadline that a cancelled call has to end."""
@@ -25,11 +26,13 @@ class EventLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = 0.0
+        self._kept = Kept({})
 
     def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
         """Start a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
         loop, answer = self._running(), Future[Any]()
+        kept = self._kept
         task = asyncio.run_coroutine_threadsafe(self._call(reward, call, answer), loop)
         started = time.monotonic()
 
@@ -47,6 +50,8 @@ class EventLoop:
                         continue  # the call has begun since
                     task.cancel()
                     raise self._too_late(reward, loop) from error
+                finally:
+                    kept.restore()
 
         return result
 
@@ -66,6 +71,7 @@ class EventLoop:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
+            self._kept = Kept(OF_PROCESS)  # before any call of the loop could change it
             self._loop = asyncio.new_event_loop()
             # A daemon thread, so that a call that hangs cannot keep the program from ending.
             threading.Thread(target=_run, args=(self._loop,), daemon=True, name="rewards").start()
@@ -81,9 +87,14 @@ class EventLoop:
             answer.set_result(await _within(reward, call))
         except Exception as error:
             answer.set_exception(error)
+        except GeneratorExit as error:
+            answer.set_exception(Failure.of(error))
+            raise
         except BaseException as error:
             answer.set_exception(error)
             raise
+        finally:
+            torch.set_default_device(None)  # of this thread
 
 
 async def _within(reward: Reward, call: Call) -> Any:

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from groupwise.errors import message_of
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.call import Call, Failure, listed
@@ -68,7 +71,7 @@ class Outcome:
         steps = any(map(_judges_steps, values))
         wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]
         errors = {row: problem for row, problem in enumerate(wrong) if problem}
-        errors |= failed or {}
+        errors |= {row: message_of(reason) for row, reason in (failed or {}).items()}
         if not errors.keys() <= set(range(size)):
             self._fail_all(f"named sample {max(errors)} among those that failed, of {size}")
         elif errors:
@@ -93,7 +96,11 @@ class Outcome:
         """Why a value is invalid for this completion, or None; steps: others have step rewards."""
         if not _judges_steps(value):
             mixed = steps and value is not None and not _problem(value) and not _is_nan(value)
-            return f"returned {value!r} beside lists of step rewards" if mixed else _problem(value)
+            return (
+                f"returned {excerpt(value)} beside lists of step rewards"
+                if mixed
+                else _problem(value)
+            )
         count = int(self.rollouts.lengths[row])
         if len(value) != count:
             return f"returned {len(value)} step rewards for {count} decisions"
@@ -130,9 +137,12 @@ class Outcome:
 
 _SKIPPED = "set `on_error: skip` on this reward to leave out such samples and count them"
 _IN_A_WORKER = (
-    "set a higher `deadline` on this reward if it is only slow; or set `isolate: true`, so that it "
-    "is called in a process that can be killed: with `on_error: skip` the run then goes on"
+    "set `isolate: true` on this reward, so that it is called in a process of its own, which can "
+    "be killed: with `on_error: skip` the run then goes on"
 )
+_LARGEST = torch.finfo(torch.float32).max
+"""The largest reward: it is weighted, and trained on, in float32, and squares of it are summed in
+float64."""
 
 
 def _judges_steps(value: Any) -> bool:
@@ -157,18 +167,25 @@ def _problem(value: Any) -> str | None:
     """Why a value is no valid reward, or None."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return f"returned {value!r}, which is not a number"
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return f"returned {value!r}, which is not a number"
+        number = None if isinstance(value, str) else float(value)
     except OverflowError:
         return "returned an integer that is too large"
-    return f"returned {number}" if math.isinf(number) else None
+    except Exception:  # also of a class of the reward's own
+        number = None
+    if number is None:
+        return f"returned {excerpt(value)}, which is not a number"
+    if math.isinf(number):
+        return f"returned {number}"
+    if abs(number) > _LARGEST:
+        return f"returned {number:g}, which is beyond {_LARGEST:.1e}, the largest float32"
+    return None
 
 
 def excerpt(value: Any, length: int = 200) -> str:
     """A value in an error message, cut if it is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the reward's own
+        text = object.__repr__(value)
     return text if len(text) <= length else f"{text[:length]}..."

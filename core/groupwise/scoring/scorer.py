@@ -8,10 +8,12 @@ from typing import Any
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
-from groupwise.scoring.call import Call
+from groupwise.scoring.call import Call, Failure
 from groupwise.scoring.event_loop import EventLoop
+from groupwise.scoring.forks import ending_forks
 from groupwise.scoring.outcome import Outcome
 from groupwise.scoring.scoring import Answer, Scoring
+from groupwise.scoring.settings import restored
 from groupwise.scoring.watchdog import watched
 from groupwise.scoring.weights import Weights
 from groupwise.scoring.worker import Worker
@@ -126,7 +128,8 @@ class Scorer:
         if reward.is_async:
             return self._loop.start(reward, call)
         run = partial(call.run, reward.function)
-        return partial(watched, run, who=f"reward {reward.name!r}", deadline=reward.deadline)
+        who = f"reward {reward.name!r}"
+        return restored()(partial(watched, run, who=who, deadline=reward.deadline))
 
     def load(self) -> None:
         """Load the models of rewards that have one. Raises UserError if that fails."""
@@ -138,10 +141,11 @@ class Scorer:
             if not callable(load):
                 continue
             try:
-                load()
+                with restored(), ending_forks():
+                    load()
             except UserError:
                 raise
-            except ValueError as error:
+            except (ValueError, Failure) as error:
                 raise UserError(f"reward {reward.name!r}: {error}") from error
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class Scoring:
         described = {}
         for outcome in self.outcomes:
             for row, reason in islice(outcome.errors.items(), 1):
-                why = f"reward {outcome.reward.name!r} {reason.splitlines()[0]}"
+                why = f"reward {outcome.reward.name!r} {reason}".splitlines()[0]
                 prompt = excerpt(self.rollouts.prompts[self.rows[row]].get("prompt"))
                 described[outcome.reward.name] = f"{why}, at the prompt {prompt}"
         return described

@@ -8,20 +8,27 @@ import queue
 import signal
 import threading
 import traceback
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
+from groupwise.errors import message_of
 from groupwise.rewards import SampleErrors, is_async, target_of
 from groupwise.scoring.call import Call, Failure, listed
+from groupwise.scoring.forks import ending_forks
 
 LOAD = b""
 """The request to call the reward's `load`; any other request is a pickled call."""
+LOGGED: dict[str, Any] = {"extra": {}, "metrics": {}, "seconds": 0.0, "reading": None}
+"""Part of each reply: what a call logged, how long it took, and the completion read last."""
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests in order; the first one is the reward itself."""
+    """Answer requests in order; the first one is the reward itself. A reply has the number of its
+    request."""
+    os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     requests: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
@@ -29,21 +36,30 @@ def serve(descriptor: int) -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     torch.set_grad_enabled(False)
-    while True:
+    for number in count():
         request = requests.get()
-        try:
+        function, reply = _answer(request, function, loop)
+        connection.send_bytes(_encoded({"number": number, **LOGGED, **reply}))
+
+
+def _answer(
+    request: bytes, function: Any, loop: asyncio.AbstractEventLoop
+) -> tuple[Any, dict[str, Any]]:
+    """The reward's function, and the reply to a request.
+
+    No exception ends the process, for the reward may raise any; Ctrl-C does not reach it.
+    """
+    try:
+        with ending_forks():
             if function is None:
                 is_factory, source = pickle.loads(request)
-                function = source() if is_factory else source
-                reply: dict[str, Any] = {}
-            elif request == LOAD:
+                return (source() if is_factory else source), {}
+            if request == LOAD:
                 getattr(target_of(function), "load", dict)()
-                reply = {}
-            else:
-                reply = _reply(function, pickle.loads(request), loop)
-        except (Exception, SystemExit) as error:
-            reply = _reason(Failure(f"raised {type(error).__name__}: {error}"), error)
-        connection.send_bytes(_encoded(reply))
+                return function, {}
+            return function, _reply(function, pickle.loads(request), loop)
+    except BaseException as error:
+        return function, _reason(Failure.of(error), error)
 
 
 def _encoded(reply: dict[str, Any]) -> bytes:
@@ -51,10 +67,12 @@ def _encoded(reply: dict[str, Any]) -> bytes:
     by its reply."""
     try:
         return json.dumps(reply, default=_words).encode()
-    except (TypeError, ValueError, RecursionError) as error:  # odd keys, cycles, huge integers
-        failure = Failure(f"returned or logged a value that cannot be sent back: {error}")
-        logged = {"extra": {}, "metrics": {}, "seconds": reply["seconds"], "reading": None}
-        return json.dumps({**logged, **_reason(failure, error)}).encode()
+    except Exception as error:  # odd keys, cycles, huge integers, classes of the reward's own
+        failure = Failure(
+            f"returned or logged a value that cannot be sent back: {message_of(error)}"
+        )
+        kept = {name: reply[name] for name in ("number", "seconds")}
+        return json.dumps({**LOGGED, **kept, **_reason(failure, error)}).encode()
 
 
 def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
@@ -74,7 +92,7 @@ def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[s
         else:
             reply["values"] = call.run(function)
     except SampleErrors as failure:
-        errors = {int(row): reason for row, reason in failure.errors.items()}
+        errors = {int(row): message_of(reason) for row, reason in failure.errors.items()}
         reply |= {"values": listed(failure.values), "errors": errors}
     except Failure as failure:
         reply |= _reason(failure, failure.__cause__ or failure)

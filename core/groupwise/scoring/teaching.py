@@ -8,7 +8,10 @@ import torch
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
+from groupwise.scoring.call import Failure
+from groupwise.scoring.forks import ending_forks
 from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.settings import restored
 
 
 def teach(
@@ -49,6 +52,7 @@ def _labelled(watched: Scorer, name: str, rollouts: Rollouts, state: RunState) -
 
 def _learned(reward: Reward, rollouts: Rollouts, scores: Scores) -> Mapping[str, Any]:
     try:
-        return reward.target.refresh(rollouts, scores) or {}
-    except ValueError as error:
+        with restored(), ending_forks():
+            return reward.target.refresh(rollouts, scores) or {}
+    except (ValueError, Failure) as error:
         raise UserError(f"reward {reward.name!r} cannot learn: {error}") from error

@@ -8,12 +8,12 @@ not touched.
 """
 
 import faulthandler
-import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from os import _exit  # the run has one of its own, for calls of other code
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -59,7 +59,10 @@ def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Ans
 
 def _failure(deadline: float) -> Failure:
     # The interrupted code may have left anything half done, so the run cannot go on.
-    return Failure(f"did not answer within {deadline:g} s", is_final=True)
+    return Failure(
+        f"did not answer within {deadline:g} s (set a higher `deadline` if it is only slow)",
+        is_final=True,
+    )
 
 
 class _Watchdog:
@@ -110,7 +113,7 @@ class _Watchdog:
                 flush=True,
             )
         finally:  # even where a reward has closed stderr
-            os._exit(1)
+            _exit(1)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, message_of
 from groupwise.rewards import Reward, SampleErrors
 from groupwise.scoring import server
 from groupwise.scoring.call import Call, Failure
@@ -56,6 +56,7 @@ class Worker:
         self._end: Callable[[], Any] = bool
         self._last: Future[Any] | None = None
         self._closed = 0
+        self._asked = 0
         self._starting = threading.Lock()
 
     def load(self) -> None:
@@ -90,7 +91,7 @@ class Worker:
         except Exception as error:  # objects in the rows may raise anything
             raise UserError(
                 f"reward {reward.name!r} is isolated, but its arguments cannot be sent to its "
-                f"process: {error}"
+                f"process: {message_of(error)}"
             ) from error
         reply = self._ask(request, reward.deadline)
         call.extra, call.metrics = reply["extra"], reply["metrics"]
@@ -114,6 +115,7 @@ class Worker:
                 return
             self._kill()
             self._start_process()
+            self._asked = 0
         try:
             _check(self._ask(self._source, STARTING))
             _check(self._ask(server.LOAD, STARTING))
@@ -145,36 +147,43 @@ class Worker:
         assert connection is not None
         assert process is not None
         try:
+            number, self._asked = self._asked, self._asked + 1
             connection.send_bytes(request)
-            answered = _answers(process, connection, deadline)
-            reply = json.loads(connection.recv_bytes()) if answered else {}
+            reply = _reply(number, process, connection, deadline)
         except (EOFError, OSError) as error:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)  # it may be ending
             self._kill()
             raise Failure(_end_of(process.returncode)) from error
-        if not answered:
+        if reply is None:
             self._kill()
             raise Failure(f"did not answer within {deadline:g} s, and its process was killed")
-        return dict(reply)
+        return reply
 
     def _kill(self) -> None:
         self._end()
         self._process = self._connection = None
 
 
-def _answers(process: "subprocess.Popen[bytes]", connection: Connection, deadline: float) -> bool:
-    """Whether it answers in time. Raises EOFError if the process has ended.
+def _reply(
+    number: int, process: "subprocess.Popen[bytes]", connection: Connection, deadline: float
+) -> dict[str, Any] | None:
+    """The reply to a request; None if there is none in time. Raises EOFError if the process has
+    ended.
 
-    The connection alone does not show that: a child of the reward may hold its other end.
+    The connection alone does not show that: a child of the reward may hold its other end, and
+    might even have sent a reply, so one with another number is dropped.
     """
     end = time.monotonic() + deadline
-    while not connection.poll(max(0.0, min(POLL, end - time.monotonic()))):
-        if process.poll() is not None and not connection.poll():
+    while True:
+        if connection.poll(max(0.0, min(POLL, end - time.monotonic()))):
+            reply: dict[str, Any] = json.loads(connection.recv_bytes())
+            if reply["number"] == number:
+                return reply
+        elif process.poll() is not None and not connection.poll():
             raise EOFError
-        if time.monotonic() >= end:
-            return False
-    return True
+        elif time.monotonic() >= end:
+            return None
 
 
 def _end_of(code: int | None) -> str:

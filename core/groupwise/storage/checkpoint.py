@@ -201,7 +201,8 @@ def _make_room(target: Path, fresh: Path) -> bool:
         return False
     for path in (fresh, target):  # left by an interrupted save
         remove(path)
-    fresh.mkdir(parents=True)
+    fresh.parent.mkdir(exist_ok=True)  # and not its parents: a run's folder that is gone stays so
+    fresh.mkdir()
     return True
 
 

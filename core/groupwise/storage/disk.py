@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,33 @@ REASONS = {
     errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "expected a folder, found a file",
     errno.EISDIR: "expected a file, found a folder",
+    errno.ENXIO: "expected a file, found a pipe, a socket or a device",
     errno.EBUSY: "it is in use, or a disk is mounted there",
 }
 """Messages for errors of the disk, by error number."""
+
+
+def only_files(path: str, flags: int) -> int:
+    """An opener for `open` that raises OSError for a pipe, which would wait, and for a device."""
+    number = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    kind = os.fstat(number).st_mode
+    if stat.S_ISREG(kind):
+        return number
+    os.close(number)
+    code = errno.EISDIR if stat.S_ISDIR(kind) else errno.ENXIO
+    raise OSError(code, os.strerror(code), str(path))
+
+
+def read_text(path: Path, *, errors: str = "strict") -> str:
+    """The text of a file. Raises OSError for anything else, such as a pipe."""
+    with open(path, encoding="utf-8", errors=errors, opener=only_files) as file:
+        return file.read()
+
+
+def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
+    """Write a text to a file. Raises OSError for anything else, such as a pipe."""
+    with open(path, "w", encoding="utf-8", errors=errors, opener=only_files) as file:
+        file.write(text)
 
 
 def write(path: Path, text: str) -> None:
@@ -30,7 +56,7 @@ def write(path: Path, text: str) -> None:
     """
     fresh = path.with_name(f"{path.name}.new")
     try:
-        fresh.write_text(text, encoding="utf-8", errors="backslashreplace")
+        write_text(fresh, text, errors="backslashreplace")
         fresh.replace(path)
     except OSError:
         remove(fresh)  # frees space if the disk is full
@@ -40,7 +66,7 @@ def write(path: Path, text: str) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises ValueError, with the reason, if it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except FileNotFoundError as error:
         raise ValueError(f"{path} is gone") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -67,6 +93,19 @@ def replace(path: Path, by: Path) -> None:
     """Remove `path` and rename the folder `by` to it."""
     remove(path)
     by.rename(path)
+
+
+def open_to_others(folder: Path, *files: Path) -> None:
+    """Let those read and write the files in a new folder who can read and write the folder.
+
+    safetensors writes files that only their owner can read, whatever the umask. files: all if none.
+    """
+    allowed = folder.stat().st_mode & 0o666
+    for path in files or folder.rglob("*"):
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) and mode | allowed != mode and not path.is_symlink():
+            with suppress(OSError):  # a file system without modes
+                path.chmod(stat.S_IMODE(mode) | allowed)
 
 
 def sync(path: Path) -> None:

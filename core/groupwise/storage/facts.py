@@ -16,7 +16,7 @@ from groupwise.config.load import LoadedConfig, dump, load_config, sections
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
-from groupwise.storage.disk import read_record, reason, write
+from groupwise.storage.disk import read_record, read_text, reason, write
 from groupwise.version import __version__
 
 CONFIG = "config.yaml"
@@ -40,6 +40,8 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     if path.name != CONFIG or not (path.parent / FACTS).exists():
         return load_config(path, overrides)
     facts = _facts(path.parent)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{path} is damaged: expected a file")
     folder = Path(facts["config_folder"])
     if not folder.is_dir():
         raise UserError(
@@ -159,7 +161,7 @@ def changes(folder: Path, loaded: LoadedConfig) -> list[str]:
 def _sections(path: Path) -> Mapping[str, Any]:
     """A run's config.yaml as plain data. Raises UserError if it is damaged."""
     try:
-        data = yaml_lines.read(path.read_text(encoding="utf-8"), str(path))[0]
+        data = yaml_lines.read(read_text(path), str(path))[0]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged: {reason(error)}") from error
     if not isinstance(data, Mapping) or not data:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.storage.disk import read_json, reason, sync
+from groupwise.storage.disk import only_files, read_json, reason, sync
 
 FILES = "files.json"
 """The file of the list; it is written last."""
@@ -59,5 +59,5 @@ def files_in(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def checksum(path: Path) -> str:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=only_files) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.storage.disk import write
+from groupwise.storage.disk import only_files, read_text, write
 
 
 class MetricsFile:
@@ -18,7 +18,7 @@ class MetricsFile:
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         line = json.dumps({"step": step, **{k: finite(v) for k, v in metrics.items()}})
-        with self.path.open("a", encoding="utf-8") as file:
+        with open(self.path, "a", encoding="utf-8", opener=only_files) as file:
             file.write(line + "\n")
 
     def truncate_after(self, step: int) -> str | None:
@@ -42,7 +42,7 @@ class MetricsFile:
 
     def _lines(self) -> tuple[list[dict[str, Any]], int]:
         """All valid lines, and the number of damaged ones, not counting an incomplete last line."""
-        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        text = read_text(self.path, errors="replace") if self.path.exists() else ""
         *whole, half = text.split("\n")
         records = [_record(line) for line in whole if line]
         lines = [record for record in records if record is not None]

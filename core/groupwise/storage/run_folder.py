@@ -8,6 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
-from groupwise.storage.disk import read_record, reason, remove
+from groupwise.storage.disk import read_record, reason, remove, write_text
 from groupwise.storage.facts import CONFIG, FACTS, first_free, identity, values
 
 LOCK = "run.lock"
@@ -97,18 +98,58 @@ class RunFolder:
         if self._entries():
             raise UserError(f"output: another run has begun in {self.shown}")
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """To be entered by the first process for every write.
+
+        Raises UserError if the folder or lock is lost, before or meanwhile.
+        """
+        self.keep()
+        with self.reporting_loss():
+            yield
+
     def keep(self) -> None:
-        """To be called before a step is written. Raises UserError if the folder or lock is lost."""
+        """Raise UserError if the folder or lock is lost."""
         if self._is_held():
             return
-        if not self.folder.is_dir():
-            raise UserError(f"{self.shown} was moved or removed while the run wrote to it")
         if self.taken:
             raise UserError(
                 f"{LOCK} was removed from {self.shown} while the run wrote to it, and the folder "
                 f"is now used{_by(self.folder)}: nothing more is written"
             )
+        if self.is_gone:
+            raise UserError(self._loss)
         self._hold()
+
+    @contextmanager
+    def reporting_loss(self) -> Iterator[None]:
+        """Raises UserError instead of another error if the folder is gone then."""
+        try:
+            yield
+        except Exception as error:
+            if not self.is_gone:
+                raise
+            self._remove_remains()
+            raise UserError(self._loss) from error
+
+    @property
+    def _loss(self) -> str:
+        return (
+            f"{self.shown} is gone: it was moved or removed while the run wrote to it, so nothing "
+            f"more is written; a moved run can be resumed where it is now"
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the folder was moved or removed, or emptied."""
+        return not (self.folder / FACTS).exists()
+
+    def _remove_remains(self) -> None:
+        """Remove what a policy wrote that made the folder again: it would pass for a run."""
+        if not self.taken:
+            remove(self.folder / f"{MODEL}.new")
+            with suppress(OSError):  # there is more in it, or there is none
+                self.folder.rmdir()
 
     @property
     def taken(self) -> bool:
@@ -248,7 +289,7 @@ class RunFolder:
             self._acquire(lock)
             self._locks.append(lock)
             holder = {"process": os.getpid(), "host": socket.gethostname(), "since": _now()}
-            (self.folder / LOCK).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+            write_text(self.folder / LOCK, json.dumps(holder) + "\n")
             self._held = (self.folder / LOCK).stat()
         except Timeout as error:
             raise UserError(

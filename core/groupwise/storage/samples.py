@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.storage.disk import reason, remove, write
+from groupwise.storage.disk import read_text, reason, remove, write
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line; images are saved as PNGs in a folder of the file's name."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
     folder = path.with_suffix("")
@@ -26,7 +26,7 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_text(path).split("\n")
         samples = [json.loads(line) for line in lines if line]
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {reason(error)}") from error

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from groupwise.storage.disk import open_to_others
 from groupwise.storage.state import on_cpu
 
 FILE = re.compile(r"(?P<name>[\w-]+?)(\.\d+-of-\d+)?\.safetensors")
@@ -51,6 +52,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple
     number = f".{rank}-of-{world}" if world > 1 else ""
     path = folder / f"{name}{number}.safetensors"
     save_file(on_cpu(parts), path, metadata=places or None)
+    open_to_others(folder, path)
     return path
 
 

@@ -1,11 +1,6 @@
 """Files: weights go to servers as safetensors files in a shared folder, by default in memory."""
 
-import os
-import shutil
-import socket
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from accelerate import PartialState
@@ -17,11 +12,10 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.fleet import Fleet
+from groupwise_llm.vllm.home import MEMORY, Home
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 
-MEMORY = Path("/dev/shm")
-PREFIX = f"groupwise-{socket.gethostname()}-"
 FILE_BYTES = 2**31
 """Size of a file: weights are collected in memory up to this size, then written."""
 
@@ -34,9 +28,17 @@ class Files(Transfer):
 
     def __init__(self, fleet: Fleet, parent: str | None) -> None:
         super().__init__(fleet)
-        if parent is None:
-            parent = str(MEMORY if MEMORY.is_dir() else tempfile.gettempdir())
-        self.home = Path(processes.first(lambda: _home(parent)))
+        self._own: Home | None = None
+        self.home = processes.first(lambda: self._made(parent))
+
+    def _made(self, parent: str | None) -> Path:
+        try:
+            self._own = Home(parent)
+        except OSError as error:
+            raise UserError(
+                f"sampler.folder: cannot write to {parent or MEMORY}: {first_line(error)}"
+            ) from error
+        return self._own.folder
 
     def send(self, weights: Weights, tag: str) -> None:
         processes.first(self._clear)
@@ -49,33 +51,12 @@ class Files(Transfer):
                 _load(server, self.home, tag)
 
     def close(self) -> None:
-        if PartialState().is_main_process:
-            shutil.rmtree(self.home, ignore_errors=True)
+        if self._own is not None:
+            self._own.close()
 
     def _clear(self) -> None:
         for file in self.home.glob("*.safetensors"):
             file.unlink()
-
-
-def _home(parent: str) -> str:
-    """Create this process's folder; folders of killed processes are removed."""
-    try:
-        for folder in Path(parent).glob(f"{PREFIX}*"):
-            process = folder.name.removeprefix(PREFIX).partition("-")[0]
-            if process.isdigit() and not _lives(int(process)):
-                shutil.rmtree(folder, ignore_errors=True)
-        return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
-    except OSError as error:
-        raise UserError(f"sampler.folder: cannot write to {parent}: {first_line(error)}") from error
-
-
-def _lives(process: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-    return True
 
 
 def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:

@@ -40,9 +40,21 @@ def lab(rgb: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 _LAB = lab(COLORS)
+_CLEAR = 0.93  # of the distance to any other name's nearest colour: more is between two names
+
+
+def clear_color_name(rgb: NDArray[np.floating]) -> str | None:
+    """Returns `color_name`, None for a colour about as near to another name."""
+    distances = _distances(rgb)
+    own = NAMES[distances.argmin()] == NAMES
+    return color_name(rgb) if distances[own].min() <= _CLEAR * distances[~own].min() else None
 
 
 def color_name(rgb: NDArray[np.floating]) -> str:
     """Returns the name of the palette's colour nearest to rgb, [3] in [0, 1]."""
-    distances = np.square(_LAB - lab(np.clip(rgb, 0, 1))).sum(axis=1)
-    return list(PALETTE)[NAMES[distances.argmin()]]
+    return list(PALETTE)[NAMES[_distances(rgb).argmin()]]
+
+
+def _distances(rgb: NDArray[np.floating]) -> NDArray[np.float64]:
+    """[n]: from rgb to each of the palette's colours."""
+    return np.linalg.norm(_LAB - lab(np.clip(rgb, 0, 1)), axis=1)

@@ -26,12 +26,13 @@ class Region:
     """A connected region of one colour.
 
     coverage: [h, w], the share of each pixel of a window around the region that the region covers:
-    0 to 1, apart from noise. color: [3], RGB in [0, 1]. box: left, top, right and bottom of the
-    pixels covered by more than half; right and bottom are exclusive.
+    0 to 1, apart from noise. color: [3], RGB in [0, 1]. mask: [H, W], the image's pixels covered by
+    more than half; box: their left, top, right and bottom; right and bottom are exclusive.
     """
 
     coverage: Floats
     color: Floats
+    mask: Mask
     box: Box
 
 
@@ -41,8 +42,8 @@ def regions(image: Pixels) -> list[Region]:
     Each connected foreground is divided by colour, then each colour into connected regions, so
     objects of different colours may touch.
     """
-    background = _background(image)
-    difference = image - background
+    plain = background(image)
+    difference = image - plain
     foreground = np.square(difference).sum(axis=2) > _CONTRAST**2
     smallest = _SPECK * foreground.size
     taken = np.zeros_like(foreground)
@@ -51,17 +52,18 @@ def regions(image: Pixels) -> list[Region]:
     while pieces:
         piece = pieces.pop()
         solid = np.zeros_like(piece)
-        for layer in _layers(piece, difference, background):
+        for layer in _layers(piece, difference, plain):
             covered = layer & (_coverage(difference, layer) > 0.5)
             solids += _connected(covered, smallest)
             solid |= covered
         taken |= solid
         # What remains is a colour much fainter than another that it touches.
         pieces += [mask for mask, _ in _connected(piece & ~_grown(solid), smallest)]
-    return [_region(mask, box, difference, mask | ~taken, background) for mask, box in solids]
+    return [_region(mask, box, difference, mask | ~taken, plain) for mask, box in solids]
 
 
-def _background(image: Pixels) -> Floats:
+def background(image: Pixels) -> Floats:
+    """Returns the median colour [3] of an image's border."""
     edges = (image[0], image[-1], image[1:-1, 0], image[1:-1, -1])
     return np.median(np.concatenate(edges), axis=0).astype(np.float64)
 
@@ -77,7 +79,7 @@ def _connected(mask: Mask, smallest: float) -> Iterator[tuple[Mask, Box]]:
             yield numbers == number, (columns.start, rows.start, columns.stop, rows.stop)
 
 
-def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
+def _layers(piece: Mask, difference: Floats, plain: Floats) -> list[Mask]:
     """The pixels of a connected foreground, divided by colour.
 
     A pixel on an edge is a mixture with the background: its difference from the background is
@@ -86,7 +88,7 @@ def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
     pixels = difference[piece]
     lengths = np.linalg.norm(pixels, axis=1)
     strong = pixels[lengths >= 0.6 * np.median(lengths)]
-    kept = _colors(strong, background)
+    kept = _colors(strong, plain)
     if len(kept) == 1:
         return [piece]
     directions = np.stack([mean / np.linalg.norm(mean) for mean in kept])
@@ -95,9 +97,9 @@ def _layers(piece: Mask, difference: Floats, background: Floats) -> list[Mask]:
     return [owner == index for index in np.unique(owner[piece])]
 
 
-def _colors(pixels: Floats, background: Floats) -> list[Floats]:
+def _colors(pixels: Floats, plain: Floats) -> list[Floats]:
     """Mean differences from the background of the palette's colours that occur in pixels [n, 3]."""
-    palette = COLORS - background
+    palette = COLORS - plain
     lengths = np.linalg.norm(palette, axis=1)
     visible = lengths > _CONTRAST
     directions = palette[visible] / lengths[visible, None]
@@ -135,7 +137,7 @@ def _core(difference: Floats, layer: Mask) -> Floats:
     return pixels[strong].mean(axis=0)
 
 
-def _region(mask: Mask, box: Box, difference: Floats, free: Mask, background: Floats) -> Region:
+def _region(mask: Mask, box: Box, difference: Floats, free: Mask, plain: Floats) -> Region:
     left, top, right, bottom = box
     window = (
         slice(max(top - _RIM, 0), bottom + _RIM),
@@ -144,7 +146,7 @@ def _region(mask: Mask, box: Box, difference: Floats, free: Mask, background: Fl
     inside, around = mask[window], _grown(mask[window]) & free[window]
     color = _core(difference[window], inside)
     coverage = np.where(around, difference[window] @ (color / color.dot(color)), 0.0)
-    return Region(coverage, color + background, box)
+    return Region(coverage, color + plain, mask, box)
 
 
 def _grown(mask: Mask) -> Mask:
@@ -152,7 +154,18 @@ def _grown(mask: Mask) -> Mask:
     rows = mask.copy()
     rows[1:] |= mask[:-1]
     rows[:-1] |= mask[1:]
-    grown = rows.copy()
-    grown[:, 1:] |= rows[:, :-1]
-    grown[:, :-1] |= rows[:, 1:]
-    return grown
+    both = rows.copy()
+    both[:, 1:] |= rows[:, :-1]
+    both[:, :-1] |= rows[:, 1:]
+    return both
+
+
+def smooth(images: Floats) -> Floats:
+    """Returns images [n, h, w] filtered by (1, 2, 1) / 4 in both directions."""
+    rows = 2 * images
+    rows[:, 1:] += images[:, :-1]
+    rows[:, :-1] += images[:, 1:]
+    both = 2 * rows
+    both[:, :, 1:] += rows[:, :, :-1]
+    both[:, :, :-1] += rows[:, :, 1:]
+    return both / 16

@@ -2,17 +2,19 @@
 
 A region of one colour is compared, by the coverage of each pixel, with every shape drawn with the
 same area, centre and proportions. This works from eight pixels up, with antialiasing, slight blur
-and noise. A region that fits no shape, or two about equally well, is "?".
+and noise. A region that fits no shape, or two about equally well, is "?"; so is whatever of the
+picture no object explains.
 """
 
 from math import ceil
 
 import numpy as np
 
-from groupwise_verifiable.images.colors import color_name
+from groupwise_verifiable.images.colors import clear_color_name
 from groupwise_verifiable.images.detection import Detection
 from groupwise_verifiable.images.pixels import Pixels
-from groupwise_verifiable.images.regions import Floats, Region, regions
+from groupwise_verifiable.images.regions import Floats, regions, smooth
+from groupwise_verifiable.images.remainder import remainder
 
 SHAPES = ("disk", "square", "triangle", "cross")
 ALIASES = {"circle": "disk"}
@@ -33,17 +35,31 @@ _LINES = 4  # scan lines per row of pixels when templates are drawn
 # Clear shapes have an error of up to 0.1, at most 0.45 of the next template's; blurred ones more.
 _LARGEST_ERROR = 0.15
 _LARGEST_RATIO = 0.55
-_LARGEST_ASPECT = 1.5
+_LARGEST_ASPECT = {"disk": 1.15, "square": 1.15, "triangle": 1.5, "cross": 1.5}
+# Regular polygons, stars and gears deviate from their disk n times a turn, rounded squares from
+# their square. Good shapes of a small model reach 0.02 of the area, hexagons begin at 0.04; for
+# n = 3 and 4 such shapes reach a quarter of a pixel, which is more of the area the smaller it is.
+_TURNS = np.arange(3, 21)
+_LARGEST_WAVE = 0.022
+_LARGEST_WOBBLE = 0.3  # pixels
 _LONGEST_WINDOW = 4  # times its width; a longer region is no shape, and its square takes memory
 
 
 def find_shapes(image: Pixels) -> list[Detection]:
     """Returns every object of an image [H, W, 3]; unclear shapes have the label "?".
 
-    score: 1 - error of the fit.
+    So has what neither the background nor an object explains, as one more object. color: None where
+    it is between two names. score: 1 - error of the fit.
     """
     factor = ceil(min(image.shape[:2]) / _SIDE)
-    return [_detection(region, factor) for region in regions(_reduced(image, factor))]
+    reduced = _reduced(image, factor)
+    found = [(region, *shape_of(region.coverage)) for region in regions(reduced)]
+    objects = [
+        _detection(shape, region.color, region.box, max(0.0, 1.0 - error), factor)
+        for region, shape, error in found
+    ]
+    rest = remainder(image, reduced, [(region, shape != UNKNOWN) for region, shape, _ in found])
+    return objects if rest is None else [*objects, _detection(UNKNOWN, *rest, 0.0, factor)]
 
 
 def shape_of(coverage: Floats) -> tuple[str, float]:
@@ -60,23 +76,36 @@ def shape_of(coverage: Floats) -> tuple[str, float]:
     # Triangles that point down, left and right, turned or mirrored to point up.
     patches = np.stack([*upright, patch[::-1], patch.T, patch[:, ::-1].T])
     drawn, aspects = _drawn(patches)
-    smooth, sharp = _smooth(patches), _smooth(drawn)
-    errors = np.minimum(_difference(smooth, sharp), _difference(smooth, _smooth(sharp)))
-    errors = np.sqrt(errors / np.square(patch).sum())
+    soft, sharp = smooth(patches), smooth(drawn)
+    rests = np.stack([soft - sharp, soft - smooth(sharp)])  # of clear and of blurred shapes
+    squares = np.square(rests).sum(axis=(2, 3))
+    errors = np.sqrt(squares.min(axis=0) / np.square(patch).sum())
     best = int(errors.argmin())
     shape, error = str(_TEMPLATES[best]), float(errors[best])
     rival = float(errors[np.not_equal(_TEMPLATES, shape)].min())
-    lengthy = max(aspects[best], 1 / aspects[best]) > _LARGEST_ASPECT
-    if error > min(_LARGEST_ERROR, _LARGEST_RATIO * rival) or lengthy:
-        return UNKNOWN, error
-    return shape, error
+    unlike = error > min(_LARGEST_ERROR, _LARGEST_RATIO * rival)
+    lengthy = max(aspects[best], 1 / aspects[best]) > _LARGEST_ASPECT[shape]
+    rest = rests[squares[:, best].argmin(), best]
+    wavy = shape in ("disk", "square") and _wavy(patch, rest)
+    return (UNKNOWN if unlike or lengthy or wavy else shape), error
 
 
-def _detection(region: Region, factor: int) -> Detection:
-    shape, error = shape_of(region.coverage)
-    left, top, right, bottom = (float(edge * factor) for edge in region.box)
-    color = color_name(region.color)
-    return Detection(shape, color, (left, top, right, bottom), max(0.0, 1.0 - error))
+def _wavy(patch: Floats, rest: Floats) -> bool:
+    """Whether a misfit [side, side] repeats n times a turn around the patch's centre."""
+    area = max(patch.sum(), 1.0)
+    places = np.arange(len(patch)) + 0.5
+    x, y = places - patch.sum(axis=0) @ places / area, places - patch.sum(axis=1) @ places / area
+    turn = np.arctan2(y[:, None], x)
+    waves = [abs((rest * np.exp(1j * n * turn)).sum()) / area for n in _TURNS]
+    wobble = max(_LARGEST_WAVE, _LARGEST_WOBBLE * np.sqrt(np.pi / area))
+    return bool(np.any(waves > np.where(_TURNS < 5, wobble, _LARGEST_WAVE)))
+
+
+def _detection(
+    shape: str, color: Floats, box: tuple[int, int, int, int], score: float, factor: int
+) -> Detection:
+    left, top, right, bottom = (float(edge * factor) for edge in box)
+    return Detection(shape, clear_color_name(color), (left, top, right, bottom), score)
 
 
 def _reduced(image: Pixels, factor: int) -> Pixels:
@@ -121,20 +150,3 @@ def _half_widths(v: Floats) -> Floats:
     others = np.where(np.abs(v) <= arm, 0.5, arm)
     half = np.where(_IS_DISK[:, None], disk, np.where(_IS_TRIANGLE[:, None], (v + 0.5) / 2, others))
     return np.where(np.abs(v) <= 0.5, half, 0.0)
-
-
-def _difference(first: Floats, second: Floats) -> Floats:
-    """[n]: squared differences of two [n, h, w], summed over each image."""
-    rest = first - second
-    return np.einsum("nhw,nhw->n", rest, rest)
-
-
-def _smooth(images: Floats) -> Floats:
-    """[n, h, w]: images filtered by (1, 2, 1) / 4 in both directions."""
-    rows = 2 * images
-    rows[:, 1:] += images[:, :-1]
-    rows[:, :-1] += images[:, 1:]
-    both = 2 * rows
-    both[:, :, 1:] += rows[:, :, :-1]
-    both[:, :, :-1] += rows[:, :, 1:]
-    return both / 16

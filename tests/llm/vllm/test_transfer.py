@@ -1,8 +1,6 @@
 """Sending weights to servers: by files, by vLLM's own transfer, and from several processes."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,30 +11,53 @@ from tests.core.launching import launch
 
 from groupwise.errors import UserError
 from groupwise_llm.vllm import files
+from groupwise_llm.vllm.home import PREFIX, Home
 from groupwise_llm.vllm.nccl import NCCL
 
 
 def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
-    process = subprocess.Popen(["true"])
-    process.wait()
-    dead = tmp_path / f"{files.PREFIX}{process.pid}-x"
-    # Of another machine, in a shared folder.
-    other = tmp_path / f"groupwise-elsewhere-{process.pid}-x"
-    ours = tmp_path / f"{files.PREFIX}{os.getpid()}-x"
-    for folder in (dead, other, ours):
+    killed = Home(str(tmp_path))
+    (killed.folder / "model-00000.safetensors").touch()
+    killed.lock.release()  # as the operating system does when a process ends
+    # Of another machine, in a shared folder; and one that was not made by a run.
+    other, alike = tmp_path / "groupwise-elsewhere-x", tmp_path / f"{PREFIX}x"
+    for folder in (other, alike):
         folder.mkdir()
+    Path(f"{other}.lock").touch()
     *_, vllm = pair()
-    assert [folder.exists() for folder in (dead, other, ours)] == [False, True, True]
-    (home,) = [path for path in tmp_path.glob("groupwise-*") if path not in (other, ours)]
+    home = vllm._transfer.home
+    assert {path.name for path in tmp_path.glob("groupwise-*")} == {
+        *(other.name, f"{other.name}.lock", alike.name, home.name, f"{home.name}.lock"),
+    }
     assert [path.name for path in home.glob("*.safetensors")] == ["model-00000.safetensors"]
     vllm.close()
-    assert not home.exists()
+    assert not list(tmp_path.glob(f"{home.name}*"))
+
+
+def test_one_killed_while_it_made_its_folder_leaves_nothing(pair, tmp_path):
+    (tmp_path / f"{PREFIX}x.lock").touch()
+    Home(str(tmp_path)).close()
+    assert not list(tmp_path.glob("groupwise-*"))
+
+
+def test_the_files_of_a_run_in_another_container_stay(pair, tmp_path, monkeypatch):
+    """Its processes have no number here, although the container may have the same host name."""
+    pair()
+    weights = list(tmp_path.glob("groupwise-*/*.safetensors"))
+    assert weights
+
+    def no_such_process(*_):
+        raise ProcessLookupError
+
+    monkeypatch.setattr("os.kill", no_such_process)
+    pair()
+    assert all(path.exists() for path in weights)
 
 
 def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "FILE_BYTES", 4096)
     policy, _, vllm = pair()
-    (home,) = tmp_path.glob("groupwise-*")
+    home = vllm._transfer.home
     count = len(list(home.glob("*.safetensors")))
     assert count > 5
     with torch.no_grad():
