@@ -11,7 +11,12 @@ from groupwise_verifiable.reading.notation import undelimited
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<brace>\{)|(?P<bare>[^\s{}$\\]{1,50}))")
 _BETWEEN = re.compile(r"[\s$]*(?:,|;|[\u3001\u6216\u548c\u4e0e\u4e14]|,?\s*\b(?:and|or)\b)[\s$]*")
-_BETWEEN_FORMULAS = re.compile(_BETWEEN.pattern.replace("$", ""))
+# In a box's sentence, right before it.
+_DENIED = re.compile(r"\b(?:not|n't|never|cannot be|wrong|incorrect)\b[^.\n]{0,25}\Z")
+# After an answer: it does not stand.
+_RETRACTED = re.compile(
+    r"\b(?:[Ww]ait|[Aa]ctually|wrong|mistaken?|misread|incorrect)\b|\bNo, |\bnot right\b"
+)
 _MOST_BOXES = 20
 _FORMULA = re.compile(
     r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
@@ -22,7 +27,7 @@ _ANCHOR = re.compile(
     re.IGNORECASE,
 )
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box
-_LONGEST_LINE = 200
+_LONGEST_LINE = 1_000
 _SENTENCE = re.compile(r"\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
 
 
@@ -36,6 +41,10 @@ def stated_answer(text: str) -> tuple[str, list[str]]:
     text = outside_thinking(text)
     boxes = _boxes(text)
     if boxes:
+        if _RETRACTED.search(text, boxes[-1][1], boxes[-1][1] + 200):
+            return "", []
+        if _DENIED.search(text[max(0, boxes[-1][0] - 60) : boxes[-1][0]]):
+            return "", []
         joined = boxes[-1][2]
         for box, following in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
             separator = _BETWEEN.fullmatch(text[box[1] : following[0]])
@@ -87,27 +96,18 @@ def _joining(separator: re.Match[str]) -> str:
 
 def _stated(text: str) -> str:
     for anchor in reversed(list(_ANCHOR.finditer(text))):
-        formulas = _formulas(text, anchor.end())
-        if formulas:
-            return formulas
-        line = text[anchor.end() : anchor.end() + _LONGEST_LINE].partition("\n")[0]
-        line = _SENTENCE.split(line)[0].strip().rstrip("*_.!\u3002 \t")
+        line = _sentence(text[anchor.end() : anchor.end() + _LONGEST_LINE])
         if line:
-            return line
+            return "" if _RETRACTED.search(text, anchor.end()) else line
     return ""
 
 
-def _formulas(text: str, position: int) -> str:
-    """The formulas at a position, also behind a few words, that commas, "and" or "or" join."""
-    start = re.compile(r"[^$\\\n(]{0,60}\s*(?=\$|\\[(\[])").match(text, position)
-    if start is None or re.search(r"[0-9]", start.group()):
-        return ""
-    contents, position = "", start.end()
-    while match := _FORMULA.match(text, position):
-        contents += next(group for group in match.groups() if group is not None).strip()
-        separator = _BETWEEN_FORMULAS.match(text, match.end())
-        if separator is None or not _FORMULA.match(text, separator.end()):
-            break
-        contents += _joining(separator)
-        position = separator.end()
-    return contents
+def _sentence(text: str) -> str:
+    """The rest of a sentence, which may begin with a formula on lines of its own."""
+    start = _FORMULA.match(text)
+    if start is not None:
+        text = " ".join(start.group().split()) + text[start.end() :]
+    line = _SENTENCE.split(text.partition("\n")[0])[0].strip().rstrip("*_.!\u3002 \t")
+    if len(re.findall(r"(?<!\\)\$", line)) % 2 == 0:
+        line = re.sub(r"(?<!\\)\$", " ", line)
+    return re.sub(r"\\[()\[\]](?!\s*[0-9.]+\s*pt)", " ", line).strip().rstrip(". ")

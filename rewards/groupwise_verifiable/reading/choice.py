@@ -10,6 +10,11 @@ _STATEMENT = (
     r"(?: is|\u662f|\u4e3a)?(?: option)?[: ]*)"
 )
 _LETTER = re.compile(rf"{_STATEMENT}?[(\[]?([A-J])[)\]]?[.:)]?")
+# Behind the letter of an option: another letter, or a denial.
+_OTHERWISE = re.compile(
+    r"\([A-J]\)|\b[A-J][.)]|(?:^|,|\b(?:or|and|is|be)\b|/|&)\s*[A-J]\s*(?:$|[,.):])"
+    r"|\b(?:wrong|incorrect|false|not|no)\b"
+)
 _QUOTES = "\"'\u201c\u201d\u300c\u300d"
 # An option and its content: \textbf{(C) }12, (C) 12, C. 12, C) 12.
 _OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])[.):])\s*(\S.*)", re.DOTALL)
@@ -22,7 +27,7 @@ def choice(text: str) -> str | None:
     if match is not None:
         return match[1]
     match = _OPTION.fullmatch(plain)
-    if match is None or re.search(r"\([A-J]\)|\b[A-J][.)]", match[3]):
+    if match is None or _OTHERWISE.search(match[3]):
         return None
     return match[1] or match[2]
 
@@ -42,5 +47,5 @@ def plain_words(text: str) -> str:
     """Returns a text without the signs of LaTeX and Markdown around it."""
     text = tidy(text)
     text = _TEXT.sub(r"\1", text)
-    text = " ".join(re.sub(r"[{}*]", " ", text).split())
+    text = " ".join(re.sub(r"[{}]|^\*(?=.*\*$)|(?<=\w)\*$(?<=\*\w\*)", " ", text).split())
     return text.strip(_QUOTES).strip().removesuffix(".").strip(_QUOTES)

@@ -20,18 +20,21 @@ from groupwise_verifiable.reading.items import (
     items,
     last_side,
     matched,
+    names_of,
     rows,
     unlabelled,
 )
 from groupwise_verifiable.reading.marks import peeled
-from groupwise_verifiable.reading.node import Node, key
+from groupwise_verifiable.reading.node import Node, factors, key, terms
 from groupwise_verifiable.reading.question import Question, notation
-from groupwise_verifiable.reading.relations import equals, is_solved, names_one, on_one_side
-from groupwise_verifiable.reading.value import (
-    equivalent,
-    proportional,
-    rational,
+from groupwise_verifiable.reading.relations import (
+    equals,
+    is_differential,
+    is_solved,
+    names_one,
+    on_one_side,
 )
+from groupwise_verifiable.reading.value import equivalent, proportional, rational
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,14 @@ class Comparison:
             return False
         return self._same(gold, answer)
 
-    def _same(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
+    def _same(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
         ours, theirs = peeled(gold), peeled(answer)
         gold, answer = unlabelled(gold), unlabelled(answer)
-        if theirs.changed and theirs.words != ours.words:
+        if not self.values.words_agree(ours, theirs):
             return False
-        if key(gold) == key(answer):
+        if gold.kind != "set" and answer.kind == "set" and len(answer.args) == 1:
+            answer = answer.args[0]
+        if key(gold) == key(answer) and not left_to_compute(answer) - left_to_compute(gold):
             return True
         if answer.kind == "relation" and gold.kind == "ratio":
             return self._ends_in(answer, gold)
@@ -78,7 +83,7 @@ class Comparison:
 
     # ---- copies
 
-    def _is_copy(self, gold: Node, answer: Node) -> bool:
+    def _is_copy(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
         """Whether the answer stands in the prompt, in another notation than gold's."""
         gold, answer = peeled(unlabelled(gold)).node, peeled(unlabelled(answer)).node
         if answer.kind == "relation" and gold.kind != "relation":
@@ -86,6 +91,10 @@ class Comparison:
                 return True
             if set(answer.text.split()) == {"="}:
                 answer = peeled(answer.args[-1]).node
+        if gold.kind == "relation" and gold.text not in ("=", "in"):
+            is_region = answer.kind == "tuple" or answer.text == "in"
+            if is_region and intervals(answer) in self.question.regions:
+                return True
         if answer.kind == "builder" and intervals(answer) in self.question.regions:
             return gold.kind != "builder"
         if answer.kind in ("name", "text") or key(answer) == key(gold):
@@ -100,7 +109,7 @@ class Comparison:
 
     # ---- several values
 
-    def _same_items(self, gold: Node, answer: Node) -> bool:
+    def _same_items(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
         """Lists and sets, in any order; pairs, also without brackets, in theirs."""
         if "tuple" in (gold.kind, answer.kind):
             return self._same_in_order(gold, answer)
@@ -109,6 +118,14 @@ class Comparison:
             return False
         if "set" in (gold.kind, answer.kind) and len(golds) == 1:
             return self._same(golds[0], answers[0])
+        related = any(node.kind == "relation" and node.text != "=" for node in (*golds, *answers))
+        if related and gold.text != answer.text:
+            return False
+        if are_named_differently(golds):
+            if "set" in (gold.kind, answer.kind) or answer.text == "or":
+                return False
+            if any(map(is_named, answers)) and names_of(golds) != names_of(answers):
+                return False
         if are_named_differently(golds) or are_named_differently(answers):
             return matched(in_order(golds), in_order(answers), self._same)
         left = list(map(last_side, answers))
@@ -122,7 +139,10 @@ class Comparison:
     def _same_in_order(self, gold: Node, answer: Node) -> bool:
         """A tuple and a list without brackets: 1, 2 or x = 1, y = 2 for (1, 2)."""
         parts = [node.args if node.kind == "tuple" else items(node) for node in (gold, answer)]
-        if "set" in (gold.kind, answer.kind) or any(
+        others = [node for node in (gold, answer) if node.kind != "tuple"]
+        if any(node.kind != "list" or node.text == "or" for node in others):
+            return False
+        if "[]" in (gold.text, answer.text) or any(
             any(map(is_named, each)) and not are_named_differently(each) for each in parts
         ):
             return False
@@ -144,9 +164,12 @@ class Comparison:
             return False
         gold, answer = peeled(gold).node, peeled(answer).node
         if gold.kind != "ratio" or answer.kind != "ratio":
-            about = gold.kind == "ratio" or self.question.is_about("ratio") or not self.strict
-            if not about and rational(gold) is None:
+            if "relation" in (gold.kind, answer.kind) or self.question.is_about("times"):
                 return False
+            if gold.kind != "ratio" and notation(gold) not in ("fraction", "integer"):
+                return self.question.is_about("ratio") and equivalent(
+                    gold, Node("div", answer.args)
+                )
             quotients = [
                 Node("div", node.args) if node.kind == "ratio" and len(node.args) == 2 else node
                 for node in (gold, answer)
@@ -173,6 +196,8 @@ class Comparison:
         self, gold: Node, answer: Node, ours: Sequence[Interval], theirs: Sequence[Interval]
     ) -> bool:
         if (gold.kind == "tuple") != (answer.kind == "tuple") and self.question.is_about("points"):
+            return False
+        if "[]" in (gold.text, answer.text) and "list" in (gold.kind, answer.kind):
             return False
         if gold.kind == "relation" and answer.kind == "relation":
             names = [node.unknowns for node in (gold, answer)]
@@ -206,7 +231,11 @@ class Comparison:
             return names_one(gold.args[0], answer.args[0]) and self._same(
                 gold.args[-1], answer.args[-1]
             )
+        if len(answer.args) > 2 and answer.text == " ".join("=" * (len(answer.args) - 1)):
+            answer = Node("relation", (answer.args[0], answer.args[-1]), "=")
         if len(gold.args) != 2 or len(answer.args) != 2:
+            return False
+        if self.question.is_about("form") and not self._same_sides(gold, answer):
             return False
         ours, theirs = on_one_side(gold), on_one_side(answer)
         if self.strict:
@@ -214,6 +243,13 @@ class Comparison:
             if left or compounds(ours) != compounds(theirs):
                 return False
         return proportional(ours, theirs)
+
+    def _same_sides(self, gold: Node, answer: Node) -> bool:
+        """Whether the unknowns stand on the same sides, where the prompt asks for a form."""
+        sides = [
+            [(side.unknowns, rational(side) == 0) for side in node.args] for node in (gold, answer)
+        ]
+        return sides[0] == sides[1]
 
     def _same_congruence(self, gold: Node, answer: Node) -> bool:
         if gold.kind != answer.kind or gold.text != answer.text:
@@ -230,7 +266,43 @@ class Comparison:
             return bool(sides) and self._same(gold, sides[0])
         if not self._same(gold, last):
             return False
-        return all(
-            side.unknowns or side.kind in ("text", "call", "label") or equals(side, last)
-            for side in before
+        return self._may_precede(before[0], last) and all(
+            side.unknowns or equals(side, last) for side in before[1:]
         )
+
+    def _may_precede(self, first: Node, whole: Node) -> bool:  # noqa: PLR0911 - a case for each kind
+        """Whether the first side of a chain names the last one, asks for it, or has its value."""
+        side, last = peeled(first).node, peeled(whole).node
+        if side.kind == "name":
+            asked = self.question.asked_name
+            named = {side.text, side.text.replace("_", "_{") + "}"}
+            return side.text not in last.unknowns and (asked is None or asked in named)
+        if side.kind == "call":
+            return self._is_value_of_function(side, last)
+        if side.kind == "tuple" == last.kind:
+            names = all(part.kind == "name" for part in side.args)
+            return names or matched(side.args, last.args, equals)
+        if side.kind in ("text", "label", "tuple"):
+            return True
+        if side.unknowns and any(factor.text.startswith("angle") for factor in factors(side)):
+            return True
+        if self.question.is_about("derivative") and is_differential(side):
+            return True
+        signs = {sign for sign, _ in terms(side)}
+        names = all(term.kind == "name" for _, term in terms(side)) and len(terms(side)) > 1
+        if (names and signs == {1}) or key(side) in self.question.formulas:
+            return True
+        if side.unknowns:
+            return equivalent(side, last)
+        return equals(side, last) or equals(first, whole)
+
+    def _is_value_of_function(self, call: Node, last: Node) -> bool:
+        if call.text in ("abs", "log", "floor", "ceil") or not call.args:
+            return not call.unknowns and equals(call, last)
+        if "'" in call.text and not self.question.is_about("derivative"):
+            return False
+        if "^" in call.text and call.text[1:] not in self.question.text.replace("{", "").replace(
+            "}", ""
+        ):
+            return False
+        return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")

@@ -3,11 +3,26 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from groupwise_verifiable.reading.form import compounds, left_to_compute, outside
+from groupwise_verifiable.reading.form import (
+    compounds,
+    has_root_below,
+    left_to_compute,
+    outside,
+    sums,
+)
 from groupwise_verifiable.reading.marks import Marked, peeled
+from groupwise_verifiable.reading.measures import is_unit
 from groupwise_verifiable.reading.node import Node, key, number, terms
 from groupwise_verifiable.reading.question import Question, notation
 from groupwise_verifiable.reading.value import equivalent, proportional, rational
+from groupwise_verifiable.reading.words import FILLING, changes, stem
+
+_SHORT = frozenset({"No", "NO", "no"})
+_COUNTED = frozenset({
+    "pair", "pairs", "quarter", "quarters", "score", "scores", "couple", "couples", "half",
+    "halves", "third", "thirds", "tens", "times",
+})  # fmt: skip
+"""Words that change a number, unless the prompt counts them: how many pairs."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,8 @@ class Equality:
         """Returns whether an answer, with its unit, is gold."""
         ours, theirs = peeled(gold), peeled(answer)
         if not self.units_agree(ours, theirs):
+            return False
+        if not self.words_agree(ours, theirs):
             return False
         if any(node.kind in ("text", "dots") for node in (ours.node, theirs.node)):
             return ours.node.kind == theirs.node.kind and _words(ours.node) == _words(theirs.node)
@@ -47,7 +64,7 @@ class Equality:
         about = self.question.is_about("percent")
         if theirs.percent:  # 50% for 50 or for 0.5
             number = rational(ours.node)
-            share = number is not None and abs(number) <= 1
+            share = number is not None and 0 < abs(number) < 1
             plain = golds if about else []
             return plain + ([_scaled(ours.node, Fraction(100))] if share else [])
         return golds + ([] if about else [_scaled(ours.node, Fraction(1, 100))])
@@ -56,11 +73,35 @@ class Equality:
         """Returns whether an answer has no unit of another size than gold or the prompt."""
         if theirs.degrees and not ours.degrees and not self.question.is_about("degrees"):
             return False
+        asked = self.question.asked_units
+        marked = not ours.units and (theirs.percent or theirs.units)
+        if asked and marked and not asked.keys() & theirs.units.keys():
+            return False
         for family, members in theirs.units.items():
             expected = ours.units.get(family) or self.question.units.get(family)
             if expected is not None and not members <= expected:
                 return False
         return True
+
+    def words_agree(self, ours: Marked, theirs: Marked) -> bool:
+        """Returns whether the words around an answer change nothing.
+
+        Before it they must say that it follows; behind it there may be units, words of the prompt
+        and of gold, and one more: what is counted.
+        """
+        if theirs.label != ours.label and not (theirs.has_plain_label and ours.has_plain_label):
+            return False
+        if theirs.words == ours.words:
+            return True
+        new = [word for word in theirs.words if word not in ours.words]
+        named = {stem(word) for word in ours.words if not is_unit(word) and word not in FILLING}
+        if named and new and not named & {stem(word) for word in theirs.words}:
+            return False
+        asked = [word for word in new if stem(word) in self.question.stems]
+        if any(changes(word) and not (word in asked and word in _COUNTED) for word in new):
+            return False
+        known = [word for word in new if is_unit(word) or word in FILLING or word in asked]
+        return len(new) - len(known) <= 1
 
     def _bases_agree(self, gold: Node, answer: Node) -> bool:
         bases = [
@@ -70,20 +111,28 @@ class Equality:
             return True
         if bases[0] is not None and bases[1] is not None:
             return bases[0] == bases[1]
-        return bases[1] is None or self.question.is_about("bases")
+        expected = self.question.base()
+        if bases[1] is None or expected is None:
+            return bases[1] is None or self.question.has_base(bases[1])
+        if int(bases[1]) == expected:
+            return True
+        written = Node("based", text=f"{gold.text}_{expected}")
+        return gold.kind == "number" and rational(written) == rational(answer)
 
-    def _is_finished(self, gold: Node, answer: Node) -> bool:
+    def _is_finished(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
         """Whether an answer leaves nothing to compute that gold does not leave."""
         if answer.unknowns - gold.unknowns:
             return False
         if left_to_compute(answer) - left_to_compute(gold):
+            return False
+        if self.question.is_about("rationalizing") and has_root_below(answer):
             return False
         if not (gold.unknowns or answer.unknowns):
             return True
         factored = compounds(gold)
         if factored != compounds(answer):
             return False
-        if factored and len(terms(gold)) == 1 and outside(gold) != outside(answer):
+        if factored and len(terms(gold)) == 1 and not _same_factors(gold, answer):
             return False
         quotients = gold.kind == answer.kind == "div" and gold.args[1].unknowns
         return not quotients or proportional(gold.args[0], answer.args[0])
@@ -94,15 +143,29 @@ class Equality:
         if kinds[0] == kinds[1]:
             return True
         asked = kinds[0] in ("fraction", "decimal", "mixed", "scientific")
-        if asked and self.question.asks_for(kinds[0]):
-            return kinds[1] == "percent" and self.question.asks_for("percent")
-        return True
+        return not (asked and self.question.asks_for(kinds[0]))
 
     def _equal(self, gold: Node, answer: Node) -> bool:
         if gold.kind == "based" or answer.kind == "based":
             digits = [node.text.partition("_")[0].lstrip("0") for node in (gold, answer)]
             return digits[0] == digits[1]
-        return key(gold) == key(answer) or equivalent(gold, answer, exact=self.strict)
+        return key(gold) == key(answer) or equivalent(
+            gold, answer, exact=self.strict, positive=self.question.is_about("positive")
+        )
+
+
+def _same_factors(gold: Node, answer: Node) -> bool:
+    """Whether two products have the same sums, up to signs, and the same beside them."""
+    left = sums(answer)
+    for factor in sums(gold):
+        place = next((n for n, one in enumerate(left) if proportional(factor, one)), None)
+        if place is None or not _are_opposite_or_equal(factor, left.pop(place)):
+            return False
+    return not left and outside(gold) == outside(answer)
+
+
+def _are_opposite_or_equal(one: Node, other: Node) -> bool:
+    return equivalent(one, other) or equivalent(Node("neg", (one,)), other)
 
 
 def _scaled(node: Node, factor: Fraction) -> Node:
@@ -114,4 +177,5 @@ def _scaled(node: Node, factor: Fraction) -> Node:
 
 
 def _words(node: Node) -> str:
-    return " ".join(node.text.lower().replace("-", " ").split()) if node.kind == "text" else ""
+    words = node.text.replace("-", " ").split() if node.kind == "text" else []
+    return " ".join(word if len(word) < 3 and word not in _SHORT else stem(word) for word in words)

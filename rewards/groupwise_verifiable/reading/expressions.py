@@ -80,7 +80,20 @@ class Expressions(Units, ABC):
             return True
         if token.text == "|":
             return self.bars == 0 and self.after() is not END
-        starts = ("(", "[", "{", r"\frac", r"\sqrt", r"\binom", r"\langle", r"\begin", r"\$", "$")
+        starts = (
+            "(",
+            "[",
+            "{",
+            r"\frac",
+            r"\sqrt",
+            r"\binom",
+            r"\langle",
+            r"\begin",
+            r"\$",
+            "$",
+            "€",
+            "£",
+        )
         return token.text in starts and not (token.text == "[" and self.depth == 0)
 
     def factor(self) -> Node:
@@ -88,19 +101,22 @@ class Expressions(Units, ABC):
             return Node("neg", (self.factor(),))
         if self.take("+"):
             return self.factor()
-        if self.take(r"\$", "$"):
-            return self.marked(Node("money", (self.factor(),)))
+        if sign := self.take(r"\$", "$", "\u20ac", "\u00a3", "\u00a5", "\u20b9"):
+            return self.marked(Node("money", (self.factor(),), sign.removeprefix("\\")))
         return self.marked(self.atom())
 
     def marked(self, node: Node) -> Node:
         """The node with what stands behind it: exponents, marks and units."""
+        powers = False
         while True:
             token, following = self.next, self.after()
             if token.text == "^" and following.text in (r"\circ", "circ"):
                 self.position += 2
                 node = Node("degrees", (node,))
             elif token.text == "^":
-                self.position += 1
+                if powers:
+                    raise UnreadableError  # x^2^3
+                self.position, powers = self.position + 1, True
                 node = self.power(node)
             elif token.text == "!":
                 self.position += 1
@@ -108,7 +124,7 @@ class Expressions(Units, ABC):
             elif token.text in ("%", r"\%"):
                 self.position += 1
                 node = Node("percent", (node,))
-            elif token.text in (r"\$", "$", "¢") and not self.starts_number(1):
+            elif token.text in (r"\$", "$", "¢", "€", "£", "¥") and not self.starts_number(1):
                 self.position += 1
                 node = Node("unit", (node,), token.text.lstrip("\\"))
             elif token.kind == "exponent":
@@ -134,7 +150,7 @@ class Expressions(Units, ABC):
         token = self.next
         self.position += 1
         if token.kind == "number":
-            return Node("number", text=token.text)
+            return Node("number", text=token.text.replace(",", ""))
         if token.kind in ("based", "repeating"):
             return Node(token.kind, text=token.text)
         if token.kind == "name":
@@ -159,6 +175,7 @@ class Expressions(Units, ABC):
         raise UnreadableError
 
     def name(self, text: str) -> Node:
+        """A name with its index, applied to what stands in brackets behind it."""
         if text in ("angle", "triangle", "Delta") and self.next.kind == "name":
             letters = ""
             while self.next.kind == "name":
@@ -169,14 +186,22 @@ class Expressions(Units, ABC):
             text += "_" + _plain(self.group())
         if self.take("'"):
             text += "'"
-        if text[0] in "fghFPpS" and self.next.text == "(":
-            place = self.position
+        node = Node("name", text=text)
+        if text in ("f", "g", "h") and self.next.text == "^":
             self.position += 1
-            inside = self.bracketed("(")
-            if self.next.text == "=" or inside.kind == "relation":
-                return Node("call", (inside,), text)
-            self.position = place
-        return Node("name", text=text)
+            node = self.power(node)
+        return self.applied(text, node) if self.take("(") else node
+
+    def applied(self, text: str, node: Node) -> Node:
+        """f(2) before an equals sign, P(X = 2), the point F(1, 0); else a product."""
+        inside = self.bracketed("(")
+        if node.kind == "pow":
+            text = f"{text}^{_plain(node.args[1])}"
+        if self.next.text == "=" or (inside.kind == "relation" and text in ("P", "p", "F", "f")):
+            return Node("call", (inside,), text)
+        if text[0].isupper() and inside.kind == "tuple":
+            return Node("label", (inside,), f"{text}:")
+        return Node("mul", (node, self.marked(inside)))
 
     def call(self, text: str) -> Node:
         base: tuple[Node, ...] = ()

@@ -69,6 +69,38 @@ def outside(node: Node) -> Counter[str]:
     return names
 
 
+def sums(node: Node) -> list[Node]:
+    """Returns the sums that are factors of a product, as often as they are."""
+    node = _whole(node)
+    node = node.args[0] if node.kind == "div" else node
+    every: list[Node] = []
+    for part in factors(node):
+        base = part.args[0] if part.kind == "pow" else part
+        times = _integer(part.args[1]) if part.kind == "pow" else 1
+        if base.kind == "add" and base.unknowns:
+            every += [base] * max(1, min(times or 1, 20))
+    return every
+
+
+def _is_root(node: Node) -> bool:
+    power = rational(node.args[1]) if node.kind == "pow" else None
+    return node.kind == "root" or (power is not None and power.denominator > 1)
+
+
+def has_root_below(node: Node) -> bool:
+    """Returns whether a denominator, or what a negative power stands for, has a root."""
+    for part in node.walk():
+        below = part.args[1] if part.kind == "div" else None
+        if below is not None and any(_is_root(n) for n in below.walk()):
+            return True
+        if part.kind == "root" and any(n.kind == "div" for n in part.args[0].walk()):
+            return True
+        exponent = rational(part.args[1]) if part.kind == "pow" else None
+        if exponent is not None and exponent < 0 and exponent.denominator > 1:
+            return True
+    return False
+
+
 def is_scientific(node: Node) -> bool:
     """Returns whether a node is a number such as `2 \\times 10^6`, or a high power of ten."""
     if node.kind == "neg":
@@ -150,9 +182,9 @@ def _operations(node: Node) -> Iterator[str]:  # noqa: C901 - a case for each ki
     elif kind == "pow":
         yield from _in_power(node)
     elif kind == "root":
-        yield "root" if rational(node) is None else "a root of a power"
-        if node.unknowns:
-            yield "root"
+        yield f"root {args[1].text}" if rational(node) is None else "a root of a power"
+        if args[0].kind == "number" and "." in args[0].text:
+            yield "a root of a decimal"
     elif kind == "call":
         yield node.text
         if node.text == "log" and len(args) > 1 and args[1].kind == "number":
@@ -239,6 +271,12 @@ def _in_quotient(node: Node) -> Iterator[str]:
         coefficient = _coefficient(above)
         if abs(divisor) < 2 or (coefficient and coefficient % divisor == 0):
             yield "quotient"
+    if node.args[1].unknowns:
+        pair = [_coefficient(part) for part in node.args]
+        if None not in pair and gcd(*(n or 1 for n in pair)) > 1:
+            yield "quotient"
+        if any("." in part.text for side in node.args for part in factors(side)):
+            yield "quotient"
     if any(part.kind == "div" for part in (*factors(above), *factors(below))):
         yield "quotient"
     shared = [
@@ -264,7 +302,8 @@ def _in_power(node: Node) -> Iterator[str]:
     if is_scientific(node):
         return
     if number is not None and power is not None:
-        yield "power" if power.denominator == 1 or rational(node) is not None else "root"
+        whole = power.denominator == 1 or rational(node) is not None
+        yield "power" if whole else f"root {power.denominator}"
         if power in (0, 1):
             yield "product"
     elif power in (0, 1):
@@ -277,4 +316,4 @@ def _in_power(node: Node) -> Iterator[str]:
         if base.kind == "mul" and any(rational(part) is not None for part in factors(base)):
             yield "power"
     elif power is not None:
-        yield "root"
+        yield f"root {power.denominator}"

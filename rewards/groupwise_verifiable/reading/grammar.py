@@ -19,6 +19,7 @@ from groupwise_verifiable.reading.node import Node, number
 from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.stream import END, UnreadableError
 from groupwise_verifiable.reading.tokens import tokens
+from groupwise_verifiable.reading.value import rational
 from groupwise_verifiable.reading.words import number_of
 
 _DEEPEST = 30  # most brackets within brackets
@@ -80,11 +81,11 @@ class _Answers(Expressions):
         if self.next.text == "=" or self.take(":"):
             if self.take("=") and self.next is END:
                 raise UnreadableError
-            return Node("label", (self.relation(),), words)
+            return Node("label", (self.relation(),), f"{words}:")
         value = number_of(words)
         if value is not None and self.take("("):  # seventy-two (72)
             inside = self.relation()
-            if self.take(")") and inside == number(value):
+            if self.take(")") and rational(inside) == value:
                 return self.marked(inside)
         self.position = after_words
         return Node("label", (self.relation(),), words)
@@ -116,6 +117,13 @@ class _Answers(Expressions):
         return self.marked(Node("ratio", tuple(parts))) if len(parts) > 1 else parts[0]
 
     def bracketed(self, opening: str) -> Node:
+        hundreds = self.next.text.split(",")  # (100,250) is a pair, 100,250 a number
+        if opening in ("(", r"\{") and len(hundreds) > 1 and self.next.kind == "number":
+            closing = self.after().text
+            if closing in (")", r"\}"):
+                self.position += 2
+                parts = tuple(Node("number", text=part) for part in hundreds)
+                return Node("tuple", parts, "()") if opening == "(" else Node("set", parts)
         self.depth += 1
         if self.depth > _DEEPEST:
             raise UnreadableError

@@ -60,6 +60,8 @@ def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for e
         return _between(args)
     if kind == "minus":
         return _without(args[0], args[1])
+    if kind == "add" and len(args) == 2 and args[1].kind == "neg":  # R - {2}
+        return _without(args[0], args[1].args[0])
     return _of_relation(node) if kind == "relation" else None
 
 

@@ -6,7 +6,12 @@ from math import gcd
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.value import rational
 
-_RUNS = ("abcdefghij", "mnpq", "pqrst", "uvw", "xyz")  # letters whose order is that of a tuple
+# Names whose order is that of a tuple.
+_RUNS = (
+    *map(tuple, ("abcdefghij", "hk", "mnpq", "pqrst", "uvw", "xyz")),
+    ("r", "theta", "phi"),
+    ("rho", "theta", "phi"),
+)
 
 
 def unlabelled(node: Node) -> Node:
@@ -26,7 +31,9 @@ def end_of_chain(node: Node) -> Node | None:
         return node
     *before, last = node.args
     numbers = {rational(side) for side in before} - {None}
-    return last if set(node.text.split()) == {"="} and numbers <= {rational(last)} else None
+    named = all(side.kind in ("name", "label", "text", "call") for side in before) or numbers
+    ends = set(node.text.split()) == {"="} and numbers <= {rational(last)} and named
+    return last if ends else None
 
 
 def is_several(node: Node) -> bool:
@@ -78,12 +85,18 @@ def are_named_differently(values: Sequence[Node]) -> bool:
     return len(names) == len(values) > 1 and len(set(names)) == len(names)
 
 
+def names_of(values: Sequence[Node]) -> set[Node]:
+    """Returns the names of values such as x = 2."""
+    return {value.args[0] for value in values if is_named(value)}
+
+
 def in_order(values: Sequence[Node]) -> list[Node]:
     """Returns values in the order of their names, x before y, without these names."""
     if are_named_differently(values):
-        names = "".join(value.args[0].text for value in values)
-        if any(set(names) <= set(run) for run in _RUNS):
-            values = sorted(values, key=lambda value: value.args[0].text)
+        names = [value.args[0].text for value in values]
+        run = next((run for run in _RUNS if set(names) <= set(run)), None)
+        if run is not None:
+            values = sorted(values, key=lambda value: run.index(value.args[0].text))
     return [last_side(value) for value in values]
 
 
@@ -101,7 +114,7 @@ def rows(node: Node) -> list[tuple[Node, ...]] | None:
 def is_reduced(ratio: Node) -> bool:
     """Returns whether the integers of a ratio have no common divisor."""
     integers = [int(part.text) for part in ratio.args if part.text.isdigit()]
-    if any("." in part.text for part in ratio.args):
+    if any("." in part.text or part.kind == "div" for part in ratio.args):
         return False
     times = any(part.text.startswith("0") for part in ratio.args)
     return not times and (len(integers) < len(ratio.args) or gcd(*integers) <= 1)

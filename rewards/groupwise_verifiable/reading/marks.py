@@ -1,31 +1,52 @@
 """What stands around an expression: units, currencies, percent, degrees, words."""
 
+import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from groupwise_verifiable.reading.measures import Units, units_in
 from groupwise_verifiable.reading.node import Node
-from groupwise_verifiable.reading.words import LARGE, changes, units_in
+from groupwise_verifiable.reading.words import LARGE, LINKING, changes
+
+_SUBJECTS = frozenset({"he", "she", "it", "they", "we", "there"})  # "She sold 5" says 5
 
 
 @dataclass(frozen=True)
 class Marked:
     """An expression without marks, and what they were.
 
-    factor: of "million" and "dozen"; units: of what size, see `units_in`; words: all of them, in
-    lower case; changed: whether one of them makes another value of the number ("half of 5").
+    factor: of "million" and "dozen"; units: of what size, see `units_in`; label, words: those
+    before it, and behind it, in lower case; a label of "Total: 5" and "Total = 5" ends in a colon.
     """
 
     node: Node
     percent: bool = False
     degrees: bool = False
     factor: Fraction = Fraction(1)
-    units: dict[int, frozenset[int]] = field(default_factory=dict)
+    units: Units = field(default_factory=dict)
+    label: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
-        return any(map(changes, self.words))
+        """Whether a word makes another value of the number: "half of 5", "5 or more"."""
+        return any(map(changes, self.words)) or not self.has_plain_label
+
+    @property
+    def has_plain_label(self) -> bool:
+        """Whether the words before the number say that it follows, as "Total:", "she makes"."""
+        if not self.label:
+            return True
+        if self.label[-1] == ":":
+            return not {"not", "wrong", "false"} & set(self.label)
+        last = self.label[-1]
+        if self.label[0] in _SUBJECTS and not any(map(changes, self.label)):
+            return True
+        links = last in LINKING or last.endswith(
+            ("\u662f", "\u4e3a", "\u5171", "\u5f97", "\u7ea6", "\u6709")
+        )
+        return links and not any(map(changes, self.label))
 
 
 @lru_cache(maxsize=4096)
@@ -39,18 +60,19 @@ def peeled(node: Node) -> Marked:  # noqa: PLR0911 - a case for each kind
         return replace(inner, degrees=True)
     if kind == "money":
         inner = peeled(args[0])
-        return replace(inner, units={**inner.units, **units_in("$")})
+        return replace(inner, units={**inner.units, **units_in(node.text or "$")})
     if kind == "unit" and node.text in LARGE:
         inner = peeled(args[0])
         return replace(inner, factor=inner.factor * LARGE[node.text])
-    if kind in ("unit", "label"):
+    if kind == "label":
         inner = peeled(args[0])
-        words = tuple(word for word in node.text.lower().replace("-", " ").split() if word)
-        # Only a unit right after the number is the answer's: "18 dollars per day" is of dollars.
-        first = node.text.replace("/", " per ").split(" per ")[0] if kind == "unit" else ""
-        return replace(
-            inner, units={**inner.units, **units_in(first)}, words=(*inner.words, *words)
-        )
+        return replace(inner, label=tuple(node.text.lower().replace(":", " :").split()))
+    if kind == "unit":
+        inner = peeled(args[0])
+        words = tuple(re.findall(r"[^\W\d_]+|[$\u00a2]", node.text.lower()))
+        first = re.split(r"/|\bper\b", node.text, maxsplit=1)
+        units = {**units_in(first[0]), **(units_in(first[1]) if first[1:] else {})}
+        return replace(inner, units={**inner.units, **units}, words=(*inner.words, *words))
     if kind in ("mul", "div", "add", "neg", "ratio", "pm", "mixed") and args:
         last = peeled(args[-1])
         if last.node != args[-1]:

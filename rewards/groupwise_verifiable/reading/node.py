@@ -68,7 +68,10 @@ def key(node: Node) -> object:
         return ("add", _sorted((sign, key(term)) for sign, term in terms(node)))
     if node.kind in ("mul", "set", "list", "union"):
         parts = factors(node) if node.kind == "mul" else node.args
-        return (node.kind, _sorted(key(part) for part in parts))
+        joined = node.text if any(part.kind == "relation" for part in parts) else ""
+        return (node.kind, joined, _sorted(key(part) for part in parts))
+    if node.kind == "relation" and node.text == "=":
+        return (node.kind, node.text, _sorted(key(part) for part in node.args))
     return (node.kind, node.text, tuple(key(part) for part in node.args))
 
 

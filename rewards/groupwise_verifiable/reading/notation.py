@@ -8,6 +8,8 @@ other scripts go. Every pattern takes linear time: the trained model writes thes
 import re
 from unicodedata import normalize
 
+from groupwise_verifiable.reading.words import LARGE, changes, number_of
+
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _SIGNS = str.maketrans(
@@ -20,6 +22,7 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("。．", "."),
         **dict.fromkeys("、，", ","),
         **dict.fromkeys("‘’′", "'"),
+        "∶": ":",
         "π": r"\pi ",
         "θ": r"\theta ",
         "∞": r"\infty ",
@@ -55,7 +58,7 @@ _SIGNS = str.maketrans(
 )
 _WRAPPERS = (
     r"textcolor|colorbox|underline|underbrace|overbrace|mathbf|bm|boldsymbol|mathit|mathsf|mathtt|"
-    r"mathcal|mathscr|mathnormal|ensuremath|displaystyle|boxed|fbox|hbox|uline|cancel|tag|vec|"
+    r"mathcal|mathscr|mathnormal|ensuremath|displaystyle|boxed|fbox|hbox|uline|vec|"
     r"emph|textit|textsf|texttt|bold"
 )
 _UNIT = r"\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}"  # above or below: km/h
@@ -96,7 +99,30 @@ _REWRITES = tuple(
         (r"\\mathbb\s*\{?\s*([RNZQC])\s*\}?|\\(Reals)(?![a-zA-Z])", r"\\mathbb\1 "),
         (r"\\(?:degree|degrees)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
         (r"\\(?:simeq|doteq|sim)(?![a-zA-Z])", r"\\approx "),
-        (r"\\(?:pounds|euro|yen)(?![a-zA-Z])|[€£¥₹]", r"\\$"),
+        (r"\\pounds(?![a-zA-Z])", "£"),
+        (r"\\euro(?![a-zA-Z])", "€"),
+        (r"\\yen(?![a-zA-Z])", "¥"),
+        (r"\\text[a-z]*\s*\{\s*([€£¥₹])\s*([0-9.,]*)\s*\}", r"\1\2"),
+        (r"\.([0-9]*)\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?", r".\1\\overline{\2\3\4}"),
+        (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
+        (r"\\vert(?![a-zA-Z])", "|"),
+        (r"\.\s*\}\s*$", "}"),
+        (
+            (
+                r",?\s*(?:\\text\s*\{\s*)?(?:where |with )?\$?\s*[a-z]\s*\\in\s*\\mathbb\s*"
+                r"\{?[ZN]\}?\s*\$?\s*\}?\s*$"
+            ),
+            "",
+        ),
+        (
+            (
+                r"\\text\s*\{,?\s*for (?:all|any|every)(?: real| integer)?s?\s*\}?"
+                r"\s*\$?[a-z]\$?\s*\}?\s*$"
+            ),
+            "",
+        ),
+        (r"\\exp(?![a-zA-Z])\s*\(([^()]{1,50})\)", r"e^{\1}"),
+        (r"\(\s*([\u4e00-\u9fff]{1,4})\s*\)\s*$", r"\1"),
         (r"\\text(?:rm|bf|up|normal|)\s*\{\s*(?:US|A|C)?\\?\$\s*([0-9.,]*)\s*\}", r"\\$\1"),
         (r"\\text[a-z]*\s*\{\s*([0-9]+)\s*\}", r"\1"),
         (r"\b([apAP])\.\s?([mM])\b\.?", r"\\text{\1\2}"),
@@ -113,9 +139,8 @@ _REWRITES = tuple(
 )
 _SCRIPTED = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 # Words in brackets behind an answer: "2 (the remainder)".
-_ASIDE = re.compile(
-    r"(?<=[^\s=])\s*\((?!or\b|and\b|not\b|if\b|mod|seventy|AM\b|PM\b)[a-z]{3,}[^()]*\)$"
-)
+_ASIDE = re.compile(r"(?<=[^\s=])\s+\(([a-z]{3,}[^()]{0,60})\)$")
+_MEANING = {"and", "sin", "cos", "tan", "log", *LARGE}
 _FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)} | {0x3000: " "}
 _STYLED = re.compile("[\U0001d400-\U0001d7ff]+")  # mathematical letters and digits
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
@@ -136,7 +161,16 @@ def tidy(text: str) -> str:
         text = pattern.sub(replacement, text)
     if "&" in text and "matrix" not in text and "array" not in text:
         text = text.replace("&", " ")  # of aligned equations
-    return " ".join(_ASIDE.sub("", undelimited(text)).split())
+    return " ".join(_ASIDE.sub(_aside, undelimited(text)).split())
+
+
+def _aside(match: re.Match[str]) -> str:
+    """What stays of words in brackets: all, if one of them changes a value."""
+    words = re.findall(r"[a-z]+", match[1].lower())
+    if words[0] == "the":
+        return ""
+    kept = _MEANING & set(words) or any(map(changes, words)) or number_of(match[1]) is not None
+    return match[0] if kept or (len(words) == 1 and len(words[0]) < 4) else ""
 
 
 def half_width(text: str) -> str:

@@ -6,17 +6,19 @@ before it does not count instead.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from groupwise_verifiable.reading.form import left_to_compute, reducible
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import end_of_chain, unlabelled
 from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.measures import Units
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import half_width
 from groupwise_verifiable.reading.question import notation
 from groupwise_verifiable.reading.value import rational
+from groupwise_verifiable.reading.words import LARGE
 
 _SIGNS = r"[-+\u2212\u2013]"
 _CURRENCY = r"\\?[$\u20ac\u00a3]"  # between a sign and its number: -$5
@@ -35,6 +37,7 @@ _PART = re.compile(
     r"(?:[\w)\]}%!][^\S\n]*[+/\u00b1\u00b7\u00d7\u00f7\u2215]+"  # 2 + 3, x/3
     r"|\d[)\]}]*[^\S\n]*(?:[-\u2212\u2013]+|\*+)"  # 2 - 3, (2)*3
     r"|\\(?:times|cdot|div|pm|sqrt)|[\^\u00b1\u221a])(?:[^\S\n]|[${(])*\Z"
+    r"|(?<![A-Za-z])[A-Z]\Z"  # B18
     r"|(?:_|\d|\d[.,:'_\u2019\u00a0\u2009\u202f]|\d\{,\}|\d[A-Za-z]+[-+]?|\}|\}\s*\{)\{?\Z"
     rf"|{_SIGNS}{{2}}\Z"
 )
@@ -45,6 +48,13 @@ _UNIT_EXPONENT = re.compile(
     r"\s*\^\s*(?:[23](?!\d)|\{\s*[23]\s*\})"
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!)(?=[0-9]{3}(?![0-9]))")
+_LARGE = re.compile(rf"\s*(?:{'|'.join(LARGE)}|k|lakh|crore|bn)\b", re.IGNORECASE)
+_CHANGED = re.compile(
+    r"(?:\b(?:minus|negative|(?:half|square|root|cube|reciprocal) of|under|over|below|above"
+    r"|(?:less|more|fewer|greater) than|at (?:least|most)|between [0-9.,]+ and)"
+    r"|sqrt\(|\u8d1f|\u6839\u53f7)\s*\Z",
+    re.IGNORECASE,
+)
 _BEFORE = 200  # characters before a number that are searched
 # By default Python refuses to convert longer digit strings, which takes quadratic time.
 _LONGEST_NUMBER = 4000
@@ -53,13 +63,14 @@ _LONGEST_NUMBER = 4000
 @dataclass(frozen=True)
 class Number:
     """node: how it is written; is_fraction: as 3/4, not 0.75; is_reduced: not as 6/8 or 5/1;
-    is_percent: with this sign after it."""
+    is_percent: with this sign after it; units: see `units_in`."""
 
     value: Fraction
     node: Node
     is_fraction: bool = False
     is_reduced: bool = True
     is_percent: bool = False
+    units: Units = field(default_factory=dict)
 
 
 def last_number(text: str) -> Number | None:
@@ -94,6 +105,7 @@ def whole_number(text: str) -> Number | None:
         is_fraction=notation(marked.node) == "fraction",
         is_reduced=reduced,
         is_percent=marked.percent,
+        units=marked.units,
     )
 
 
@@ -113,6 +125,8 @@ def _is_part(text: str, match: re.Match[str]) -> bool:
     if after and after in "*_":  # emphasis: **5**
         before = before.rstrip("*_")
     if "/" in match.group() and re.search(r"[0-9] \Z", before):  # 1 1/2 is neither 1 nor 1/2
+        return True
+    if _LARGE.match(text, match.end()) or _CHANGED.search(before):
         return True
     return after.isdigit() or _PART.search(before) is not None
 

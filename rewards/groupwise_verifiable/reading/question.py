@@ -8,9 +8,10 @@ from functools import lru_cache
 from groupwise_verifiable.reading.form import is_scientific, reducible
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.intervals import intervals
+from groupwise_verifiable.reading.measures import Units, units_in
 from groupwise_verifiable.reading.node import Node, key
 from groupwise_verifiable.reading.notation import tidy
-from groupwise_verifiable.reading.words import LARGE, units_in
+from groupwise_verifiable.reading.words import LARGE, stem
 
 _LONGEST = 20_000  # characters of a prompt that are read, from its end
 _MOST = 60  # formulas of a prompt
@@ -24,17 +25,35 @@ _PLAIN = re.compile(
 )
 _NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+|\s*[eE][-+]?[0-9]+|\s*%|)")
 _NOTATIONS = {
-    "fraction": re.compile(r"\bas an? (?:[a-z]+ ){0,3}fraction|\bcommon fraction", re.IGNORECASE),
-    "decimal": re.compile(r"\bas an? (?:[a-z]+ ){0,2}decimal|in decimal (?:form|notation)", re.I),
+    "fraction": re.compile(
+        r"\b(?:as|to|into) an? (?:[a-z]+ ){0,3}fraction|\bcommon fraction", re.I
+    ),
+    "decimal": re.compile(
+        r"\b(?:as|to|into) an? (?:[a-z]+ ){0,2}decimal|in decimal (?:form|not)", re.I
+    ),
     "mixed": re.compile(r"\bmixed (?:number|fraction)", re.IGNORECASE),
     "percent": re.compile(r"\b(?:as an?|in) (?:[a-z]+ )?percent|\bas %", re.IGNORECASE),
     "scientific": re.compile(r"\b(?:scientific|exponential|standard) (?:notation|form)", re.I),
     "simplest": re.compile(r"simplest|simplif|lowest terms|reduced? |irreducible", re.IGNORECASE),
 }
+_BASES = {2: "binary|two", 8: "octal|eight", 16: "hexadecimal|sixteen", 10: "decimal|ten"}
 _ABOUT = {
-    "percent": re.compile(r"%|\bper\s?cent", re.IGNORECASE),
-    "degrees": re.compile(r"degree|°|\\circ|angle|temperature|rotat", re.IGNORECASE),
-    "bases": re.compile(r"\bbases?\b|\b(?:bi|octal|deci|hexadeci)|_", re.IGNORECASE),
+    "percent": re.compile(
+        r"(?<![0-9])(?<![0-9]\s)(?:%\s*\?|\bper\s?cent)|\u767e\u5206", re.IGNORECASE
+    ),
+    "degrees": re.compile(
+        r"degree|°|\\circ|\bangle|\\angle|temperature|rotat|\u89d2|\u5ea6", re.IGNORECASE
+    ),
+    "positive": re.compile(
+        r"positive|>\s*0|\\ge?q?\s*0|side|length|radius|distance|diagonal", re.I
+    ),
+    "rationalizing": re.compile(r"rationali[sz]", re.IGNORECASE),
+    "derivative": re.compile(
+        r"derivative|differentiat|'|slope|rate of change|\u5bfc", re.IGNORECASE
+    ),
+    "form": re.compile(r"\bform\b", re.IGNORECASE),
+    "times": re.compile(r"\btime\b|clock|\bwhen\b|[0-9]\s?[ap]\.?m\b", re.IGNORECASE),
+    "bases": re.compile(r"\bbases?\b|\bbinary|\boctal|hexadecimal", re.IGNORECASE),
     "points": re.compile(
         r"\bpoints?\b|\bordered\b|coordinate|vert(?:ex|ices)|vector|intersect|\bpairs?\b|system",
         re.IGNORECASE,
@@ -43,11 +62,21 @@ _ABOUT = {
 }
 
 
+_ASKED_NAME = re.compile(
+    r"(?:[Ss]olve for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
+    r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
+)
+_ASKED_UNIT = re.compile(
+    r"\b(?:[Hh]ow many|in|[Nn]umber of) (?:square |cubic )?((?:[a-z]{2,12}|[A-Z]{1,2}))\b"
+)
+
+
 @dataclass(frozen=True)
 class Question:
     """names: letters of its formulas; keys: what they are, as far as they can be read; unreduced:
-    values of its fractions that are not in lowest terms; regions: of its relations; units: of
-    what size, see `units_in`.
+    values of its fractions that are not in lowest terms; regions: of its relations; units: those
+    it asks for, else all it names, see `units_in`; stems: of its words;
+    asked_units, asked_name: what it asks for in so many words; formulas: its keys, without parts.
     """
 
     text: str
@@ -55,20 +84,37 @@ class Question:
     keys: frozenset[object]
     unreduced: frozenset[Fraction]
     regions: frozenset[object]
-    units: dict[int, frozenset[int]]
+    units: Units
+    asked_units: Units
+    asked_name: str | None
+    formulas: frozenset[object]
+    stems: frozenset[str]
 
     def asks_for(self, notation: str) -> bool:
         """Returns whether the prompt asks for a notation: `fraction`, `decimal`, `simplest` ..."""
         return _NOTATIONS[notation].search(self.text) is not None
 
     def is_about(self, subject: str) -> bool:
-        """Returns whether the prompt speaks of percent, degrees, large numbers, bases, ratios."""
+        """Returns whether the prompt speaks of percent, degrees, bases and so on."""
         return _ABOUT[subject].search(self.text) is not None
 
     def counts_in(self, factor: Fraction) -> bool:
-        """Returns whether the prompt speaks of millions, for a million, and so on."""
-        words = (word for word, size in LARGE.items() if size == factor)
-        return any(word in self.text.lower() for word in words)
+        """Returns whether the prompt asks for millions, for a million, and so on."""
+        words = "|".join(word for word, size in LARGE.items() if size == factor)
+        asked = rf"(?:how many|\bin|number of) (?:[a-z]+ ){{0,2}}(?:{words})s?\b"
+        return bool(words) and re.search(asked, self.text, re.IGNORECASE) is not None
+
+    def base(self) -> int | None:
+        """Returns the base in which the prompt wants the answer."""
+        match = re.search(r"\b(?:in|to|into) base[- ]*\$?([0-9]+)", self.text)
+        return int(match[1]) if match else None
+
+    def has_base(self, base: str) -> bool:
+        """Returns whether the prompt speaks of a base; ten counts where it speaks of any."""
+        name = _BASES.get(int(base), base)
+        pattern = rf"\bbase[- ]*\$?\\?\(?(?:{base}|{name})(?![0-9])|\b(?:{name})\b"
+        found = re.search(pattern, self.text, re.IGNORECASE) is not None
+        return self.is_about("bases") and (found or base == "10")
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -80,10 +126,14 @@ def question(prompt: str) -> Question:
     prompt = prompt[-_LONGEST:]
     formulas = _formulas(prompt)
     names = frozenset[str]().union(*(_letters(formula) for formula in formulas))
+    asked_units = units_in(" ".join(_ASKED_UNIT.findall(prompt)))
+    asked_name = _ASKED_NAME.search(prompt)
+    whole: list[Node] = []
     parts: list[Node] = []
     for formula in formulas:
         node = read(formula, names)
         if node is not None:
+            whole.append(node)
             parts += [node, *(node.args if node.kind in ("relation", "list") else ())]
             parts += [part for part in node.walk() if part.kind in ("tuple", "set", "matrix")]
     return Question(
@@ -92,9 +142,15 @@ def question(prompt: str) -> Question:
         keys=frozenset(key(unmarked(part)) for part in parts),
         unreduced=frozenset(value for part in parts for value in reducible(part)),
         regions=frozenset(
-            region for part in parts if part.kind == "relation" and (region := intervals(part))
+            region
+            for part in parts
+            if part.kind in ("relation", "tuple") and (region := intervals(part))
         ),
-        units=units_in(prompt),
+        units={**units_in(prompt), **asked_units},
+        asked_units=asked_units,
+        asked_name=asked_name[1].replace(" ", "") if asked_name else None,
+        formulas=frozenset(key(node) for node in whole),
+        stems=frozenset(stem(word) for word in re.findall(r"[A-Za-z]+", prompt)),
     )
 
 

@@ -1,6 +1,6 @@
 """Equations: solved for a name, chains, everything on one side."""
 
-from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.node import Node, factors
 from groupwise_verifiable.reading.value import NoValueError, equal, value
 
 
@@ -19,6 +19,14 @@ def on_one_side(equation: Node) -> Node:
     if right == zero:
         return left
     return Node("neg", (right,)) if left == zero else Node("add", (left, Node("neg", (right,))))
+
+
+def is_differential(node: Node) -> bool:
+    """Returns whether an expression begins with dy/dx or d/dx."""
+    first = factors(node)[0]
+    return first.kind == "div" and all(
+        factors(side)[0] == Node("name", text="d") for side in first.args
+    )
 
 
 def is_solved(node: Node) -> bool:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from groupwise_verifiable.reading.words import is_unit, number_of
+from groupwise_verifiable.reading.measures import is_unit
+from groupwise_verifiable.reading.words import number_of
 
 FUNCTIONS = frozenset({
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh",
@@ -33,7 +34,7 @@ _SHORT_WORDS = frozenset({
 _PLAIN = {"pi": "pi", "infinity": "infinity", "inf": "infinity", "theta": "theta"}
 _TOKEN = re.compile(
     r"(?P<based>[0-9A-F]+\s*_\s*(?:[0-9]|\{\s*[0-9]{1,3}\s*\}))"
-    r"|(?P<repeating>[0-9]{0,50}\.[0-9]{0,50}\\(?:overline|bar|dot)\s*\{[0-9]{1,50}\})"
+    r"|(?P<repeating>[0-9]{0,50}\.[0-9]{0,50}\\(?:overline|bar|dot)\s*(?:\{[0-9]{1,50}\}|[0-9]))"
     r"|(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+|\.(?![0-9.]))?"
     r"|\.[0-9]+)(?P<exponent>[eE][-+]?[0-9]{1,3}(?![0-9a-zA-Z]))?"
     r"|(?P<command>\\(?:[a-zA-Z]+|.))"
@@ -63,14 +64,14 @@ def _tokens(text: str, names: frozenset[str], *, in_words: bool) -> Iterator[Tok
         position = match.end()
         kind, spelling = match.lastgroup or "", match.group()
         if match["number"] is not None:
-            yield Token("number", match["number"].replace(",", "").rstrip("."))
+            yield Token("number", match["number"].rstrip("."))
             if match["exponent"]:
                 yield Token("exponent", match["exponent"][1:].replace("+", ""))
         elif kind == "based":
             digits, base = re.split(r"\s*_\s*", spelling)
             yield Token("based", f"{digits}_{base.strip('{} ')}")
         elif kind == "repeating":
-            yield Token(kind, re.sub(r"\\[a-z]+\s*\{([0-9]+)\}", r"(\1)", spelling))
+            yield Token(kind, re.sub(r"\\[a-z]+\s*\{?([0-9]+)\}?", r"(\1)", spelling))
         elif kind == "command" and spelling[1:] in _TEXT:
             content, position = _group(text, position)
             yield from _texts(spelling[1:], content, names)
@@ -96,7 +97,8 @@ def _command(spelling: str) -> Token:
 def _texts(command: str, content: str, names: frozenset[str]) -> Iterator[Token]:
     """The tokens of `\\text{...}`: words, also of one letter, unless it is a name in roman type."""
     plain = content.strip()
-    if command not in ("text", "mbox") and (len(plain) == 1 or plain in FUNCTIONS):
+    capital = len(plain) == 1 and plain.isupper()
+    if capital or (command not in ("text", "mbox") and (len(plain) == 1 or plain in FUNCTIONS)):
         yield from _tokens(plain, names, in_words=False)
     else:
         yield from _tokens(content, names, in_words=True)
@@ -111,6 +113,8 @@ def _letters(
         yield Token("function", letters)
     elif letters in _PLAIN:
         yield Token("name", _PLAIN[letters])
+    elif in_words and len(letters) == 1 and letters.isupper():
+        yield Token("name", letters)
     elif in_words or not _is_product(letters, names, counted=counted):
         yield Token("word", letters)
     else:

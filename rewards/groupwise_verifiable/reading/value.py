@@ -3,7 +3,7 @@
 Everything is bounded, so that no answer takes long: `9^{9^{9^9}}` has no value here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache, reduce
 from math import ceil, comb, factorial, floor, gcd, isqrt, lcm
@@ -20,6 +20,8 @@ _NEAR = _CONTEXT.mpf(10) ** -35
 _DIGITS = 3_000  # most digits of an exact number
 _LARGEST = 10**9  # exponent
 _POINTS = 3
+_SQUARES = (7, 2603, 53, 14107, 13, 5903, 131)
+"""Squares of three times the values of unknowns, small and large in turn."""
 
 Value: TypeAlias = Any
 """A Fraction where it is rational, else mpmath's mpf or mpc, which have no types."""
@@ -47,15 +49,25 @@ def rational(node: Node) -> Fraction | None:
     return result if isinstance(result, Fraction) else None
 
 
-def points(names: frozenset[str]) -> list[dict[str, Value]]:
-    """Returns points at which expressions are compared: a value for each name, none special."""
+def points(names: frozenset[str], *, positive: bool = True) -> list[dict[str, Value]]:
+    """Returns points at which expressions are compared: a value for each name, none special.
+
+    positive: all values are above 0; else some are below, in the last two points.
+    """
     ordered = sorted(names)
-    return [
+    every = [
         {
-            name: _CONTEXT.sqrt(11 + 7 * index + 3 * number) / (2 + number)
+            name: _CONTEXT.sqrt(_SQUARES[(3 * index + 2 * point) % len(_SQUARES)]) / (3 + index)
             for index, name in enumerate(ordered)
         }
-        for number in range(_POINTS)
+        for point in range(_POINTS)
+    ]
+    if positive:
+        return every
+    signs = [(1, 1), (-1, -1), (-1, 1), (1, -1)]
+    return every + [
+        {name: pair[index % 2] * number for index, (name, number) in enumerate(every[0].items())}
+        for pair in signs[1:]
     ]
 
 
@@ -68,14 +80,17 @@ def equal(one: Value, other: Value) -> bool:
     return bool(abs(one - other) <= _NEAR * max(abs(one), abs(other)))
 
 
-def equivalent(one: Node, other: Node, *, exact: bool = True) -> bool:
+def equivalent(one: Node, other: Node, *, exact: bool = True, positive: bool = True) -> bool:
     """Returns whether two expressions have equal values at all points.
 
-    exact: a rational constant is equal to no other one, however near, see `equal`.
+    exact: a rational constant is equal to no other one, however near, see `equal`; positive: only
+    where all unknowns are above 0.
     """
     names = one.unknowns | other.unknowns
     try:
-        pairs = [(value(one, point), value(other, point)) for point in points(names)]
+        pairs = [
+            (value(one, point), value(other, point)) for point in points(names, positive=positive)
+        ]
     except NoValueError:
         return False
     if exact and not names:
@@ -205,7 +220,7 @@ def _mixed(whole: Value, above: Value, below: Value) -> Value:
     return _sum(whole, _quotient(above, below))
 
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable[..., Value]] = {
     "add": lambda *numbers: reduce(_sum, numbers),
     "neg": lambda number: -number,
     "mul": lambda *numbers: reduce(_product, numbers),
@@ -267,7 +282,7 @@ def _binomial(n: int, k: int) -> int:
     return comb(n, k)
 
 
-_OF_INTEGERS = {
+_OF_INTEGERS: dict[str, Callable[..., int]] = {
     "factorial": _factorial,
     "binom": _binomial,
     "gcd": gcd,

@@ -2,6 +2,8 @@
 
 import re
 
+from groupwise_verifiable.reading.measures import is_unit
+
 LARGE = {
     "hundred": 10**2,
     "thousand": 10**3,
@@ -18,14 +20,70 @@ LARGE = {
 """Words that multiply the number before them."""
 
 CHANGING = frozenset({
-    "above", "after", "almost", "another", "before", "below", "between", "couple", "cubed",
-    "double", "either", "except", "fewer", "greater", "gross", "half", "halves", "if", "k",
-    "larger", "least", "less", "many", "minus", "mod", "modulo", "more", "most", "nearly",
-    "neither", "nor", "not", "or", "over", "pair", "pairs", "plus", "quarter", "quarters",
-    "remainder", "score", "scores", "smaller", "squared", "than", "third", "thirds", "times",
-    "to", "triple", "twice", "under", "unless", "until", "up", "versus", "vs", "without", "wrong",
+    "above", "after", "ago", "all", "almost", "alternatively", "another", "anything", "before",
+    "below", "beneath", "besides", "between", "beyond", "bn", "but", "couple", "crore", "cube",
+    "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each", "either",
+    "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few", "fewer",
+    "fold", "from", "greater", "gross", "half", "halves", "if", "incorrect", "increased",
+    "inverse", "k", "lacking", "lakh", "larger", "least", "less", "loss", "lost", "many", "maybe",
+    "minus", "missing", "mn", "mod", "modulo", "more", "most", "multiple", "near", "nearly",
+    "negative", "neither", "never", "nor", "not", "opposite", "or", "over", "pair", "pairs",
+    "percentile", "perhaps", "plus", "possibly", "quarter", "quarters", "reciprocal", "remainder",
+    "root", "score", "scores", "short", "shy", "smaller", "squared", "tens", "than", "third",
+    "thirds", "times", "to", "too", "triple", "twice", "under", "unless", "until", "up", "upward",
+    "upwards", "versus", "vs", "without", "wrong",
 })  # fmt: skip
-"""Words after or before a number that make another value, or a condition, of it."""
+"""Words beside a number that make another value, or a condition, of it."""
+
+LINKING = frozenset({
+    "is", "are", "was", "were", "be", "equal", "equals", "makes", "make", "made", "gets", "get",
+    "has", "have", "had", "earns", "pays", "paid", "needs", "costs", "cost", "gives", "leaves",
+    "total", "exactly", "about", "approximately", "roughly", "only", "answer", "sum", "area",
+    "value", "number", "result", "product", "perimeter", "volume", "length", "probability",
+    "average", "mean", "profit",
+})  # fmt: skip
+"""Words that may stand right before a number without changing it: "Janet makes 18"."""
+
+FILLING = frozenset({
+    "a", "an", "the", "of", "per", "in", "for", "and", "on", "with", "at", "total", "altogether",
+    "exactly", "approximately", "about", "roughly", "only", "way", "ways", "unit", "units",
+    "square", "cubic", "day", "time", "result", "answer", "respectively", "possible", "people",
+    "because", "since", "when", "where", "which", "as",
+})  # fmt: skip
+"""Words that may stand behind a number without changing it."""
+
+_CHANGING_SIGNS = frozenset(
+    "\u534a\u500d\u4e0d\u4ee5\u81f3\u8d85\u8d1f\u6839\u5927\u5c0f\u5c11\u591a\u5bf9\u6253\u5012\u53cd\u5341\u975e\u65b9"
+)
+_CHANGING_END = re.compile(r"(?:\dth|[a-z]ths?|fold|wards?)$")
+_ENDS = {
+    "month",
+    "months",
+    "width",
+    "widths",
+    "length",
+    "lengths",
+    "depth",
+    "depths",
+    "earth",
+    "growth",
+    "path",
+    "paths",
+    "moth",
+    "moths",
+    "cloth",
+    "truth",
+    "tooth",
+    "bath",
+    "baths",
+    "forward",
+    "reward",
+    "rewards",
+    "award",
+    "awards",
+    "card",
+    "cards",
+}
 
 _ONES = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
@@ -37,54 +95,18 @@ _TENS = (
 )  # fmt: skip
 _VALUES = {word: n for n, word in enumerate(_ONES)} | {w: 20 + 10 * n for n, w in enumerate(_TENS)}
 
-# Units by what they measure: two of one line differ in size.
-_FAMILIES = (
-    ("mm millimeter millimetre", "cm centimeter centimetre", "dm", "m meter metre",
-     "km kilometer kilometre kmh kph", "in inch inches", "ft foot feet", "yd yard",
-     "mi mile mph"),
-    ("mg milligram", "g gram", "kg kilogram", "lb lbs pound", "oz ounce", "ton tonne"),
-    ("ms", "s sec second", "min minute", "h hr hour", "day", "week", "month", "year"),
-    ("ml mL milliliter millilitre", "l L liter litre", "gal gallon", "quart", "pint", "cup"),
-    ("$ dollar usd", "cent c ¢"),
-    ("rad radian", "degree"),
-    ("am", "pm"),
-    ("K kelvin", "C celsius", "F fahrenheit"),
-    ("N", "kN"), ("J", "kJ"), ("W", "kW"), ("Pa", "kPa"), ("V",), ("A",), ("Hz",),
-)  # fmt: skip
-_UNITS = {
-    word: (family, unit)
-    for family, units in enumerate(_FAMILIES)
-    for unit, spellings in enumerate(units)
-    for word in spellings.split()
-}
-_WORD = re.compile(r"[A-Za-z$¢]+")
-
 
 def changes(word: str) -> bool:
     """Returns whether a word in lower case makes another value of a number, or a condition."""
-    return word in CHANGING or any(
-        sign in word for sign in "\u534a\u500d\u4e0d\u4ee5\u5206\u81f3\u8d85"
-    )
+    if not word.isascii():
+        return not is_unit(word) and any(sign in _CHANGING_SIGNS for sign in word)
+    return word in CHANGING or (_CHANGING_END.search(word) is not None and word not in _ENDS)
 
 
-def is_unit(word: str) -> bool:
-    """Returns whether a word, or a single letter, is the sign or the name of a unit."""
-    return word in _UNITS or _singular(word) in _UNITS
-
-
-def units_in(text: str) -> dict[int, frozenset[int]]:
-    """Returns the units that a text names, by what they measure."""
-    units: dict[int, set[int]] = {}
-    for word in _WORD.findall(re.sub(r"([ap])\.?\s?m\b\.?", r"\1m", text, flags=re.IGNORECASE)):
-        known = _UNITS.get(word) or _UNITS.get(_singular(word))
-        if known is not None:
-            units.setdefault(known[0], set()).add(known[1])
-    return {family: frozenset(members) for family, members in units.items()}
-
-
-def _singular(word: str) -> str:
+def stem(word: str) -> str:
+    """Returns a word in lower case without the ending of its plural."""
     lower = word.lower()
-    return lower.removesuffix("s") if len(lower) > 2 else lower
+    return re.sub(r"(?<=[a-z]{2})(?:ies|es|s|y)$", "", lower)
 
 
 def number_of(words: str) -> int | None:

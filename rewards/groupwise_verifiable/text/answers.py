@@ -18,7 +18,7 @@ from groupwise_verifiable.completion import (
 from groupwise_verifiable.reading.choice import choice, plain_words, stated_word
 from groupwise_verifiable.reading.node import key
 from groupwise_verifiable.reading.numbers import Number, gold_number, last_number, whole_number
-from groupwise_verifiable.reading.question import question
+from groupwise_verifiable.reading.question import Question, question
 
 # Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
 # several characters in another Unicode form. Normalising takes quadratic time.
@@ -172,9 +172,17 @@ class NumericAnswer:
         answer = None if cut else self._number(text)
         if answer is None or self._is_left_to_compute(answer, right, prompt):
             return 0.0
-        if answer.is_percent and not question(prompt_text(prompt)).is_about("percent"):
+        if not self._is_marked_rightly(answer, question(prompt_text(prompt))):
             return 0.0
         return float(abs(answer.value - right.value) <= self._tolerance(right.value))
+
+    @staticmethod
+    def _is_marked_rightly(answer: Number, asked: Question) -> bool:
+        """Whether a percent sign or a unit fits the prompt: no 18% and no 18 cents for dollars."""
+        if answer.is_percent and not asked.is_about("percent"):
+            return False
+        units = answer.units.items()
+        return all(members <= asked.units.get(family, members) for family, members in units)
 
     @staticmethod
     def _is_left_to_compute(answer: Number, gold: Number, prompt: Any) -> bool:
